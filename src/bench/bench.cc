@@ -1,4 +1,4 @@
-// `tandem bench`: how fast this machine runs a model, against what it could at best.
+// `tandem bench` measures how fast this machine runs a model, against what it could at best.
 #include <fmt/format.h>
 
 #include "base/check.h"
@@ -18,7 +18,7 @@ namespace tandem::bench {
 
 namespace {
 
-// What the model itself refuses, before anything is measured.
+// Throws UserError for what the model itself refuses, before anything is measured.
 void check_model(const config::BenchConfig& config, const model::ModelConfig& model) {
   TANDEM_USER_CHECK(*config.prompt_len + *config.response_len <= model.max_positions,
                     fmt::format("--prompt-len {} and --response-len {}: the model's context is {} tokens; lower one",
@@ -74,7 +74,7 @@ int bench(const config::BenchConfig& given, const config::RunMode& mode) {
     return 0;
   }
   Ceilings ceilings;
-  if (config.measures_speed()) {  // each measurement is judged by them
+  if (config.measures_speed()) {  // each measurement is judged by the ceilings
     const LibTorchThreads threads(bench);
     ceilings = measure_ceilings(bench);
     show_ceilings(ceilings, bench.config(), table);

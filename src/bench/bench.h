@@ -1,5 +1,5 @@
-// `tandem bench`: how fast a device runs a model, against what it could at best. Returns and throws as the verbs of
-// run/verbs.h do.
+// `tandem bench` measures how fast a device runs a model, against what it could at best. It returns and throws as the
+// verbs of run/verbs.h do.
 #pragma once
 
 #include "config/bench_config.h"
@@ -7,8 +7,8 @@
 
 namespace tandem::bench {
 
-// How fast the device runs a model, against what it could at best, and whether engine and trainer agree on it. Returns
-// 1 when they do not.
+// Measures how fast the device runs a model, against what it could at best, and whether engine and trainer agree on it.
+// Returns 1 when they do not.
 int bench(const config::BenchConfig& config, const config::RunMode& mode);
 
 }  // namespace tandem::bench

@@ -19,7 +19,7 @@ namespace tandem::bench {
 
 namespace {
 
-// The best of a few rounds: what disturbs one is no property of the machine. The first two warm up.
+// Returns the seconds of the best of a few rounds: a disturbance is no property of the machine. The first two warm up.
 double best_seconds(const BenchModel& bench, int calls, const std::function<void()>& call) {
   constexpr int kWarmUps = 2, kRounds = 5;
   double best = 0.0;
@@ -40,7 +40,7 @@ void measure_memory(const BenchModel& bench, int64_t bytes, Ceilings& ceilings) 
   const at::TensorOptions on_device = at::TensorOptions().device(bench.ops().device()).dtype(at::kFloat);
   const at::Tensor from = at::full({std::max<int64_t>(1, bytes / 4)}, 1.0, on_device), to = at::empty_like(from);
   const auto moved = static_cast<double>(from.nbytes());
-  // So many that the clock's own time does not count.
+  // There are so many calls that the clock's own time does not count.
   const int calls =
       static_cast<int>(std::clamp<int64_t>(2 * kManyBytes / bytes, 1, 200)) * (bench.is_on_host() ? 1 : 8);
   const auto take = [&](double& ceiling, double per_call, const std::function<void()>& call) {
@@ -50,11 +50,11 @@ void measure_memory(const BenchModel& bench, int64_t bytes, Ceilings& ceilings) 
   take(ceilings.read_bytes_per_s, moved, [&] { at::sum(from); });
 }
 
-// LibTorch's product of two n x n matrices in the model's dtype. On the CPU, whose units for a dtype LibTorch may not
-// use, also Tandem's.
+// Measures LibTorch's product of two n x n matrices in the model's dtype. On the CPU, LibTorch may not use the units
+// for a dtype, so Tandem's product is measured too.
 void measure_product(const BenchModel& bench, int64_t n, Ceilings& ceilings) {
   const at::ScalarType dtype = model::scalar_type(bench.config().dtype);
-  // Not all alike: a GPU takes less power, and so runs faster, where nothing changes.
+  // Elements must not be all alike: a GPU takes less power, and so runs faster, if nothing changes.
   const at::Tensor a = at::empty({n, n}, at::TensorOptions().device(bench.ops().device()).dtype(dtype)).normal_();
   const at::Tensor b = at::empty_like(a).normal_();
   at::Tensor c = at::empty_like(a);
@@ -78,7 +78,7 @@ Ceilings measure_ceilings(const BenchModel& bench) {
     measure_memory(bench, bytes, ceilings);
     bench.release_unused();
   }
-  // Beyond the caches, and within them.
+  // The larger product exceeds the caches, the smaller one fits them.
   for (const int64_t n : bench.is_on_host() ? std::vector<int64_t>{1024, 256} : std::vector<int64_t>{8192}) {
     measure_product(bench, n, ceilings);
     bench.release_unused();

@@ -26,19 +26,20 @@ namespace tandem::bench {
 
 namespace {
 
-// What the engine is asked in one run. Prompt lengths go round over the groups.
+// The requests to the engine in one run. Prompt lengths are given to the groups in turn.
 struct Mix {
   std::string name;
   int64_t groups = 1, group_size = 1;
   std::vector<int64_t> prompt_tokens;
   int64_t response_tokens = 1, max_batch_tokens = 2048;
   rl::SamplingParams sampling = {};
-  // Of the cache that all of them together need: less makes the engine give sequences up and compute them again.
+  // Share of the KV cache that all of them together need. Less than 1 makes the engine preempt sequences and compute
+  // them again.
   double kv_share = 1.0;
 };
 
 std::vector<Mix> mixes(bool is_cpu) {
-  // A CPU asks the same of fewer and shorter sequences.
+  // A CPU gets the same mixes with fewer and shorter sequences.
   const int64_t many = is_cpu ? 48 : 512, long_prompt = is_cpu ? 300 : 4000, response = is_cpu ? 12 : 48;
   rl::SamplingParams truncated, greedy;
   truncated.temperature = 0.7;
@@ -62,7 +63,7 @@ struct MixRun {
   rollout::EngineStats stats;
 };
 
-// `change`: of the engine's configuration, where it is not to be the device's own choice.
+// `change` alters the engine's configuration, if it is not to be the device's own choice.
 MixRun run_engine(const BenchModel& bench, const Mix& mix, uint64_t seed,
                   const std::function<void(rollout::EngineConfig&)>& change = {}) {
   const auto model = bench.make_model();
@@ -95,7 +96,8 @@ MixRun run_engine(const BenchModel& bench, const Mix& mix, uint64_t seed,
   return result;
 }
 
-// Of two lists of log-probs: how many there are, how many differ in a bit, and by how much at most.
+// The result of comparing two lists of log-probs: how many there are, how many differ in a bit, and by how much at
+// most.
 struct Comparison {
   int64_t compared = 0, different = 0;
   double largest = 0;
@@ -157,7 +159,7 @@ void compare_with_trainer(const BenchModel& bench, const config::BenchConfig& co
   for (size_t i = 0; i < samples.size(); ++i) comparison.add(samples[i].rollout_logprobs, scores.logprobs[i]);
 }
 
-// The engine against the trainer, over all mixes.
+// Compares the engine with the trainer, over all mixes.
 void ask_engine(const BenchModel& bench, const config::BenchConfig& config, Answers& answers) {
   for (const Mix& mix : mixes(bench.is_on_host())) {
     const int64_t longest = *std::ranges::max_element(mix.prompt_tokens) + mix.response_tokens;
@@ -170,7 +172,7 @@ void ask_engine(const BenchModel& bench, const config::BenchConfig& config, Answ
   }
 }
 
-// The same rollout again, with the host's part of it in another order too.
+// Runs the same rollout again, and also with the host's part of it in another order.
 void ask_again(const BenchModel& bench, const config::BenchConfig& config, Answers& answers) {
   struct Variant {
     const char* name;
@@ -202,7 +204,7 @@ void ask_again(const BenchModel& bench, const config::BenchConfig& config, Answe
   }
 }
 
-// Elements whose bits differ.
+// Counts elements whose bits differ.
 Comparison compare_bits(const at::Tensor& a, const at::Tensor& b) {
   const at::ScalarType bits = a.scalar_type() == at::kFloat ? at::kInt : at::kShort;
   const at::Tensor differs = a.view(bits).ne(b.view(bits));
@@ -238,7 +240,7 @@ std::vector<Product> products(const BenchModel& bench) {
   return result;
 }
 
-// Rows of batches of many sizes, against the same rows of the largest.
+// Compares rows of batches of many sizes with the same rows of the largest batch.
 void ask_products(const BenchModel& bench, Answers& answers) {
   const int64_t most = bench.is_on_host() ? 512 : 2048;
   for (const Product& product : products(bench)) {
@@ -249,7 +251,7 @@ void ask_products(const BenchModel& bench, Answers& answers) {
     for (const int64_t rows : {1,   2,   3,   4,   7,   8,   15,  16,  17,  31,  32,  33,   64,   65,  96,
                                127, 128, 129, 192, 255, 256, 257, 384, 511, 512, 777, 1024, 1500, 2047}) {
       if (rows > most) break;
-      // The last rows of the batch: another place in it, too.
+      // The last rows are taken, so that their place in the batch differs, too.
       const at::Tensor some_TN = bench.ops().linear(x_TK.narrow(0, most - rows, rows).clone(), weight_NK, product.out);
       const Comparison one = compare_bits(some_TN, all_TN.narrow(0, most - rows, rows));
       comparison.compared += one.compared;
@@ -261,7 +263,7 @@ void ask_products(const BenchModel& bench, Answers& answers) {
   }
 }
 
-// What LibTorch makes of the same product when it may choose by the number of rows.
+// Returns LibTorch's result for the same product when it may choose by the number of rows.
 at::Tensor free_product(const at::Tensor& x_TK, const at::Tensor& weight_NK, at::ScalarType out) {
   const at::Tensor weight_KN = weight_NK.t();
   if (out == x_TK.scalar_type()) return at::mm(x_TK, weight_KN);
@@ -269,15 +271,15 @@ at::Tensor free_product(const at::Tensor& x_TK, const at::Tensor& weight_NK, at:
   return x_TK.is_cpu() ? at::mm(x_TK, weight_KN).to(out) : at::mm(x_TK, weight_KN, out);
 }
 
-// The products of a forward, layer after layer so that weights come from memory: by Tandem's rule, which gives a row
-// the same bits in every batch, and by LibTorch's choice, which does not.
+// Times the products of a forward, layer after layer so that weights come from memory: by Tandem's rule, which gives a
+// row the same bits in every batch, and by LibTorch's choice, which does not.
 void show_price(const BenchModel& bench, BenchTable& table) {
   constexpr int kRounds = 5;
   const LibTorchThreads threads(bench);
   using Multiply = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, at::ScalarType)>;
   const auto best_seconds = [&](const Product& product, const at::Tensor& x_TK, const Multiply& multiply) {
     double best = 0.0;
-    for (int round = 0; round <= kRounds; ++round) {  // the first warms up
+    for (int round = 0; round <= kRounds; ++round) {  // the first round warms up
       const double seconds = bench.seconds([&] {
         for (const at::Tensor& weight_NK : product.weights_NK) multiply(x_TK, weight_NK, product.out);
       });
@@ -293,7 +295,7 @@ void show_price(const BenchModel& bench, BenchTable& table) {
   for (const int64_t rows : {int64_t{1}, int64_t{32}, int64_t{256}, most}) {
     double exact = 0.0, free = 0.0;
     for (const Product& product : products(bench)) {
-      constexpr int64_t kLogitRows = 1024;  // the trainer takes no more of them at a time
+      constexpr int64_t kLogitRows = 1024;  // limit of the trainer, which computes no more of them at a time
       const at::Tensor x_TK = product.draw_rows(product.name == "head" ? std::min(rows, kLogitRows) : rows);
       exact += best_seconds(product, x_TK, exact_product);
       free += best_seconds(product, x_TK, free_product);

@@ -27,8 +27,8 @@ model::ModelConfig bench_model_config(const config::BenchConfig& options) {
   return config;
 }
 
-// As weights::initialize_random() does with numbers of the device's own generator: the host's would take minutes for
-// billions of weights.
+// Draws weights like weights::initialize_random(), but with the device's own random numbers: the host's would take
+// minutes for billions of weights.
 void draw_on_device(weights::WeightStore& store, double deviation, uint64_t seed) {
   const at::NoGradGuard without_graph;
   store.allocate();

@@ -16,9 +16,9 @@ namespace tandem::bench {
 
 class BenchModel {
  public:
-  // Starts the device; no weights yet. UserError: --hf-checkpoint names no model.
+  // Starts the device; no weights are read yet. Throws UserError if --hf-checkpoint names no model.
   explicit BenchModel(const config::BenchConfig& config);
-  // Draws the weights, on the device itself where it is not the host; those of --hf-checkpoint are read.
+  // Draws the weights, on the device itself unless it is the host; those of --hf-checkpoint are read.
   void load_weights();
 
   const model::ModelConfig& config() const { return config_; }
@@ -27,9 +27,9 @@ class BenchModel {
   weights::WeightStore& store() const { return *store_; }
   std::unique_ptr<model::Model> make_model() const;
 
-  // Seconds of `work`, from an idle device to an idle device.
+  // Returns the seconds of `work`, from an idle device to an idle device.
   double seconds(const std::function<void()>& work) const;
-  // LibTorch gives back what nobody uses: what comes next has it in other sizes.
+  // Makes LibTorch give back what nobody uses: the next measurement needs it in other sizes.
   void release_unused() const;
 
  private:
@@ -41,7 +41,8 @@ class BenchModel {
   std::unique_ptr<weights::WeightStore> store_;
 };
 
-// LibTorch on as many threads as the kernels, for what is compared with them: a run on the CPU leaves it one.
+// Runs LibTorch on as many threads as the kernels, for measurements that are compared with them: a run on the CPU
+// leaves it one.
 class LibTorchThreads {
  public:
   explicit LibTorchThreads(const BenchModel& bench);

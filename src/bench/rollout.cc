@@ -17,7 +17,7 @@ namespace tandem::bench {
 
 namespace {
 
-// Steps with a token for every sequence: enough for such a step to have been seen, recorded and replayed.
+// So many steps with a token for every sequence are enough for such a step to be seen, recorded and replayed.
 constexpr int64_t kWarmUpSteps = 4;
 
 rl::Sample make_sample(const rl::Group& group, rl::Completion completion) {
@@ -120,7 +120,8 @@ int64_t BenchRollout::take_drawn(int64_t& generated) const {
   return generated - before;
 }
 
-// The beginning of the very rollout: what an engine keeps for its next one is that of sequences of this length.
+// Runs the beginning of the very rollout: the memory that an engine keeps for its next rollout is that of sequences of
+// this length.
 void BenchRollout::warm_up() {
   engine_->reset_stats();
   add_requests();
@@ -139,7 +140,7 @@ RolloutRun BenchRollout::run() {
   engine_->reset_stats();
   result.seconds = bench_.seconds([&] {
     add_requests();
-    // A step's tokens are on the host when it returns, so that the host's clock tells when.
+    // A step's tokens are on the host when it returns, so the host's clock measures it.
     std::optional<base::Clock::time_point> steady_begin;
     int64_t generated = 0, first_generated = 0, last_generated = 0;
     while (engine_->step()) {
@@ -173,7 +174,7 @@ Work rollout_work(const model::ModelConfig& config, const RolloutShape& shape, c
 
 void measure_decode(const BenchModel& bench, const config::BenchConfig& config, const Ceilings& ceilings,
                     BenchTable& table) {
-  // Fewer steps say more of the clock than of the engine.
+  // Fewer steps tell more about the clock than about the engine.
   constexpr int64_t kMinSteadySteps = 4;
   for (const int64_t sequences : config.sequences) {
     const RolloutShape shape = shape_of(config, sequences);
@@ -216,7 +217,7 @@ void measure_mixed(const BenchModel& bench, const config::BenchConfig& config, c
   const auto sequences = static_cast<double>(shape.sequences), tokens = static_cast<double>(run.stats.generated_tokens);
   double prompt_tokens = 0;
   for (const rl::Sample& sample : run.samples) prompt_tokens += static_cast<double>(sample.prompt->tokens.size());
-  // At best: all sequences decode at all times, behind prompts and completions of the mean length.
+  // At best all sequences decode at all times, after prompts and completions of the mean length.
   const ModelWork work(bench.config());
   const double prompt = prompt_tokens / sequences, response = tokens / sequences;
   table.add({.what = "mixed",

@@ -15,7 +15,7 @@ struct Shape {
 };
 
 constexpr auto kShapes = std::to_array<Shape>({
-    // That of bench/tiny_model.py: 3.2 M parameters.
+    // The tiny shape is that of bench/tiny_model.py: 3.2 M parameters.
     {"tiny", 256, 4, 4, 2, 64, 768, 96, true},
     {"qwen3-0.6b", 1024, 28, 16, 8, 128, 3072, 151936, true},
     {"qwen3-1.7b", 2048, 28, 16, 8, 128, 6144, 151936, true},

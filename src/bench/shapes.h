@@ -7,7 +7,7 @@
 
 namespace tandem::bench {
 
-// A name of config::kBenchShapes. BugError for another.
+// Returns the shape that has a name of config::kBenchShapes. Throws BugError for another name.
 model::ModelConfig bench_shape(std::string_view name);
 
 }  // namespace tandem::bench

@@ -22,7 +22,7 @@ std::string rate_text(double per_second) {
   return per_second < 100.0 ? fmt::format("{:.1f}", per_second) : base::with_commas(std::llround(per_second));
 }
 
-// "36.9 GB", "108 M": three digits and the power of 1000 that they are counted in.
+// Returns "36.9 GB" or "108 M": three digits and the power of 1000 that they are counted in.
 std::string amount_text(double amount, const char* unit) {
   constexpr const char* kPrefixes[] = {"", "k", "M", "G", "T", "P"};
   size_t prefix = 0;

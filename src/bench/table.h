@@ -1,4 +1,4 @@
-// What `tandem bench` has measured, as a table that grows row by row and as one JSON record. No torch.
+// Shows the measurements of `tandem bench` as a table that grows row by row, and as one JSON record. No torch.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ namespace tandem::bench {
 
 struct Measurement {
   std::string what;    // "decode"
-  std::string detail;  // "256 sequences": for people
-  double seconds = 0;  // of the piece of work
-  double tokens = 0;   // that it computed; 0: none
-  Work work;           // what it had to do
+  std::string detail;  // "256 sequences", for people
+  double seconds = 0;  // time of the piece of work
+  double tokens = 0;   // tokens that it computed; 0: none
+  Work work;           // least work that it needs
   // Further figures by name, for JSON; people read them in `note`, a line below.
   std::vector<std::pair<std::string, double>> figures = {};
   std::string note = {};
@@ -23,12 +23,12 @@ struct Measurement {
 
 class BenchTable {
  public:
-  // prints: whether people see it; the record is kept in any case.
+  // `prints` tells whether people see the table; the record is kept in any case.
   explicit BenchTable(bool prints) : prints_(prints) {}
 
-  // A line in front of the table, or between its rows.
+  // Prints a line in front of the table, or between its rows.
   void line(const std::string& text) const;
-  // The record's entry of that name.
+  // Sets the record's entry of that name.
   void set(const std::string& name, base::Json value) { record_[name] = std::move(value); }
   void add(const Measurement& measurement);
 

@@ -35,14 +35,14 @@ trainer::TrainerConfig trainer_config(const BenchModel& bench, const config::Ben
   return session::trainer_config(options, {}, bench.config().num_layers, /*total_steps=*/1);
 }
 
-// Rewards' part, without rewards: one number a sample.
+// Draws one number a sample in place of an advantage from rewards.
 void draw_advantages(std::vector<rl::Sample>& samples, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> normal;
   for (rl::Sample& sample : samples) sample.advantages = {normal(random)};
 }
 
-// As an engine would have given them: random tokens, each as likely as a model without training holds it.
+// Draws samples like an engine's: random tokens, each as likely as an untrained model would find it.
 std::vector<rl::Sample> draw_samples(const BenchModel& bench, const RolloutShape& shape) {
   std::mt19937_64 random(shape.seed + 1);
   const std::vector<rl::SharedPrompt> prompts =
@@ -64,7 +64,7 @@ std::vector<rl::Sample> draw_samples(const BenchModel& bench, const RolloutShape
   return samples;
 }
 
-// As a rollout with the present weights would have marked them.
+// Marks the samples as a rollout with the present weights would have marked them.
 void set_version(std::vector<rl::Sample>& samples, uint64_t version) {
   for (rl::Sample& sample : samples) sample.versions = {{.begin = 0, .version = version}};
 }
@@ -75,7 +75,7 @@ Views views_of(const std::vector<rl::Sample>& samples, size_t count) {
   return views;
 }
 
-// Whole groups, as many as it takes for so many tokens; 0: all.
+// Returns how many samples make up whole groups with at least so many tokens; 0 means all.
 size_t samples_with_tokens(const std::vector<rl::Sample>& samples, int64_t group, int64_t tokens) {
   int64_t sum = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
@@ -87,7 +87,7 @@ size_t samples_with_tokens(const std::vector<rl::Sample>& samples, int64_t group
   return samples.size();
 }
 
-// Tokens that a step's forward runs over: a group's prompt once for each micro-batch that has samples of it.
+// The tokens that a step's forward runs over: a group's prompt counts once for each micro-batch that has samples of it.
 struct StepTokens {
   double tokens = 0, micro_batches = 0;
 };
@@ -113,7 +113,7 @@ double measure_optimizer(const BenchModel& bench) {
     trainer::AdamW optimizer({}, bench.store(), bench.ops());
     optimizer.begin_step();
     optimizer.gradient_norm();
-    for (int round = 0; round <= kRounds; ++round) {  // the first warms up
+    for (int round = 0; round <= kRounds; ++round) {  // the first round warms up
       const double seconds = bench.seconds([&] {
         optimizer.gradient_norm();
         optimizer.step(/*lr=*/0.0, /*grad_scale=*/1.0);
@@ -148,7 +148,7 @@ void measure_training(const BenchModel& bench, const config::BenchConfig& config
       set_version(samples, bench.store().version());
       trainer->step(views, trainer::RolloutLogprobs::kOfTheseWeights);
     };
-    step(views_of(samples, samples_with_tokens(samples, shape.group, budget)));  // warms up: about a micro-batch
+    step(views_of(samples, samples_with_tokens(samples, shape.group, budget)));  // warm-up with about a micro-batch
     seconds = bench.seconds([&] { step(measured); });
   }
   bench.release_unused();
@@ -157,13 +157,12 @@ void measure_training(const BenchModel& bench, const config::BenchConfig& config
   // On a busy machine the optimizer alone may have taken longer than this step with its optimizer. The model's part is
   // then unknown, and no shorter than its arithmetic takes at best.
   const double model_seconds = std::max(seconds - optimizer_seconds, work.limit_seconds);
-  table.add(
-      {.what = "train",
-       .detail = "a micro-batch",
-       .seconds = model_seconds / of_measured.micro_batches,
-       .tokens = of_measured.tokens / of_measured.micro_batches,
-       .work = work.times(1.0 / of_measured.micro_batches),
-       .figures = {{"micro_batches_measured", of_measured.micro_batches}, {"seconds_measured", seconds}}});
+  table.add({.what = "train",
+             .detail = "a micro-batch",
+             .seconds = model_seconds / of_measured.micro_batches,
+             .tokens = of_measured.tokens / of_measured.micro_batches,
+             .work = work.times(1.0 / of_measured.micro_batches),
+             .figures = {{"micro_batches_measured", of_measured.micro_batches}, {"seconds_measured", seconds}}});
   const double step_seconds = model_seconds * of_all.tokens / of_measured.tokens + optimizer_seconds;
   table.add({.what = "train",
              .detail = fmt::format("{} x {} samples, a step", config.samples[0], config.samples[1]),
@@ -180,7 +179,7 @@ void measure_step(const BenchModel& bench, const config::BenchConfig& config, co
   const RolloutShape shape = step_shape(config);
   const trainer::TrainerConfig settings = trainer_config(bench, config);
   RolloutRun run = BenchRollout(bench, shape).run();
-  bench.release_unused();  // the KV cache makes way for gradients and activations
+  bench.release_unused();  // frees the KV cache for gradients and activations
   draw_advantages(run.samples, shape.seed);
   const Views samples = views_of(run.samples, run.samples.size());
   double train_seconds = 0.0, difference = 0.0;

@@ -60,14 +60,14 @@ Work ModelWork::prefill(double prompts, double prompt_tokens, double batch_token
 }
 
 Work ModelWork::training(double forward_flops, double micro_batches, const Ceilings& ceilings) const {
-  constexpr double kGradientBytes = 2 * sizeof(float);  // read and written
-  // Forward, gradient of inputs, and gradient of weights, which reads none of them.
+  constexpr double kGradientBytes = 2 * sizeof(float);  // bytes read and written
+  // A step runs the forward, the gradient of inputs, and the gradient of weights, which reads none of them.
   return {micro_batches * (2 * forward_bytes() + parameters_ * kGradientBytes), 3 * forward_flops, ceilings};
 }
 
 Work ModelWork::optimizer(const Ceilings& ceilings) const {
-  // Read: the gradient twice, master and two moments. Written: the last three, and the weight where it is not the
-  // master itself.
+  // The optimizer reads the gradient twice, master and two moments. It writes the last three, and the weight if it is
+  // not the master itself.
   const double floats = 2 + 3 + 3;
   const double rounded = config_.dtype == model::Dtype::kFloat32 ? 0.0 : element_;
   return {parameters_ * (floats * sizeof(float) + rounded), 0.0, ceilings};

@@ -126,7 +126,7 @@ int report_failure(const std::exception_ptr& failure) {
   } catch (const c10::OutOfMemoryError&) {
     return fail(kExitEnvironment,
                 "out of memory on the device: lower --kv-cache-bytes, --max-tokens-per-gpu or --logprob-chunk-rows");
-  } catch (const c10::Error& error) {  // its what() ends in a page of stack
+  } catch (const c10::Error& error) {  // the message of what() ends in a page of stack
     const std::string what = error.what_without_backtrace();
     if (what.find("can't allocate memory") != std::string::npos) return fail(kExitEnvironment, kOutOfMemory);
     return fail(kExitBug, fmt::format("{} {}", what, kBug));

@@ -18,7 +18,7 @@ std::string why_answers_run_on(const config::DataOptions& data, const config::Ro
   std::string behind = session::text_behind_answer(data, text);
   const auto is_met = [&behind](const std::string& stop) { return behind.find(stop) != std::string::npos; };
   if (std::ranges::any_of(rollout.stop, is_met)) return "";
-  behind.erase(0, behind.find_first_not_of(" \t\r\n"));  // all of it, where it is all white space
+  behind.erase(0, behind.find_first_not_of(" \t\r\n"));  // the whole of it if it is all white space
   const std::vector<int32_t> tokens = text.encode({behind}).front();
   if (tokens.empty() || !text.is_special(tokens.front())) return "";
   const auto stops = [&](int32_t token) {

@@ -42,7 +42,7 @@ BestWeights::BestWeights(std::string metric, std::string judged_by, const sessio
 void BestWeights::observe(int64_t step, const report::Metrics& metrics) {
   if (metric_.empty()) return;
   const auto found = metrics.find(metric_);
-  // Where grading failed for a whole data set there is no number.
+  // There is no number if grading failed for a whole data set.
   if (found == metrics.end() || (best_ && found->second <= best_->value)) return;
   const checkpoint::BestEvaluation best = {
       .metric = metric_, .step = step, .value = found->second, .judged_by = judged_by_};
@@ -52,14 +52,14 @@ void BestWeights::observe(int64_t step, const report::Metrics& metrics) {
   }
   bool is_written = false;
   log_.write_or_count("the best weights", "fault/save_errors", [&] {
-    const memory::BypassArena beside;  // what it allocates outlives a change of phase
+    const memory::BypassArena beside;  // the export's memory outlives a change of phase
     session_.export_trained(directory_.best(step), mesh_.tensor().host);
     if (mesh_.is_conductor()) directory_.set_best(step);
     is_written = true;
     log_.report().print(
         fmt::format("best {} so far: {}  -> {}", metric_, report::number_text(best.value, 4), directory_.best(step)));
   });
-  // Those that write together go on with the same number to beat.
+  // Ranks that write together keep the same number to beat.
   if (!device::any_of(mesh_.tensor().host, !is_written)) best_ = best;
 }
 

@@ -1,5 +1,5 @@
-// The weights that did best in evaluations (--save-best): RUN/hf/best, beside the exports of --save-interval. The
-// number to beat is part of a checkpoint, and so is the step that has it.
+// Keeps the weights that did best in evaluations (--save-best) in RUN/hf/best, next to the exports of --save-interval.
+// The number to beat and its step are part of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,17 @@ namespace tandem::run {
 
 class BestWeights {
  public:
-  // `metric`: of evaluations; "": nothing is kept. `judged_by`: of pass@k, when a sample passes. All but the texts and
-  // `start` are borrowed. Where the best weights of the checkpoint are not in this run directory, because the run came
-  // from another one, or samples passed by another rule then, the search begins again. Every rank of the mesh has one;
-  // the first replica writes.
+  // `metric` names a metric of the evaluations; "" keeps nothing. `judged_by` says when a sample passes for pass@k. All
+  // but the texts and `start` are borrowed. The search begins again if the best weights of the checkpoint are not in
+  // this run directory, because the run came from another one, or if samples passed by another rule then. Every rank of
+  // the mesh has one; the first replica writes.
   BestWeights(std::string metric, std::string judged_by, const session::ModelSession& session,
               const checkpoint::RunDirectory& directory, const mesh::Mesh& mesh, RunLog& log,
               const checkpoint::RunState& start);
 
-  // After an evaluation of the weights of `step`. Larger is better, and of equal values the first. What the metric was
-  // before training is a number to beat, whose weights are --hf-checkpoint and not written again.
+  // Call it after an evaluation of the weights of `step`. A larger value is better; among equal values the first
+  // counts. The metric's value before training is a number to beat too, but its weights are --hf-checkpoint and are not
+  // written again.
   void observe(int64_t step, const report::Metrics& metrics);
 
   void save(checkpoint::RunState& state) const { state.best = best_; }

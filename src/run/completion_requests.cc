@@ -46,7 +46,7 @@ config::RolloutOptions read_flags(const base::Json& line, config::RolloutOptions
     TANDEM_USER_CHECK(options.parse(words) == base::ParsedAction::kRun,
                       "flags: --help and --print-config are for the command line");
   } catch (const base::OptionsError& error) {
-    // One line for all mistakes: an answer has no other place to list them in.
+    // All mistakes go into one line: an answer has no other place to list them in.
     throw UserError(fmt::format("{}", fmt::join(error.others(), "; ")));
   }
   return sampling;
@@ -65,7 +65,8 @@ std::vector<int32_t> read_tokens(const base::Json& prompt, const std::string& pl
   return tokens;
 }
 
-// Before the tokenizer sees it: a text of many megabytes takes more memory and time there than the process has.
+// Checks the length before the tokenizer sees the text: a text of many megabytes takes more memory and time there than
+// the process has.
 void check_length(const std::string& text, const std::string& place, const RequestLimits& limits) {
   const int64_t most = limits.context_tokens * limits.max_token_bytes;
   TANDEM_USER_CHECK(std::ssize(text) <= most,

@@ -1,13 +1,13 @@
-// Lines that `tandem engine` reads and writes: a request a line, and its answer.
+// Reads and writes the lines of `tandem engine`: one request on each line, and its answer.
 //
 //   {"id": 7, "prompts": ["text", [{"role": "user", "content": "text"}], {"tokens": [1, 2, 3]}],
 //    "flags": ["--n-samples-per-prompt", "4", "--rollout-temperature", "0.7"]}
 //   {"id": 7, "prompts": [{"text": "...", "tokens": [...], "completions": [{"text": "...", "finish_reason": "stop",
 //    "tokens": [...], "log_probs": [...]}, ...]}, ...]}
 //
-// `id` is whatever the caller likes and comes back with the answer. `flags` are those of sampling as `tandem generate`
-// takes them, and hold for this request alone. A request that is refused is answered with {"id": 7, "error": "why"},
-// and the next one is read.
+// `id` is whatever the caller likes and comes back with the answer. `flags` are the sampling flags that `tandem
+// generate` takes, and hold for this request alone. A request that is refused is answered with {"id": 7, "error":
+// "why"}, and the next one is read.
 #pragma once
 
 #include <cstdint>
@@ -25,31 +25,32 @@
 namespace tandem::run {
 
 struct CompletionRequest {
-  base::Json id;                             // null where there is none
-  config::RolloutOptions sampling;           // those of the process, with the request's flags in their place
+  base::Json id;                             // null if there is none
+  config::RolloutOptions sampling;           // flags of the process, overridden by those of the request
   std::vector<session::PromptLine> prompts;  // at least one, each of one token or more
 };
 
-// The members that a request may have.
+// The limits of a request's members.
 struct RequestLimits {
-  int64_t num_samples = 0;      // of all prompts together
+  int64_t num_samples = 0;      // total over all prompts
   int64_t vocab = 0;            // token ids are 0 to vocab - 1
-  int64_t context_tokens = 0;   // of a prompt and its completion
-  int64_t max_token_bytes = 0;  // of the longest token: a text of more than context_tokens of these does not fit
+  int64_t context_tokens = 0;   // bound on a prompt and its completion
+  int64_t max_token_bytes = 0;  // bytes of the longest token: a text of more than context_tokens of these does not fit
 };
 
-// The "id" of a line, or null: also of a line that is refused.
+// Returns the "id" of a line, also of one that is refused; null if there is none.
 base::Json request_id(const base::Json& line);
 
-// `place` is where the line stands. UserError "prompts[2]: ..." for a prompt that is none, that the chat template
-// refuses, whose text is too long for any tokenizer to make it fit the context (it is not tokenized), or whose token
-// ids the model has not; "--rollout-top-p: ..." for flags; for more completions than the limit; and for a member that
-// requests do not have. worker::WorkerError: the tokenizer process was lost.
+// `place` is where the line stands. Throws UserError "prompts[2]: ..." for something that is no prompt, for a prompt
+// that the chat template refuses, whose text is too long for any tokenizer to make it fit the context (it is not
+// tokenized), or whose token ids the model does not have; "--rollout-top-p: ..." for flags; also for more completions
+// than the limit, and for a member that requests do not have. Throws worker::WorkerError if the tokenizer process was
+// lost.
 CompletionRequest read_request(const base::Json& line, const rl::Place& place, const config::RolloutOptions& sampling,
                                const config::DataOptions& data, const RequestLimits& limits, text::TextWorker& text);
 
-// A completion as JSON shows it, in the answers of `tandem engine` and the lines of `tandem generate`: text,
-// finish_reason ("stop" or "length"), tokens, log_probs (of the policy, at the sampling temperature) and, where top-p,
+// Returns a completion as JSON, for the answers of `tandem engine` and the lines of `tandem generate`: text,
+// finish_reason ("stop" or "length"), tokens, log_probs (of the policy, at the sampling temperature) and, if top-p,
 // top-k or min-p cut the distribution, sampled_log_probs.
 base::Json completion_record(const rl::Sample& sample);
 

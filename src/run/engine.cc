@@ -1,5 +1,5 @@
-// `tandem engine`: completions for requests on standard input, with the weights read once. It opens no socket: who
-// started the process talks to it, as the Python API does.
+// `tandem engine` completes requests from standard input, with the weights read once. It opens no socket: the process
+// that started it talks to it, as the Python API does.
 #include "run/verbs.h"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ namespace {
 
 bool is_blank(const std::string& line) { return line.find_first_not_of(" \t\r") == std::string::npos; }
 
-// Completions depend on the request and the seed alone: samples count from 0 in each.
+// Returns the rollout of a request. Completions depend on the request and the seed alone: samples count from 0 in each.
 sampling::RolloutRequest rollout_request(const CompletionRequest& request) {
   sampling::RolloutRequest rollout;
   rollout.is_graded = false;
@@ -53,7 +53,7 @@ base::Json answer_of(const CompletionRequest& request, const sampling::Rollout& 
   return {{"id", request.id}, {"prompts", std::move(prompts)}};
 }
 
-// A bound on the texts that can fit the context.
+// Returns limits that bound the texts by what can fit the context.
 RequestLimits request_limits(const config::EngineProcessConfig& config, int64_t vocab, int64_t context,
                              const std::vector<std::string>& token_bytes) {
   size_t longest = 0;
@@ -64,7 +64,7 @@ RequestLimits request_limits(const config::EngineProcessConfig& config, int64_t 
           .max_token_bytes = static_cast<int64_t>(longest)};
 }
 
-// What the engine took of a request that it then refused must not decode beside the next one.
+// Drops the groups that the engine took of a request before it refused it: they must not decode next to the next one.
 void drop_all(rollout::Engine& engine) {
   engine.abort_all();
   while (engine.next_finished()) {
@@ -101,7 +101,7 @@ int answer_requests(const config::EngineProcessConfig& config, const config::Run
   output.write({{"ready", true}, {"context_tokens", context}, {"vocab_size", session.config().vocab}});
   output.finish();
   const std::string input = "standard input";
-  std::ios::sync_with_stdio(false);  // which would read a byte at a time
+  std::ios::sync_with_stdio(false);  // reads in blocks, not a byte at a time
   for (RequestLines lines(std::cin, config.max_request_bytes); lines.next();) {
     if (!lines.is_too_long() && is_blank(lines.text())) continue;
     base::Json id, answer;
@@ -121,7 +121,7 @@ int answer_requests(const config::EngineProcessConfig& config, const config::Run
     } catch (const UserError& error) {
       drop_all(*engine);
       answer = {{"id", id}, {"error", error.what()}};
-    } catch (const worker::WorkerError& error) {  // the next call to the tokenizer starts another one
+    } catch (const worker::WorkerError& error) {  // a lost tokenizer is replaced by its next call
       drop_all(*engine);
       answer = {{"id", id},
                 {"error", fmt::format("{}:{}: the tokenizer was lost while the request was answered: {}; the next "

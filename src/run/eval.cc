@@ -1,4 +1,4 @@
-// `tandem eval`: mean reward and pass@k of a checkpoint on data sets.
+// `tandem eval` prints the mean reward and pass@k of a checkpoint on data sets.
 #include "run/verbs.h"
 
 #include <fmt/format.h>

@@ -30,7 +30,7 @@ std::optional<sampling::CustomGeneration> Evaluator::generation() const {
                                     .is_evaluation = true};
 }
 
-// --save-best would keep no weights, and say nothing.
+// Warns that no sample has passed yet: --save-best would keep no weights, and say nothing.
 void Evaluator::warn_of_pass_doubt(const sampling::Evaluation::Result& result) {
   const std::string& metric = inputs_.config.output.save_best;
   if (!metric.starts_with("eval/" + result.name + "-pass@")) return;

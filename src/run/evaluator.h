@@ -1,4 +1,4 @@
-// Evaluations of a training run: when they are due, and what is written of them.
+// Decides when the evaluations of a training run are due, runs them, and writes their results.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,21 @@ namespace tandem::run {
 
 class Evaluator {
  public:
-  // All borrowed. `is_due`: a signal ended the evaluation behind the rollout that the run begins with.
+  // All are borrowed. `is_due` tells that a signal ended the evaluation after the rollout that the run begins with.
   Evaluator(const TrainInputs& inputs, sampling::RolloutPhase& phase, const sampling::Rewards& rewards,
             BestWeights& best, RunLog& log, bool is_due)
       : inputs_(inputs), phase_(phase), rewards_(rewards), best_(best), log_(log), is_due_(is_due) {}
 
-  // Before the first rollout of this process, and behind each: `rollout_id` of them are finished.
+  // Returns whether an evaluation is due before the first rollout of this process, or after any later one, when
+  // `rollout_id` rollouts are finished.
   bool is_due_at_start(int64_t rollout_id) const;
   bool is_due_after(int64_t rollout_id) const;
-  // A record eval/*, a line and a file of samples for each data set, and the weights where they are the best so far;
-  // nothing where the run has none, or is asked to stop: then the evaluation is due still.
+  // Writes a record eval/*, a line and a file of samples for each data set, and the weights if they are the best so
+  // far. Does nothing if the run has no evaluation. If the run is asked to stop, nothing is written and the evaluation
+  // stays due.
   void run(int64_t rollout_id);
 
-  // Whether a signal ended the last one.
+  // Returns whether a signal ended the last one.
   bool is_due() const { return is_due_; }
 
  private:
@@ -40,7 +42,7 @@ class Evaluator {
   BestWeights& best_;
   RunLog& log_;
   bool is_due_;
-  bool doubts_pass_ = true;  // no evaluation of this process has had a sample that passed, or it was said
+  bool doubts_pass_ = true;  // false once a sample of this process has passed, or the doubt was reported
 };
 
 }  // namespace tandem::run

@@ -1,4 +1,4 @@
-// `tandem export`: a checkpoint rewritten as a plain Hugging Face directory.
+// `tandem export` rewrites a checkpoint as a plain Hugging Face directory.
 #include "run/verbs.h"
 
 #include <ATen/TensorOperators.h>
@@ -19,7 +19,7 @@ namespace tandem::run {
 
 namespace {
 
-// W + scale B A of every target module, in float32, rounded once to the store's dtype.
+// Adds scale B A to the weight W of every target module, in float32, and rounds once to the store's dtype.
 void merge(const weights::WeightStore& adapter, const model::ModelConfig& config, weights::WeightStore& store) {
   for (const auto& [name, windows] : model::adapter_windows(config)) {
     const at::Tensor a_RK = adapter.tensor(name + model::kLoraA).to(at::kFloat);
@@ -36,7 +36,7 @@ void merge(const weights::WeightStore& adapter, const model::ModelConfig& config
   }
 }
 
-// The weights of a model, with its adapter merged into them where it has one, in a dtype.
+// Returns the weights of a model in a dtype, with its adapter merged into them if it has one.
 weights::WeightStore read_merged(const session::ModelPlace& place, const model::ModelConfig& shape) {
   const at::ScalarType dtype = model::scalar_type(shape.dtype);
   if (!shape.lora) {
@@ -44,7 +44,7 @@ weights::WeightStore read_merged(const session::ModelPlace& place, const model::
     weights::load_hf_checkpoint(place.directory, store);
     return store;
   }
-  // In the wider of the two dtypes until it is merged: so each weight is rounded once.
+  // The wider of the two dtypes is used until the adapter is merged, so that each weight is rounded once.
   const at::ScalarType source = model::scalar_type(model::read_model_config(place.directory).dtype);
   weights::WeightStore store(model::build_layout(shape), source == at::kFloat ? at::kFloat : dtype);
   weights::load_hf_checkpoint(place.directory, store);

@@ -1,4 +1,4 @@
-// `tandem generate`: completions of each prompt.
+// `tandem generate` writes completions of each prompt.
 #include "run/verbs.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ namespace tandem::run {
 
 namespace {
 
-// Prompts of one batch: its lines are written when it is finished, in the order of the data.
+// The lines of a batch are written when it is finished, in the order of the data.
 constexpr size_t kPromptsPerBatch = 1024;
 
 void write_batch(const session::PromptSet& data, const sampling::RolloutRequest& request,

@@ -1,4 +1,4 @@
-// What rl::LearningHealth has to know of a run's options, model and data.
+// Collects what rl::LearningHealth has to know of a run's options, model and data.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace tandem::run {
 
-// `num_steps`: optimizer steps of the whole run.
+// Returns the settings of a run of `num_steps` optimizer steps.
 rl::HealthSettings signal_settings(const config::TrainConfig& config, const model::ModelConfig& model,
                                    const session::PromptSet& prompts, int64_t num_steps);
-// Of a run without rollouts.
+// Returns the settings of a run without rollouts.
 rl::HealthSettings signal_settings(const config::OptimizerOptions& optimizer, int64_t num_steps);
 
 }  // namespace tandem::run

@@ -12,7 +12,7 @@ namespace tandem::run {
 
 namespace {
 
-// Scored between two looks at the stop signal. The result depends on no such number.
+// The stop signal is polled after so many samples. The result does not depend on the number.
 constexpr size_t kSamplesAtOnce = 64;
 
 double trained_loss(const std::vector<const rl::Sample*>& samples, const trainer::Scores& scores) {

@@ -1,4 +1,4 @@
-// Held-out data of supervised training: how likely the model finds answers that it does not learn from.
+// Held-out data of supervised training: measures how likely the model finds answers that it does not learn from.
 #pragma once
 
 #include <optional>
@@ -15,14 +15,15 @@ namespace tandem::run {
 
 class HeldOut {
  public:
-  // `data` is that of training; each set's file takes the place of its file.
+  // `data` describes the training data; the file of each set takes the place of its file.
   HeldOut(const config::EvalOptions& eval, const config::DataOptions& data, bool append_eos, text::TextWorker& text,
           const model::ModelConfig& model);
 
   bool empty() const { return sets_.empty(); }
 
-  // "eval/NAME/loss": the mean negative log-probability of a set's trained tokens, each counted alike, and
-  // "eval/NAME/perplexity", e to the power of it; `lines` are for people. nullopt when the run was asked to stop.
+  // The metrics are "eval/NAME/loss", the mean negative log-probability of a set's trained tokens, each counted alike,
+  // and "eval/NAME/perplexity", e to the power of it; `lines` are for people. The result is nullopt when the run was
+  // asked to stop.
   struct Result {
     report::Metrics metrics;
     std::vector<std::string> lines;

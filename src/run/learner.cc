@@ -109,7 +109,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
   const model::ModelConfig whole = model::whole_of(inputs_.session.config());
   try {
     const int64_t num_samples = std::ssize(samples);
-    // Of fewer samples, where a filter kept too few groups, each step has an equal share.
+    // If a filter kept too few groups, the fewer samples are divided equally among the steps.
     const int64_t per_epoch = std::min(config.steps_per_epoch(), num_samples);
     const int64_t num_steps = per_epoch * config.num_epochs_per_rollout;
     for (int64_t k = 0; k < num_steps; ++k) {

@@ -1,4 +1,4 @@
-// The half of a training run that learns: graded samples in, new weights in the session's store out.
+// The half of a training run that learns: it takes graded samples and leaves new weights in the session's store.
 #pragma once
 
 #include <cstdint>
@@ -23,36 +23,35 @@ namespace tandem::run {
 
 class Learner {
  public:
-  // The trainer and, where the loss compares with it, the reference, over weights that are loaded; the reference is as
-  // it was when the checkpoint was made that the run resumes from. Borrows both; the memory's ledger is told what
-  // lasts.
+  // Builds the trainer over loaded weights and, if the loss compares with it, the reference. The reference is as it was
+  // when the checkpoint was made that the run resumes from. Both arguments are borrowed; the memory's ledger records
+  // what lasts.
   Learner(const TrainInputs& inputs, session::RunMemory& memory);
 
-  // Log-probs of the reference for each sample, where the loss needs them.
+  // Computes log-probs of the reference for each sample, if the loss needs them.
   void score_reference(sampling::Rollout& rollout, RunLog& log);
-  // Takes truncated samples out of the loss and penalties from the rewards, as flags ask; then the advantages within
-  // each group, and the numbers of the rollout, which counts from 0: rollout/*, fault/*. Warns of rewards from which
-  // nothing can be learnt.
+  // Takes truncated samples out of the loss and penalties from the rewards, as flags ask; then computes the advantages
+  // within each group and logs the numbers of the rollout (counted from 0): rollout/*, fault/*. Warns of rewards from
+  // which nothing can be learnt.
   void assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, RunLog& log);
-  // The optimizer steps of the rollout, in sample order and that --num-epochs-per-rollout times, each a record train/*.
-  // Returns the metrics of the last.
-  // nullopt: --stop-grace-seconds were over, and the weights are those of no finished rollout. UserError when patience
-  // is.
+  // Runs the optimizer steps of the rollout, in sample order, --num-epochs-per-rollout times, and logs a record train/*
+  // for each. Returns the metrics of the last. Returns nullopt if --stop-grace-seconds were over; the weights are then
+  // those of no finished rollout. Throws UserError once `patience` has seen too many steps that were skipped.
   std::optional<report::Metrics> optimizer_steps(int64_t rollout_id, const sampling::Rollout& rollout,
                                                  Patience& patience, RunLog& log);
 
-  // Behind `num_finished` rollouts: the reference becomes the policy where --ref-update-interval says so.
+  // Call it after `num_finished` rollouts: the reference becomes the policy when --ref-update-interval says so.
   void update_reference(int64_t num_finished, RunLog& log);
-  // Adds what a checkpoint of this moment has to hold beside the optimizer: the reference, and when rewards differed.
+  // Adds what a checkpoint of this moment has to hold besides the optimizer: the reference, and when rewards differed.
   void save(checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) const;
 
   trainer::Trainer& trainer() { return *trainer_; }
 
  private:
-  // is_on_policy: the batch was sampled with the present weights.
+  // `is_on_policy` tells that the batch was sampled with the present weights.
   report::Metrics optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, bool is_on_policy,
                                  RunLog& log);
-  // Of this rank's device.
+  // Returns the traffic of this rank's device.
   device::Traffic traffic() const;
 
   const TrainInputs& inputs_;
@@ -60,7 +59,7 @@ class Learner {
   rl::LearningHealth health_;
   std::unique_ptr<model::Model> model_;
   std::optional<Reference> reference_;
-  std::unique_ptr<device::HostMemory> optimizer_memory_;  // of --offload-optimizer
+  std::unique_ptr<device::HostMemory> optimizer_memory_;  // memory of --offload-optimizer
   std::unique_ptr<trainer::Trainer> trainer_;
 };
 

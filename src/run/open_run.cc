@@ -14,13 +14,13 @@ checkpoint::RunState open_run(checkpoint::RunDirectory& directory,
   session::defer_stops(fmt::format(
       "stopping: what is finished is saved; a second signal ends the run at once\n    --load {} goes on from there",
       directory.path()));
-  ranks.wait_for_all();  // who has not looked at the directory yet would find what is made in it now
+  ranks.wait_for_all();  // a rank that has not looked at the directory yet would find what is made in it now
   ranks.conductor_alone([&] { directory.create(); });
   if (!checkpoint) return {};
   checkpoint::RunState saved = checkpoint::read_state(*checkpoint);
   restore(*checkpoint, saved, trainer, store);
   if (!checkpoint::resumes_in_place(options, directory.path())) return saved;
-  ranks.wait_for_all();  // who still reads a checkpoint must find it
+  ranks.wait_for_all();  // a rank that still reads a checkpoint must find it
   ranks.conductor_alone([&] { directory.cut_back(saved.step, saved.file_bytes); });
   return saved;
 }

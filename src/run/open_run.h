@@ -1,4 +1,4 @@
-// How a training run begins on disk, and what is put back where it resumes.
+// Begins a training run on disk, and restores its state if it resumes.
 #pragma once
 
 #include <optional>
@@ -15,9 +15,9 @@ namespace tandem::run {
 
 // Makes the directory and takes its lock; a stop signal no longer ends the process at once. A run that resumes gets
 // trainer and weights as they were when its checkpoint was made, and what it wrote into this directory since is taken
-// back. Returns the state that the run begins with: for a new run all 0. When a checkpoint cannot be read (UserError),
-// the directory keeps what it held. Every rank calls it; the directory is the conductor's, and nothing in it changes
-// before all ranks have called.
+// back. Returns the state that the run begins with, all 0 for a new run. Throws UserError when a checkpoint cannot be
+// read; the directory keeps what it held. Every rank calls it; the directory belongs to rank 0, and nothing in it
+// changes before all ranks have called.
 checkpoint::RunState open_run(checkpoint::RunDirectory& directory,
                               const std::optional<checkpoint::Checkpoint>& checkpoint,
                               const config::CheckpointOptions& options, trainer::Trainer& trainer,

@@ -1,6 +1,6 @@
-// When a run that only goes wrong ends: after too many optimizer steps in a row that were skipped, or too many rollouts
-// in a row in which the reward failed on every sample, or a group filter on every group; and at its end, where the
-// reward never worked. The counts are part of a checkpoint.
+// Ends a run in which everything goes wrong: after too many optimizer steps in a row that were skipped, or too many
+// rollouts in a row in which the reward failed on every sample, or a group filter on every group; and at its end, if
+// the reward never worked. The counts are part of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@
 
 namespace tandem::run {
 
-// How many optimizer steps in a row were skipped, given how many were before this one. A step whose gradient is 0
-// neither went wrong nor shows that steps go well again: it leaves the count as it is.
+// Returns how many optimizer steps in a row were skipped, given how many were before this one. A step whose gradient is
+// 0 neither went wrong nor shows that steps go well again: it leaves the count as it is.
 int64_t count_skipped(int64_t skipped_before, const report::Metrics& step_metrics);
 
-// "loss nan, gradient norm 12", and behind it which of the weights is not finite where the loss or the norm is not.
+// Returns "loss nan, gradient norm 12", and after it which of the weights is not finite if the loss or the norm is not.
 std::string skipped_text(const report::Metrics& step_metrics, const session::ModelSession& session);
 
 class Patience {
  public:
-  // Borrows all but `start`, as which the counts go on. Of the session it asks which weight is not finite.
+  // Borrows all but `start`, which gives the first counts. The session is asked which weight is not finite.
   Patience(const config::CheckpointOptions& limits, const checkpoint::RunDirectory& directory,
            const session::ModelSession& session, const checkpoint::RunState& start)
       : limits_(limits),
@@ -34,26 +34,26 @@ class Patience {
         failed_rollouts_(start.failed_in_a_row),
         ungraded_rollouts_(start.ungraded_in_a_row) {}
 
-  // After an optimizer step of a rollout, which counts from 0. A skipped one is said. UserError after
+  // Call it after an optimizer step of a rollout (counted from 0). A skipped step is reported. Throws UserError after
   // --max-skipped-steps, with the rollout written out for a replay.
   void observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const sampling::Rollout& rollout);
-  // After a rollout was trained on and logged. UserError after --max-failed-rollouts.
+  // Call it after a rollout was trained on and logged. Throws UserError after --max-failed-rollouts.
   void observe_rollout(int64_t rollout_id, const sampling::Rollout& rollout);
 
-  // After the last rollout of the run, of which `num_finished` are finished. UserError where grading failed for every
-  // sample of all of them, however few they are.
+  // Call it after the last rollout of the run; `num_finished` rollouts are finished. Throws UserError if grading failed
+  // for every sample of all of them, however few they are.
   void check_that_some_were_graded(int64_t num_finished) const;
 
-  // Puts the counts into what a checkpoint holds.
+  // Adds the counts to what a checkpoint holds.
   void save(checkpoint::RunState& state) const;
 
  private:
   const config::CheckpointOptions& limits_;
   const checkpoint::RunDirectory& directory_;
   const session::ModelSession& session_;
-  int64_t skipped_steps_, failed_rollouts_;  // in a row, up to now
-  int64_t ungraded_rollouts_;                // of those: the reward failed, not the filter alone
-  std::string last_failure_;                 // Rollout::first_failure of the last one
+  int64_t skipped_steps_, failed_rollouts_;  // counts in a row, up to now
+  int64_t ungraded_rollouts_;                // failed rollouts in which the reward failed, not the filter alone
+  std::string last_failure_;                 // Rollout::first_failure of the last failed rollout
 };
 
 }  // namespace tandem::run

@@ -1,4 +1,4 @@
-// `tandem plan`: the memory plan of a training run, from config.json alone.
+// `tandem plan` prints the memory plan of a training run, from config.json alone.
 #include "plan/plan.h"
 
 #include <fmt/format.h>
@@ -17,19 +17,19 @@ namespace tandem::run {
 
 namespace {
 
-// One of each kind of process, and what each is called.
+// Returns the roles that processes of the run have, each with its name.
 std::vector<std::pair<const char*, plan::Role>> roles_of(const config::TrainConfig& config) {
   if (config.mesh.num_workers(config.colocate) == 0) return {{"", plan::Role::kBoth}};
   return {{"trainer", plan::Role::kTrainer}, {"rollout", plan::Role::kRollout}};
 }
 
-// Of the trainers the first is planned: it gives the others' weights too.
+// The first trainer is planned: it also sends the weights of the others.
 plan::PlanInputs facts_of(plan::Role role) { return {.role = role, .gives_weights = role == plan::Role::kTrainer}; }
 
 }  // namespace
 
 int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/) {
-  // Of tensor ranks the last has the largest part: what is left of the vocabulary.
+  // The last rank of a tensor-parallel group has the largest part: it holds the remainder of the vocabulary.
   const auto parts = static_cast<int>(config.train.mesh.tensor_model_parallel_size);
   const model::ModelConfig model =
       model::shard_of(session::read_model(config.train.model, config.train.lora), {.rank = parts - 1, .size = parts});

@@ -6,7 +6,7 @@ namespace tandem::run {
 
 bool RequestLines::next() {
   using Traits = std::istream::traits_type;
-  if (text_.capacity() > size_t{1} << 20) text_ = std::string();  // of a long line before this one
+  if (text_.capacity() > size_t{1} << 20) text_ = std::string();  // frees the memory of a long line before this one
   text_.clear();
   num_bytes_ = 0;
   std::streambuf& bytes = *input_.rdbuf();

@@ -1,4 +1,5 @@
-// Lines of a stream whose sender may write without end: one that is too long is told, and never held in memory.
+// Reads lines of a stream whose sender may write without end: a line that is too long is reported, and never held in
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +10,16 @@ namespace tandem::run {
 
 class RequestLines {
  public:
-  // `input` is borrowed. max_bytes: of a line, without its end.
+  // `input` is borrowed. `max_bytes` is the limit of a line, without its end.
   RequestLines(std::istream& input, int64_t max_bytes) : input_(input), max_bytes_(max_bytes) {}
 
-  // Reads on to the end of the next line; false where there is none. A last line needs no end.
+  // Reads to the end of the next line; returns false if there is none. A last line needs no end.
   bool next();
 
-  const std::string& text() const { return text_; }  // of a line that is too long, its beginning
+  const std::string& text() const { return text_; }  // only the beginning if the line is too long
   bool is_too_long() const { return num_bytes_ > max_bytes_; }
   int64_t num_bytes() const { return num_bytes_; }
-  int64_t number() const { return number_; }  // of the line, from 1
+  int64_t number() const { return number_; }  // line number, from 1
 
  private:
   std::istream& input_;

@@ -1,5 +1,5 @@
-// What a training run tells of each rollout: its record with the times of its phases, the timeline of memory, its
-// samples, and the line that a person reads.
+// Reports each rollout of a training run: its record with the times of its phases, the timeline of memory, its samples,
+// and the line that a person reads.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,24 @@ namespace tandem::run {
 
 class RolloutLog {
  public:
-  // All borrowed. `first_rollout` are finished, and the wait for the next one's training begins now.
+  // All are borrowed. `first_rollout` rollouts are finished, and the wait for the next one's training begins now.
   RolloutLog(const TrainInputs& inputs, session::RunMemory& memory, RunLog& log, int64_t first_rollout);
 
-  // The phases of one rollout, in this order: it was sampled, its training begins, and has ended, and whoever samples
-  // has the new weights, which took so many seconds where other processes do.
+  // Mark the phases of one rollout, in this order: it was sampled, its training begins, its training has ended, and the
+  // engines have the new weights. `seconds` is how long sending them to rollout workers took, if there are any.
   void sampled(const sampling::Rollout& rollout);
   void training_begins();
   void training_ended();
   void weights_updated(std::optional<double> seconds);
 
-  // The record of a rollout, which counts from 0, with all that was added to the log since the last; the samples of
-  // --sample-dump-interval and --save-debug-rollout-data. The wait for the next one's training begins at the line.
+  // Writes the record of a rollout (counted from 0), with all that was added to the log since the last one, and the
+  // samples of --sample-dump-interval and --save-debug-rollout-data. The wait for the next one's training begins here.
   void write(int64_t rollout_id, const sampling::Rollout& rollout);
-  // Its line, when `num_finished` rollouts are. `last_step`: metrics of its last optimizer step.
+  // Prints the line of a rollout once `num_finished` rollouts are finished. `last_step` holds the metrics of its last
+  // optimizer step.
   void print(int64_t num_finished, const sampling::Rollout& rollout, const report::Metrics& last_step);
-  // Instead of both, for one whose training --stop-grace-seconds have ended. `saved`: the last rollout that is saved.
+  // Replaces write() and print() for a rollout whose training ended with --stop-grace-seconds. `saved` is the last
+  // rollout that is saved.
   void print_abandoned(int64_t rollout_id, int64_t saved);
 
  private:
@@ -39,14 +41,14 @@ class RolloutLog {
   session::RunMemory& memory_;
   RunLog& log_;
   const int64_t first_rollout_;
-  base::Clock::time_point since_;  // the phase that is measured
-  double waited_s_ = 0.0;          // since the last training: evaluation, checkpoint, sampling
+  base::Clock::time_point since_;  // beginning of the phase that is measured
+  double waited_s_ = 0.0;          // time since the last training: evaluation, checkpoint, sampling
   double trained_s_ = 0.0;
-  double sent_s_ = 0.0;     // the new weights
-  report::Metrics record_;  // the last
+  double sent_s_ = 0.0;     // time that sending the new weights took
+  report::Metrics record_;  // the last record
 };
 
-// The end of what a run tells: the trace of its memory, and its last line. `saved`: the last rollout that is saved.
+// Ends the reports of a run with the trace of its memory and its last line. `saved` is the last rollout that is saved.
 // Returns the exit code.
 int finish_run(const TrainInputs& inputs, const session::RunMemory& memory, RunLog& log, int64_t num_finished,
                int64_t saved);

@@ -11,7 +11,7 @@ namespace tandem::run {
 
 namespace {
 
-// config.toml comes before the records: who finds records finds what they are of.
+// config.toml comes before the records, so that whoever finds records also finds the configuration of their run.
 report::Report::Options open_files(const checkpoint::RunDirectory& directory, const RunLog::Options& options) {
   if (!options.is_conductor) return {.is_silent = true};
   if (options.has_rollouts) base::make_directories(directory.samples_folder());

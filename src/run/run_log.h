@@ -1,6 +1,6 @@
-// What a training run writes beside its checkpoints, and how it ends: records and lines (run/report.h), samples, and
-// the numbers that wait for their record. What the disk refuses ends the run, or is counted and said, as
-// --on-save-error has it.
+// Writes everything that a training run leaves next to its checkpoints: records and lines (report/report.h), samples,
+// and the numbers that wait for their record. An error of the disk ends the run, or is counted and reported, as
+// --on-save-error says.
 #pragma once
 
 #include <functional>
@@ -17,35 +17,35 @@ namespace tandem::run {
 class RunLog {
  public:
   struct Options {
-    std::string config_text = {};  // of config.toml
+    std::string config_text = {};  // text of config.toml
     bool use_tensorboard = false;
     std::optional<text::WandbRun> wandb = std::nullopt;
-    bool has_rollouts = true;  // there are samples/ and a timeline of memory
-    bool resumes = false;      // records are added to those that are there
+    bool has_rollouts = true;  // true if there are samples/ and a timeline of memory
+    bool resumes = false;      // true if records are added to existing ones
     bool continues_after_save_error = false;
-    bool is_conductor = true;  // else nothing is written or shown: the conductor does that for all ranks
+    bool is_conductor = true;  // true on rank 0, which writes and shows everything for all ranks
   };
-  // Writes config.toml and opens the records. The directory has been created; it is borrowed for
-  // the call.
+  // Writes config.toml and opens the records. The directory has been created; it is borrowed for the call.
   RunLog(const checkpoint::RunDirectory& directory, const Options& options);
 
   report::Report& report() { return report_; }
   bool is_conductor() const { return is_conductor_; }
 
-  // Numbers of the record that is written next.
+  // Adds numbers to the record that is written next.
   void add(const report::Metrics& metrics);
-  // Those that were added since the last call.
+  // Returns the numbers that were added since the last call.
   report::Metrics take();
 
-  // Writes into the run directory. A disk that refuses: EnvironmentError, or with --on-save-error continue a warning
-  // that names `what`, and one more of the metric `counter` in the next record.
+  // Writes into the run directory. If the disk refuses, throws EnvironmentError; with --on-save-error continue it logs
+  // a warning that names `what`, and adds one to the metric `counter` in the next record.
   void write_or_count(const std::string& what, const char* counter, const std::function<void()>& write);
-  // One file of samples, durably, by the same rule.
+  // Writes one file of samples durably, and treats errors like write_or_count().
   void write_samples(const std::string& path, std::span<const rl::Sample> samples,
                      std::span<const reward::Grade> grades, report::SampleDetail detail,
                      std::span<const std::string> sources = {});
 
-  // The last line; all that was written is durable behind it. Returns the exit code of a run that a signal ended, or 0.
+  // Prints the last line; all that was written is durable when this returns. Returns the exit code of a run that a
+  // signal ended, or 0.
   int finish(bool is_interrupted, const std::string& line);
 
  private:

@@ -11,13 +11,13 @@ namespace tandem::run {
 
 namespace {
 
-// Of tiny runs: a rollout's record, its lines of the memory timeline and its TensorBoard scalars.
+// A rollout's record, its lines of the memory timeline and its TensorBoard scalars take so much in tiny runs.
 constexpr int64_t kLogBytesPerRollout = int64_t{12} << 10;
 constexpr int64_t kOptimizerBytesPerParameter = 12;   // float32 master and two moments
-constexpr int64_t kHeaderBytes = int64_t{256} << 10;  // of the weights, state.json, the manifest
+constexpr int64_t kHeaderBytes = int64_t{256} << 10;  // headers of weight files, state.json, the manifest
 constexpr int64_t kSampleFieldBytes = 400;            // names and numbers of one line of samples/
 
-// Of the data's prompts: what a token takes as text.
+// Returns how many bytes a token of the data's prompts takes as text.
 double bytes_per_token(const session::PromptSet& prompts) {
   double bytes = 0.0, tokens = 0.0;
   for (const session::PromptLine& line : prompts.prompts) {

@@ -1,4 +1,4 @@
-// `tandem score`: log-probs and entropies of given sequences.
+// `tandem score` writes log-probs and entropies of given sequences.
 #include "run/verbs.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ namespace tandem::run {
 
 namespace {
 
-// Sequences that are read, scored and written together.
+// So many sequences are read, scored and written together.
 constexpr size_t kSequencesPerBatch = 256;
 
 std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, const config::DataOptions& data,
@@ -65,7 +65,8 @@ std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, const 
   return samples;
 }
 
-// A number that is none is no score: it ends the verb, with the weight that it comes from.
+// Checks that all numbers are finite. NaN or infinity is no score: it ends the verb, with the name of the weight that
+// it comes from.
 void check_finite(const trainer::Scores& scores, size_t index, const std::string& place,
                   const session::ModelSession& session) {
   for (size_t t = 0; t < scores.logprobs[index].size(); ++t) {

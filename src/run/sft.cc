@@ -1,4 +1,4 @@
-// `tandem sft`: supervised training, the trainer alone, with the likelihood as its loss.
+// `tandem sft` runs supervised training: the trainer alone, with the likelihood as its loss.
 #include "run/verbs.h"
 
 #include <fmt/format.h>
@@ -47,7 +47,7 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
 
   inputs.session.load_weights();
   SftLearner learner(inputs);
-  // From here on the run directory exists. A run that resumes is as it was behind the step that was saved.
+  // From here on the run directory exists. A run that resumes is as it was after the step that was saved.
   const checkpoint::RunState start =
       open_run(inputs.directory, inputs.checkpoint, config.checkpoints, learner.trainer(), inputs.session.trained());
   learner.restore(start);
@@ -57,7 +57,7 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
                                 .has_rollouts = false,
                                 .resumes = inputs.checkpoint.has_value(),
                                 .continues_after_save_error = config.checkpoints.continues_after_save_error()});
-  bool is_evaluation_due = start.evaluation_due;  // a signal ended the one behind the last step
+  bool is_evaluation_due = start.evaluation_due;  // true if a signal ended the evaluation after the last step
   const std::unique_ptr<mesh::Mesh> alone = mesh::solo_mesh();
   Checkpointer checkpointer(
       inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
@@ -70,12 +70,12 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
   print_start(inputs, start.step, log.report());
   inputs.checkpoint.reset();  // the run may remove its files
 
-  int64_t step = start.step;  // optimizer steps that are finished
+  int64_t step = start.step;  // number of finished optimizer steps
   const auto evaluate = [&] {
     if (inputs.held_out.empty()) return;
     const std::optional<HeldOut::Result> result = learner.evaluate(log.report());
     is_evaluation_due = !result;
-    if (!result) return;  // asked to stop: the loop looks itself
+    if (!result) return;  // asked to stop: the loop polls the signal itself
     log.report().log("eval", step, result->metrics);
     for (const std::string& line : result->lines) log.report().print(line);
   };

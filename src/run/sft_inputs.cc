@@ -30,7 +30,7 @@ rl::LossConfig loss_config(const config::SftConfig& config) {
   return loss;
 }
 
-// The directory of a run that has `begin` of its steps behind it, with the room that it takes.
+// Returns the directory of a run that has finished `begin` of its steps, with the space that it needs.
 checkpoint::RunDirectory run_directory(const session::ModelSession& session, const config::SftConfig& config,
                                        int64_t num_steps, int64_t begin) {
   RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
@@ -43,7 +43,7 @@ checkpoint::RunDirectory run_directory(const session::ModelSession& session, con
           space.what_for()};
 }
 
-// Earlier versions ended plain answers by the first EOS of the model's files, whatever the tokenizer's is.
+// Earlier versions ended plain answers with the first EOS of the model's files, whatever the tokenizer's is.
 std::map<std::string, std::string> new_definitions(const SftSamples& data, const model::ModelConfig& model) {
   if (!data.appended_eos || (!model.eos_token_ids.empty() && *data.appended_eos == model.eos_token_ids.front()))
     return {};

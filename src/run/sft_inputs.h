@@ -1,4 +1,4 @@
-// All that `tandem sft` can know without reading a weight or writing a byte.
+// Collects all that `tandem sft` can know without reading a weight or writing a byte.
 #pragma once
 
 #include <cstdint>
@@ -19,26 +19,26 @@
 namespace tandem::run {
 
 struct SftInputs {
-  // UserError for the first thing that is wrong with flags, model, tokenizer, data, --load or --save.
+  // Throws UserError for the first thing that is wrong with flags, model, tokenizer, data, --load or --save.
   SftInputs(const config::SftConfig& config, const config::RunMode& mode);
 
   int64_t num_samples() const { return static_cast<int64_t>(data.samples.size()); }
 
   config::SftConfig config;
-  session::ModelSession session;  // its weights come later
+  session::ModelSession session;  // weights are loaded later
   SftSamples data;
   HeldOut held_out;
   int64_t num_steps;
   trainer::TrainerConfig trainer;
-  std::optional<checkpoint::Checkpoint> checkpoint;  // to resume from
-  std::map<std::string, std::string> result_inputs;  // what results depend on
-  checkpoint::RunDirectory directory;                // nothing is in it yet
+  std::optional<checkpoint::Checkpoint> checkpoint;  // checkpoint to resume from
+  std::map<std::string, std::string> result_inputs;  // everything that results depend on
+  checkpoint::RunDirectory directory;                // empty so far
 };
 
-// Says what the run would be, for --dry-run, which also looks at the weights' files. Returns the exit code.
+// Prints what the run would be, for --dry-run, which also looks at the weights' files. Returns the exit code.
 int print_dry_run(const SftInputs& inputs);
 
-// The first lines of a run that has begun: what it is, and behind which of its steps it resumes.
+// Prints the first lines of a run that has begun: what it is, and after which of its steps it resumes.
 void print_start(const SftInputs& inputs, int64_t step, report::Report& report);
 
 }  // namespace tandem::run

@@ -63,7 +63,7 @@ std::optional<report::Metrics> SftLearner::step(int64_t step, RunLog& log) {
   return metrics;
 }
 
-// A step that taught nothing is said; too many in a row end the run.
+// Reports a step that taught nothing; too many in a row end the run.
 void SftLearner::see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& indices) {
   skipped_in_a_row_ = count_skipped(skipped_in_a_row_, metrics);
   if (metrics.at("train/step_skipped") == 0.0) return;

@@ -1,5 +1,5 @@
-// The half of a supervised run that learns: samples in the order of the data set in, new weights in the session's store
-// out.
+// The half of a supervised run that learns: it takes samples in the order of the data set and leaves new weights in the
+// session's store.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,22 @@ namespace tandem::run {
 
 class SftLearner {
  public:
-  // The trainer over weights that are loaded. Borrowed.
+  // Builds the trainer over loaded weights. The inputs are borrowed.
   explicit SftLearner(const SftInputs& inputs);
 
-  // As it was behind the step that was saved; the trainer has its own state already.
+  // Restores the state after the step that was saved; the trainer has its own state already.
   void restore(const checkpoint::RunState& saved);
 
-  // The optimizer step over the next samples, which counts from 0, and its record train/*, with all that was added to
-  // the log. Returns its metrics. nullopt: --stop-grace-seconds were over, and the weights are those of the step
-  // before. UserError after --max-skipped-steps.
+  // Runs the optimizer step over the next samples (steps count from 0) and writes its record train/*, with all that was
+  // added to the log. Returns its metrics, or nullopt if --stop-grace-seconds were over; the weights are then those of
+  // the step before. Throws UserError after --max-skipped-steps.
   std::optional<report::Metrics> step(int64_t step, RunLog& log);
 
-  // The held-out data under the weights as they are. nullopt when the run was asked to stop.
+  // Evaluates the held-out data under the present weights. Returns nullopt when the run was asked to stop.
   std::optional<HeldOut::Result> evaluate(report::Report& report) const;
 
   trainer::Trainer& trainer() { return *trainer_; }
-  const rl::PromptCursor& cursor() const { return order_.cursor(); }  // of the next step's data
+  const rl::PromptCursor& cursor() const { return order_.cursor(); }  // position of the next step's data
   int64_t skipped_in_a_row() const { return skipped_in_a_row_; }
 
  private:

@@ -22,7 +22,7 @@ namespace tandem::run {
 
 namespace {
 
-// Answers that are rendered and encoded together: bounds the copies of conversations that exist at once.
+// So many answers are rendered and encoded together, which bounds the copies of conversations that exist at once.
 constexpr size_t kAnswersAtOnce = 512;
 
 rl::SftData read_data(const config::DataOptions& data) {
@@ -40,13 +40,13 @@ rl::SftData read_data(const config::DataOptions& data) {
   return records;
 }
 
-// One assistant's message, or one response, on its way to tokens.
+// One assistant's message, or one response, before it becomes tokens.
 struct Answer {
   std::string place;              // FILE:LINE
-  bool continues_record = false;  // an earlier answer is of the same record
+  bool continues_record = false;  // true if an earlier answer belongs to the same record
   std::string prompt_text, text;
-  bool is_rendered = false;    // by the chat template, which ends answers itself
-  bool is_whole_text = false;  // of a line {"text"}, which has no prompt
+  bool is_rendered = false;    // true if the chat template rendered it, which ends answers itself
+  bool is_whole_text = false;  // true for a line {"text"}, which has no prompt
   std::vector<int32_t> prompt, tokens;
 };
 
@@ -62,7 +62,7 @@ std::string_view without_space_at_end(std::string_view text) {
   return text.substr(0, end == std::string_view::npos ? 0 : end + 1);
 }
 
-// What the template writes behind the prompt.
+// Returns what the template writes after the prompt.
 std::string answer_behind(const std::string& prompt, const std::string& whole, const std::string& place) {
   if (whole.starts_with(prompt)) return whole.substr(prompt.size());
   const auto differ = std::mismatch(prompt.begin(), prompt.end(), whole.begin(), whole.end());
@@ -107,12 +107,13 @@ class SampleMaker {
   const bool append_eos_;
   text::TextWorker& text_;
   const model::ModelConfig& model_;
-  std::vector<Answer> answers_;                          // that wait
-  std::vector<session::Conversation> prompts_, wholes_;  // of those that the template renders, in their order
+  std::vector<Answer> answers_;  // answers that wait to be encoded
+  std::vector<session::Conversation> prompts_,
+      wholes_;  // conversations of the answers that the template renders, in their order
   SftSamples result_;
-  bool joins_ = false;  // the last sample is of the record whose answers are being joined
+  bool joins_ = false;  // true while the last sample belongs to the record whose answers are being joined
   int64_t num_answers_ = 0, num_too_long_ = 0, num_prefixed_ = 0;
-  int64_t num_with_reasoning_ = 0, num_without_it_ = 0;  // answers: that have reasoning, and whose text lacks it
+  int64_t num_with_reasoning_ = 0, num_without_it_ = 0;  // answers with reasoning, and those whose text lacks it
   std::map<int32_t, int64_t> ends_;                      // tokens with which the template ends answers, to how many
 };
 
@@ -196,8 +197,8 @@ void SampleMaker::render() {
   prompts_.clear();
 }
 
-// Reasoning that the template leaves out is no part of what is trained on, and may be most of the data. It is left out
-// where the answer is rendered alike without it.
+// Counts reasoning that the template leaves out: it is not trained on, and may be most of the data. Reasoning was left
+// out if the answer is rendered alike without it.
 void SampleMaker::check_reasoning() {
   std::vector<session::Conversation> without;
   std::vector<const Answer*> answers;
@@ -233,8 +234,8 @@ void SampleMaker::warn_of_reasoning() const {
       data_.lines.path, num_without_it_, num_with_reasoning_);
 }
 
-// Space that a template writes behind the token that ends an answer is no part of it: generation has stopped there.
-// Without such a token all that the template writes is the answer.
+// White space that a template writes after the token that ends an answer does not belong to the answer: generation has
+// stopped there. Without such a token all that the template writes is the answer.
 void SampleMaker::encode() {
   std::vector<std::string> prompts, texts;
   for (const Answer& answer : answers_) {
@@ -269,8 +270,8 @@ void SampleMaker::begin_text(std::vector<int32_t>& prompt) {
   ++num_prefixed_;
 }
 
-// Nothing comes before the first token of a text that it could be predicted from, so that token is the prompt: BOS
-// where texts begin with it.
+// Nothing precedes the first token of a text, so it cannot be predicted and becomes the prompt. It is BOS if texts
+// begin with BOS.
 void SampleMaker::split_text(Answer& answer) {
   if (answer.tokens.empty()) return;
   begin_text(answer.tokens);
@@ -284,20 +285,22 @@ bool SampleMaker::is_eos(int32_t token) const {
   return std::ranges::find(model_.eos_token_ids, token) != model_.eos_token_ids.end();
 }
 
-// As TRL does it: eos_token_id of the model's files may name several, or another than its publisher trained texts with.
+// The rule is TRL's: eos_token_id of the model's files may name several tokens, or another one than its publisher
+// trained texts with.
 std::optional<int32_t> SampleMaker::own_eos() const {
   if (text_.eos_id()) return text_.eos_id();
   if (!model_.eos_token_ids.empty()) return model_.eos_token_ids.front();
   return std::nullopt;
 }
 
-// Templates end answers with the model's EOS, or with a special token that is not among them (Base checkpoints).
+// Templates end answers with the model's EOS, or with a special token that is not among its EOS tokens (Base
+// checkpoints).
 bool SampleMaker::ends_answer(int32_t token) const { return is_eos(token) || text_.is_special(token); }
 
 void SampleMaker::end_answer(Answer& answer) {
   std::vector<int32_t>& tokens = answer.tokens;
   if (answer.is_rendered && !tokens.empty() && ends_answer(tokens.back())) {
-    // Data that writes the end token itself has it twice now.
+    // If the data write the end token themselves, the answer has it twice now.
     while (tokens.size() > 1 && tokens[tokens.size() - 2] == tokens.back()) tokens.pop_back();
     ++ends_[tokens.back()];
     return;
@@ -313,7 +316,7 @@ void SampleMaker::end_answer(Answer& answer) {
   result_.appended_eos = eos;
 }
 
-// Whether `prompt` begins with all tokens of the sample.
+// Returns whether `prompt` begins with all tokens of the sample.
 bool begins_with(const std::vector<int32_t>& prompt, const rl::Sample& sample) {
   if (std::ssize(prompt) < sample.num_tokens()) return false;
   const std::vector<int32_t>& context = sample.prompt->tokens;
@@ -375,7 +378,8 @@ void SampleMaker::log_left_out() const {
                                 data_.max_prompt_len));
 }
 
-// A model that learns to say a token at which generation does not stop runs on behind it.
+// Warns about tokens at which generation does not stop: a model that learns to end its answers with one continues after
+// it.
 void SampleMaker::warn_of_ends() {
   for (const auto& [token, count] : ends_) {
     if (is_eos(token)) continue;

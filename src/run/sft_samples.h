@@ -1,12 +1,12 @@
-// Data to imitate as the trainer wants it: each record rendered by the chat template and encoded before any work
-// begins.
+// Turns data to imitate into samples for the trainer: each record is rendered by the chat template and encoded before
+// any work begins.
 //
-// An assistant's message is trained on as it would be sampled: its context is the tokens of the conversation before it,
-// rendered as a prompt, and what is trained is what the template writes behind that prompt when the message is there:
+// An assistant's message is trained on as it would be sampled. Its context is the tokens of the conversation before it,
+// rendered as a prompt. The trained part is what the template writes after that prompt when the message is there:
 // reasoning, tool calls and empty think blocks as the template has them, up to the token with which it ends the
 // message. Prompt and answer are encoded apart, so the prompt's tokens are those that generation sees.
 //
-// Messages of a conversation share one sample as long as each one's context begins with the tokens of the one before.
+// Messages of a conversation share one sample as long as the context of each begins with the tokens of the one before.
 // A template that renders earlier messages in another way (Qwen3's removes their think blocks) parts them: the
 // conversation becomes several samples, each with the context that generation would have.
 #pragma once
@@ -25,23 +25,23 @@ namespace tandem::run {
 
 struct SftSamples {
   std::vector<rl::Sample> samples;   // never empty; the loss mask is 1 on answers
-  std::vector<std::string> places;   // of each sample in the data: FILE:LINE
-  std::vector<int64_t> file_sizes;   // of `samples`, how many are of each file, which follow each other: 1 or more
-  std::vector<int32_t> text_prefix;  // what --add-special-tokens has put before plain texts; empty: nothing
+  std::vector<std::string> places;   // place of each sample in the data: FILE:LINE
+  std::vector<int64_t> file_sizes;   // number of `samples` of each file, which follow each other: 1 or more
+  std::vector<int32_t> text_prefix;  // tokens that --add-special-tokens has put before plain texts; may be empty
   int64_t num_records = 0;
   int64_t num_trained_tokens = 0;
-  std::optional<int32_t> appended_eos;  // the token that was put after answers that nothing ended
+  std::optional<int32_t> appended_eos;  // token that was put after answers that nothing ended
 };
 
-// `data.lines.path` is the file, `data.lines.label_key` the key of the response. `append_eos`: an answer that neither
-// the template nor the data ends with a token for that gets the tokenizer's EOS (eos_token of tokenizer_config.json),
-// or the model's first where it has none. Says what was left out. UserError with FILE:LINE for a line that is wrong,
-// whose reasoning_content is not rendered, whose rendered prompt is no beginning of the rendered conversation, or that
-// is longer than the model's context; and when nothing is left.
+// `data.lines.path` is the file, `data.lines.label_key` the key of the response. With `append_eos`, an answer that
+// neither the template nor the data ends with a token for that gets the tokenizer's EOS (eos_token of
+// tokenizer_config.json), or the model's first if the tokenizer has none. Logs what was left out. Throws UserError with
+// FILE:LINE for a line that is wrong, whose reasoning_content is not rendered, whose rendered prompt is no beginning of
+// the rendered conversation, or that is longer than the model's context; and when nothing is left.
 SftSamples load_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
                             const model::ModelConfig& model);
 
-// Those of all files of data.prompt_data, one after another.
+// Returns the samples of all files of data.prompt_data, one file after another.
 SftSamples load_all_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
                                 const model::ModelConfig& model);
 

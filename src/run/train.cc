@@ -1,4 +1,4 @@
-// `tandem train`: GRPO over one copy of the weights, as a loop over parts that each own one thing.
+// `tandem train` runs GRPO over one copy of the weights, as a loop over parts that each own one thing.
 #include "run/verbs.h"
 
 #include <memory>
@@ -28,12 +28,13 @@ using memory::Phase;
 
 int train(const config::TrainConfig& given, const config::RunMode& mode) {
   if (session::only_samples(given)) return sampling::serve_rollouts(session::as_this_rank(given), mode);
-  // Everything that can be wrong before a weight is read: flags, model, tokenizer, data, memory, --load, --save.
+  // Everything that can be wrong is found before a weight is read: flags, model, tokenizer, data, memory, --load,
+  // --save.
   TrainInputs inputs(session::as_this_rank(given), mode, session::join_ranks(given, mode));
   if (mode.dry_run) return print_dry_run(inputs);
   const config::TrainConfig& config = inputs.config;
 
-  // In the order in which memory is taken. Each part borrows those above it and is destroyed before them.
+  // Parts stand in the order in which memory is taken. Each borrows those above it and is destroyed before them.
   session::RunMemory memory(config.memory, inputs.plan, inputs.session.device());
   inputs.session.load_weights();
   memory.add_persistent(memory::Tag::kWeights, inputs.session.bytes());
@@ -41,7 +42,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
   mesh::Mesh& mesh = *inputs.mesh;
   Rollouts rollouts(inputs, memory, mesh);
 
-  // From here on the run directory exists. A run that resumes is as it was behind the rollout that was saved.
+  // From here on the run directory exists. A run that resumes is as it was after the rollout that was saved.
   const checkpoint::RunState start = open_run(inputs.directory, inputs.checkpoint, config.checkpoints,
                                               learner.trainer(), inputs.session.trained(), saving_ranks(mesh));
   if (inputs.checkpoint) rollouts.restore(start.cursor);
@@ -81,7 +82,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
       if (!rollout) break;  // a stop signal: the groups in flight are dropped
       rollout_log.sampled(*rollout);
 
-      // The train phase: activations and gradients own it. Until end_update() the weights belong to no rollout.
+      // The train phase: activations and gradients own the arena. Until end_update() the weights belong to no rollout.
       checkpointer.begin_update();
       memory.enter(Phase::kTrain);
       rollout_log.training_begins();
@@ -95,8 +96,8 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
       learner.update_reference(rollout_id + 1, log);
       rollout_log.training_ended();
 
-      // The engine decodes from the bytes that the optimizer wrote; only the version number is new. Processes that
-      // only sample copy them.
+      // The engine decodes from the bytes that the optimizer wrote; only the version number is new. Rollout workers
+      // copy them.
       memory.enter(Phase::kRollout);
       rollout_log.weights_updated(rollouts.update_weights());
       rollout_log.write(rollout_id, *rollout);
@@ -105,7 +106,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
       patience.observe_rollout(rollout_id - 1, *rollout);
 
       if (evaluator.is_due_after(rollout_id)) evaluator.run(rollout_id);
-      // On a thread, while the next rollout runs.
+      // A thread writes the checkpoint while the next rollout runs.
       if (const auto parts = config.output.parts_due(rollout_id, inputs.num_rollouts)) checkpointer.start(*parts);
     }
     if (rollout_id == inputs.num_rollouts) patience.check_that_some_were_graded(rollout_id);

@@ -48,10 +48,10 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelS
   return session::plan_together(config, session.config(), facts, device, mesh.tensor().host);
 }
 
-// The room that a run takes which has `begin` of its rollouts behind it.
+// Returns the space that a run takes which has finished `begin` of its rollouts.
 RunSpace run_space(const session::ModelSession& session, const config::TrainConfig& config,
                    const session::PromptSet& prompts, int64_t num_rollouts, int64_t begin) {
-  // The best weights, and the new ones until a checkpoint knows them.
+  // The best weights are kept, and the new ones until a checkpoint records them.
   const int64_t num_bests = config.output.save_best.empty() ? 0 : 2;
   RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
                                     config.output.num_exports(num_rollouts, begin) + num_bests,
@@ -61,9 +61,8 @@ RunSpace run_space(const session::ModelSession& session, const config::TrainConf
   return space;
 }
 
-// UserError: a stop token that the model has not, a reference of another shape, a dump's name without {rollout_id}.
-// EnvironmentError: dumps cannot be written.
-// Says which prompts --num-epoch leaves out.
+// Logs which prompts --num-epoch leaves out. Throws UserError for a stop token that the model does not have, a
+// reference of another shape, or a dump's name without {rollout_id}; EnvironmentError if dumps cannot be written.
 void check_start(const config::TrainConfig& config, const session::ModelSession& session,
                  const session::PromptSet& prompts) {
   session::check_stop_tokens(config.rollout, session.config());
@@ -119,7 +118,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   session::try_out_generation(config.custom_generate, config.reward, session.directory(), reward_context());
   check_best(config.output.save_best, evaluation);
   check_start(config, session, prompts);
-  // Once: an input that is edited while the run goes on is another one.
+  // The inputs are read once: one that is edited while the run continues is another one.
   result_inputs = checkpoint::result_inputs({.flags = mode.result_options,
                                              .kernels = session.ops().name(),
                                              .schedule = trainer.schedule,
@@ -149,7 +148,7 @@ std::string TrainInputs::save_best_rule() const {
 }
 
 sampling::Rewards TrainInputs::start_rewards() const {
-  // Whoever follows the first rank of a replica, or has others sample, grades nothing.
+  // A process grades nothing if rollout workers sample for it, or if it is not rank 0 of its tensor-parallel group.
   if (!config.colocate || mesh->tensor().rank() > 0) return sampling::Rewards(evaluation);
   const session::RewardContext context = reward_context();
   std::optional<reward::GeneratorConfig> generation;

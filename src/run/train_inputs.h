@@ -1,4 +1,4 @@
-// All that `tandem train` can know without reading a weight or writing a byte.
+// Collects all that `tandem train` can know without reading a weight or writing a byte.
 #pragma once
 
 #include <cstdint>
@@ -24,38 +24,39 @@
 namespace tandem::run {
 
 struct TrainInputs {
-  // UserError for the first thing that is wrong with flags, model, tokenizer, data, reward, memory, --load or --save.
-  // Warns of flags that are most likely not meant so. Every rank reads all of it. `config`: as this rank is to use it,
-  // with its own device.
+  // Throws UserError for the first thing that is wrong with flags, model, tokenizer, data, reward, memory, --load or
+  // --save. Warns of flags that are most likely not meant so. Every rank reads all of it. `config` is the configuration
+  // of this rank, with its own device.
   TrainInputs(const config::TrainConfig& config, const config::RunMode& mode,
               std::unique_ptr<mesh::Mesh> ranks = mesh::solo_mesh());
 
-  // What the reward is told; what it prints goes into the run directory.
+  // Returns what the reward is told; what it prints goes into the run directory.
   session::RewardContext reward_context() const;
-  // When a sample passes for the metric of --save-best; "" where that is no pass@k, or there is nothing to choose.
+  // Returns when a sample passes for the metric of --save-best; "" if that is no pass@k, or if there is nothing to
+  // choose.
   std::string save_best_rule() const;
-  // The processes that run the user's code; none where this process does not sample.
+  // Starts the processes that run the user's code; none if this process does not sample.
   sampling::Rewards start_rewards() const;
 
   std::unique_ptr<mesh::Mesh> mesh;
   config::TrainConfig config;
   config::RunMode mode;
-  session::ModelSession session;  // its weights come later
+  session::ModelSession session;  // weights are loaded later
   session::PromptSet prompts;
   sampling::Evaluation evaluation;
   int64_t num_rollouts;
   plan::TrainPlan plan;
   trainer::TrainerConfig trainer;
-  std::optional<checkpoint::Checkpoint> checkpoint;  // to resume from
-  RunSpace space;                                    // that the run takes on disk
-  checkpoint::RunDirectory directory;                // nothing is in it yet
-  std::map<std::string, std::string> result_inputs;  // what results depend on
+  std::optional<checkpoint::Checkpoint> checkpoint;  // checkpoint to resume from
+  RunSpace space;                                    // space that the run takes on disk
+  checkpoint::RunDirectory directory;                // empty so far
+  std::map<std::string, std::string> result_inputs;  // everything that results depend on
 };
 
-// Says what the run would be, for --dry-run, which also looks at the weights' files. Returns the exit code.
+// Prints what the run would be, for --dry-run, which also looks at the weights' files. Returns the exit code.
 int print_dry_run(const TrainInputs& inputs);
 
-// The first lines of a run that has begun: what it is, and behind which of its rollouts it resumes.
+// Prints the first lines of a run that has begun: what it is, and after which of its rollouts it resumes.
 void print_start(const TrainInputs& inputs, int64_t rollout_id, report::Report& report);
 
 }  // namespace tandem::run

@@ -11,7 +11,7 @@ namespace tandem::run {
 
 namespace {
 
-// A mean log ratio of a sample seldom leaves this.
+// The mean log ratio of a sample seldom exceeds this.
 constexpr double kWidestSequenceClip = 0.01;
 
 void warn_of_truncation(const config::TrainConfig& config, std::vector<std::string>& warnings) {
@@ -42,7 +42,7 @@ void warn_of_kl(const config::LossOptions& options, std::vector<std::string>& wa
       "reference; leave out --no-use-unbiased-kl, or give low_var_kl, k2 or k1+");
 }
 
-// Where the constants of a row are not those of its paper.
+// Warns if the constants of a row are not those of its paper.
 void warn_of_constants(const rl::LossConfig& loss, std::vector<std::string>& warnings) {
   const std::string_view surrogate = rl::find_surrogate(loss).name;
   if (surrogate == "gspo" && loss.eps_clip >= kWidestSequenceClip) {

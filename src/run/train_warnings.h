@@ -1,4 +1,4 @@
-// What `tandem train` warns of at its start: flags that are allowed together and most likely not meant so.
+// Warns at the start of `tandem train` of flags that are allowed together and most likely not meant so.
 #pragma once
 
 #include <optional>
@@ -9,10 +9,11 @@
 
 namespace tandem::run {
 
-// One sentence each, with the flags to change. `config`: checked.
+// Returns one sentence for each, with the flags to change. `config` has been checked.
 std::vector<std::string> train_warnings(const config::TrainConfig& config);
 
-// Of `tandem sft` too: an adapter with a learning rate for a full model. `full_lr`: the verb's default.
+// Returns a warning of an adapter with a learning rate for a full model, also for `tandem sft`. `full_lr` is the verb's
+// default.
 std::optional<std::string> adapter_lr_warning(const config::LoraOptions& lora, double lr, double full_lr);
 
 }  // namespace tandem::run

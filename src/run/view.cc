@@ -1,4 +1,4 @@
-// `tandem view`: a run, or several side by side, as one HTML page.
+// `tandem view` writes a run, or several side by side, as one HTML page.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,8 @@ namespace tandem::run {
 
 namespace {
 
-// What is there may be a file of a run, or anything else that a slip of the hand has named.
+// Throws UserError unless the path is free or holds a page of `tandem view`: it may be a file of a run, or anything
+// else that was named by mistake.
 void check_replaceable(const std::string& path) {
   if (!base::file_exists(path)) return;
   const std::string mark = report::kPageMark;

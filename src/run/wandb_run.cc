@@ -14,19 +14,20 @@ namespace tandem::run {
 
 namespace {
 
-constexpr size_t kMaxIdBytes = 64;  // Weights & Biases takes no more
+constexpr size_t kMaxIdBytes = 64;  // limit of Weights & Biases
 
-// Letters and digits alone: the id is part of file names and addresses.
+// Returns whether the text is letters and digits alone: the id is part of file names and addresses.
 bool is_run_id(std::string_view text) {
   return !text.empty() && text.size() <= kMaxIdBytes && std::ranges::all_of(text, [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_';
   });
 }
 
-// No result depends on it, so it need not come from the run's seed; two runs with one seed are two runs there.
+// Draws an id. No result depends on it, so it need not come from the run's seed; two runs with one seed are two runs
+// there.
 std::string new_run_id() {
   constexpr std::string_view kLetters = "0123456789abcdefghijklmnopqrstuvwxyz";
-  constexpr size_t kLength = 8;  // as the package makes them
+  constexpr size_t kLength = 8;  // length of the ids that the package makes
   std::random_device device;
   std::uniform_int_distribution<size_t> letter(0, kLetters.size() - 1);
   std::string id;

@@ -1,4 +1,4 @@
-// What a training run tells Weights & Biases of itself.
+// Reports a training run to Weights & Biases.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace tandem::run {
 
-// Before the weights are read: EnvironmentError where --use-wandb could not begin, with the remedy.
+// Call it before the weights are read: throws EnvironmentError, with the remedy, if --use-wandb could not begin.
 void check_wandb(const config::OutputOptions& options);
 
-// Nothing without --use-wandb. The directory has been created. A run keeps its id in wandb_run_id there, so that
-// --load into the same directory goes on with it; --wandb-run-id beats it. `values`: all options, without secrets.
+// Returns nothing without --use-wandb. The directory has been created. A run keeps its id in wandb_run_id there, so
+// that --load into the same directory continues it; --wandb-run-id beats it. `values` are all options, without secrets.
 std::optional<text::WandbRun> wandb_run(const config::OutputOptions& options, const checkpoint::RunDirectory& directory,
                                         const base::Json& values);
 

@@ -11,11 +11,12 @@ namespace tandem::session {
 
 namespace {
 
-// Large enough that a call's cost does not show, small enough for its deadline.
+// So many texts are enough for the call's cost not to show, and few enough for its deadline.
 constexpr size_t kTextsPerCall = 512;
 
 constexpr const char* kGenerationPrompt = "add_generation_prompt";
-constexpr const char* kContinue = "continue_final_message";  // python/tandem_worker/chat_template.py, as transformers
+constexpr const char* kContinue =
+    "continue_final_message";  // name in python/tandem_worker/chat_template.py, as in transformers
 
 base::Json template_arguments(const config::DataOptions& options, const base::Json& tools, Ending ending) {
   base::Json kwargs = base::Json::object();
@@ -52,7 +53,7 @@ std::string apply_template(const config::DataOptions& options, text::TextWorker&
 
 base::Json user_message(const base::Json& text) { return base::Json({{"role", "user"}, {"content", text}}); }
 
-// The messages that the template renders, or null for a text that is used as it is.
+// Returns the messages that the template renders, or null for a text that is used as it is.
 base::Json messages_of(const config::DataOptions& options, const text::TextWorker& text,
                        const Conversation& conversation) {
   const bool is_list = conversation.prompt.is_array();
@@ -77,13 +78,13 @@ base::Json messages_of(const config::DataOptions& options, const text::TextWorke
   return messages;
 }
 
-// The text without the white space at its end, in which templates differ.
+// Returns the text without the white space at its end, in which templates differ.
 std::string_view trimmed(std::string_view text) {
   const size_t end = text.find_last_not_of(" \t\r\n");
   return text.substr(0, end == std::string_view::npos ? 0 : end + 1);
 }
 
-// A question with its answer, and what a text that the template renders has before and behind that answer.
+// A conversation of a question and its answer shows what the template writes before and after an answer.
 constexpr std::string_view kAnswer = "the-answer";
 base::Json question() { return user_message("1 + 1?"); }
 base::Json answered_question() {
@@ -110,7 +111,7 @@ std::vector<int32_t> plain_text_tokens(const config::DataOptions& options, const
 
 bool has_system_message(const base::Json& prompt) {
   const auto is_system = [](const base::Json& message) {
-    return message["role"] == "system" || message["role"] == "developer";  // OpenAI's newer name of it
+    return message["role"] == "system" || message["role"] == "developer";  // OpenAI's newer name of "system"
   };
   return prompt.is_array() && std::ranges::any_of(prompt, is_system);
 }
@@ -132,11 +133,11 @@ bool opens_answer(const config::DataOptions& options, text::TextWorker& text) {
     if (rendered != closed) return true;
     const std::string whole = text.apply_chat_template({answered_question()}, arguments).front();
     const size_t begin = whole.find(kAnswer);
-    // Where an answer stands in a conversation shows what must come before it.
+    // The place of an answer in a conversation shows what must come before it.
     return begin == std::string::npos ||
            trimmed(rendered).size() >= trimmed(std::string_view(whole).substr(0, begin)).size();
   } catch (const UserError&) {
-    return true;  // it cannot be asked
+    return true;  // the template cannot be asked
   }
 }
 
@@ -154,7 +155,7 @@ std::string text_behind_answer(const config::DataOptions& options, text::TextWor
 std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
                                         const std::vector<Conversation>& conversations) {
   std::vector<std::string> texts(conversations.size());
-  std::vector<size_t> waiting;  // with the same arguments: rendered many a call
+  std::vector<size_t> waiting;  // indices of texts with the same arguments: many are rendered in one call
   std::vector<base::Json> messages;
   const auto render_waiting = [&] {
     if (waiting.empty()) return;
@@ -163,7 +164,7 @@ std::vector<std::string> render_prompts(const config::DataOptions& options, text
           text.apply_chat_template(messages, template_arguments(options, conversations[waiting.front()]));
       for (size_t i = 0; i < waiting.size(); ++i) texts[waiting[i]] = rendered[i];
     } catch (const UserError&) {
-      // One of them is refused: one by one, to say which.
+      // The template refuses one of them. Rendering them one by one tells which.
       for (size_t i = 0; i < waiting.size(); ++i) {
         texts[waiting[i]] = apply_template(options, text, conversations[waiting[i]], messages[i]);
       }

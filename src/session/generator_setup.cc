@@ -17,7 +17,7 @@ reward::GeneratorConfig generator_config(const config::CustomGenerateOptions& op
   config.limits = options.limits;
   config.memory_bytes = code.limits.memory_bytes;
   config.sandbox = code.sandbox;
-  config.warn_of_missing_layers = false;  // the processes of the reward say it
+  config.warn_of_missing_layers = false;  // reported by the processes of the reward
   return config;
 }
 

@@ -1,4 +1,4 @@
-// The processes that make samples with the user's function, as the flags ask for them. No torch.
+// Sets up the processes that make samples with the user's function, as the flags ask for them. No torch.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace tandem::session {
 
-// Only where the options are on. Interpreter, memory and sandbox are those of reward code.
+// Call it only if the options are on. Interpreter, memory and sandbox are those of reward code.
 reward::GeneratorConfig generator_config(const config::CustomGenerateOptions& options,
                                          const config::RewardOptions& reward, const std::string& model_directory,
                                          const RewardContext& context);
 
-// Loads the function once, where there is one, so that what is wrong with it is found before weights are read.
-// UserError.
+// Loads the function once, if there is one, so that a mistake in it is found before weights are read. Throws UserError
+// for a mistake.
 void try_out_generation(const config::CustomGenerateOptions& options, const config::RewardOptions& reward,
                         const std::string& model_directory, const RewardContext& context);
 

@@ -31,13 +31,14 @@ std::string checked_token() {
 reward::GraderConfig service_config(const config::RewardOptions& options, reward::GraderConfig base) {
   base.service =
       reward::RewardService{.url = options.rm_url, .token = checked_token(), .max_retries = options.rm_retries};
-  base.python.clear();            // which is that of the user's code,
-  base.worker.variables.reset();  // as are these
-  base.limits.num_processes = 1;  // which has as many requests under way as it may; it waits, and computes nothing
+  base.python.clear();            // user code's interpreter; the service client runs in ours
+  base.worker.variables.reset();  // user code's variables
+  base.limits.num_processes =
+      1;  // one process has as many requests in flight as it may; it waits, and computes nothing
   return base;
 }
 
-// One of a service that is asked, or of which lines may ask.
+// Returns whether one of the rewards asks a service, or one that lines may ask for.
 bool asks_service(const config::RewardOptions& options) {
   return std::ranges::any_of(options.sources(), [&](const config::RewardOptions::Source& source) {
     return std::ranges::count(options.rules_of(source), reward::kRemoteRule) > 0;
@@ -58,18 +59,18 @@ reward::RewardSource source_config(const config::RewardOptions& options, const c
   std::vector<std::string> rules = options.rules_of(source);
   if (std::erase(rules, reward::kRemoteRule) > 0) result.service = service_config(options, base);
   if (rules.empty()) return result;
-  // A key that only functions have is not asked of the dicts of built-in rewards.
+  // Only functions have this key, so the dicts of built-in rewards are not asked for it.
   const bool has_key = std::ranges::any_of(rules, [&](const std::string& rule) {
     return std::ranges::count(reward::find_rule(rule)->keys, options.reward_key) > 0;
   });
   result.graders = base;
   result.graders->rm_types = std::move(rules);
-  result.graders->limits.fork_each_call = false;  // nothing that a model wrote runs in ours
+  result.graders->limits.fork_each_call = false;  // built-in rewards run no code that a model wrote
   if (!has_key) result.graders->reward_key.clear();
   return result;
 }
 
-// What a TRL function is given beside columns of the data; what else it may name, nobody needs.
+// A TRL function is given these next to the columns of the data; nothing else that it may name is given.
 constexpr std::array<std::string_view, 3> kOfEveryLine = {"prompts", "completions", "completion_ids"};
 constexpr size_t kMaxNames = 20;
 
@@ -128,7 +129,7 @@ reward::ScorerConfig scorer_config(const config::RewardOptions& options, const R
   base.may_not_apply = options.sources().size() > 1;
   for (const config::RewardOptions::Source& source : options.sources()) {
     config.sources.push_back(source_config(options, source, base));
-    base.warn_of_missing_layers = false;  // the first says it
+    base.warn_of_missing_layers = false;  // reported by the first
   }
   return config;
 }
@@ -139,10 +140,10 @@ void try_out_reward(const config::RewardOptions& options, const RewardContext& c
   quiet.output_path.clear();
   for (reward::RewardSource& source : scorer_config(options, quiet).sources) {
     for (std::optional<reward::GraderConfig>* config : {&source.graders, &source.service}) {
-      // Of built-in rewards in our own interpreter nothing can be wrong.
+      // Built-in rewards in our own interpreter are not tried out: nothing can be wrong with them.
       if (!*config || (!(*config)->rm_types.empty() && options.python.empty())) continue;
       (*config)->limits.num_processes = 1;
-      (*config)->warn_of_missing_layers = false;  // the run's own graders say it
+      (*config)->warn_of_missing_layers = false;  // reported by the run's own graders
       if ((*config)->service) (*config)->service->try_connection = true;
       const reward::Graders graders(**config);
       check_columns((*config)->custom_rm_path, graders.columns(), context.label_key, data);

@@ -1,4 +1,4 @@
-// The processes that run reward code, as the flags ask for them. No torch.
+// Sets up the processes that run reward code, as the flags ask for them. No torch.
 #pragma once
 
 #include <string>
@@ -14,27 +14,27 @@
 
 namespace tandem::session {
 
-// What a reward is told of the run that it scores for.
+// The facts of a run that a reward is told.
 struct RewardContext {
   std::string label_key, metadata_key;
-  base::Json arguments = base::Json::object();  // the values of all flags
-  std::string output_path = "";                 // where what user code prints goes; may be empty
+  base::Json arguments = base::Json::object();  // values of all flags
+  std::string output_path = "";                 // file for what user code prints; may be empty
 };
-RewardContext reward_context(const config::DataOptions& data, const config::RunMode& mode);  // without an output path
+RewardContext reward_context(const config::DataOptions& data,
+                             const config::RunMode& mode);  // leaves the output path empty
 
-// Of a process that runs the user's code: limits, interpreter and sandbox, and no reward yet.
+// Returns the configuration of a process that runs the user's code: limits, interpreter and sandbox, and no reward yet.
 reward::GraderConfig grader_config(const config::RewardOptions& options, const RewardContext& context);
-// `options.line_types` holds what lines ask for.
+// Returns the rewards' configuration; `options.line_types` holds the types that lines ask for.
 reward::ScorerConfig scorer_config(const config::RewardOptions& options, const RewardContext& context);
 
 // Loads each function, in --rm-python, and connects to --rm-url, once, so that what is missing or wrong is found before
-// weights are read and folders made. UserError, also for a function that needs a column which one of `data` has not,
-// and EnvironmentError for a service that cannot be reached.
+// weights are read and folders made. Throws UserError, also for a function that needs a column which one of `data` does
+// not have, and EnvironmentError for a service that cannot be reached.
 void try_out_reward(const config::RewardOptions& options, const RewardContext& context,
                     const std::vector<const PromptSet*>& data);
 
-// Says what is added up to the reward, what pass@k counts, and which service is asked; nothing where there is nothing
-// to choose.
+// Prints what is added up to the reward, what pass@k counts, and which service is asked; nothing if there is no choice.
 void print_rewards(const config::RewardOptions& options, report::Report& report);
 
 }  // namespace tandem::session

@@ -18,7 +18,8 @@ namespace tandem::session {
 
 namespace {
 
-// The text worker opens these files by itself, and a pipe would have it wait.
+// Throws UserError if one of these exists and is no regular file: the text worker opens them by itself, and a pipe
+// would make it wait.
 void check_text_files(const std::string& directory) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
     const std::string path = fmt::format("{}/{}", directory, name);
@@ -54,8 +55,8 @@ ModelSession::ModelSession(const config::ModelOptions& options, ModelPlace place
   ops_ = device::make_ops(device_, {.isa = options_.cpu_isa, .num_threads = static_cast<int>(options_.num_threads)});
 }
 
-// Published vocabularies are padded by a few hundred ids; a tokenizer of half the size, or without the model's EOS, is
-// most likely another model's.
+// Warns of a tokenizer that is most likely another model's: its size is half the vocabulary, or it does not have the
+// model's EOS. Published vocabularies are padded by a few hundred ids only.
 void ModelSession::warn_of_other_tokenizer() const {
   const std::string file = directory() + "/tokenizer.json";
   const int64_t num_ids = text_->vocab_size();
@@ -118,7 +119,7 @@ void ModelSession::allocate_weights() {
 }
 
 void ModelSession::load_adapter() {
-  // Behind the streams of any model's weights: an adapter's numbers are none of theirs.
+  // These streams come after those of any model's weights, so that an adapter shares no numbers with them.
   constexpr uint64_t kFirstStream = uint64_t{1} << 32;
   adapter_ = std::make_unique<weights::WeightStore>(empty_adapter());
   if (place_.adapter.empty()) {
@@ -160,7 +161,7 @@ rollout::EngineConfig ModelSession::engine_config(const config::RolloutOptions& 
   config.limits = options.limits;
   if (!options.stop.empty()) config.token_bytes = text_->token_bytes();
   config.why_not_finite = [this] { return why_not_finite(); };
-  // A device that works ahead goes on with whatever is in its memory when another one is lost.
+  // A device that runs ahead would compute with whatever is in its memory when another device is lost.
   if (replica_ && replica_->size() > 1 && ops_->runs_ahead()) {
     config.check_ranks = [&ranks = replica_->device] {
       const device::TensorLists nothing(static_cast<size_t>(ranks.size()));

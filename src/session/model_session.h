@@ -26,54 +26,56 @@ namespace tandem::session {
 
 class ModelSession {
  public:
-  // Reads the configuration, starts the tokenizer and the device. No weights yet. UserError when the tokenizer has ids
-  // that the model has not.
+  // Reads the configuration, starts the tokenizer and the device. No weights are read yet. Throws UserError when the
+  // tokenizer has ids that the model does not have.
   explicit ModelSession(const config::ModelOptions& options);
-  // Of a run that trains: with the adapter that `lora` asks for. Where several ranks hold the model between them, this
-  // one's part; their communicators are borrowed.
+  // Makes the session of a run that trains, with the adapter that `lora` asks for. If a tensor-parallel group shares
+  // the model, the session has this rank's part; the group's communicators are borrowed.
   ModelSession(const config::ModelOptions& options, const config::LoraOptions& lora,
                const std::optional<mesh::Group>& replica = std::nullopt);
 
-  // What can be said of the weights' files without reading weights: UserError for what load_weights() would refuse.
+  // Checks the weights' files without reading weights: throws UserError for what load_weights() would refuse.
   void check_weights() const;
-  // Reads (or draws) the weights, and the adapter where there is one. Once.
+  // Reads (or draws) the weights, and the adapter if there is one. Call it once.
   void load_weights();
-  // Takes the memory of both instead, uninitialised, for weights that another process sends. Once.
+  // Allocates both uninitialised instead, for weights that another process sends. Call it once.
   void allocate_weights();
-  // A store of this model on its device, without storage; and the weights as they are at the start, read into one.
+  // Returns a store of this model on its device, without storage. read_weights() reads the weights at the start into
+  // one.
   weights::WeightStore empty_store() const;
   void read_weights(weights::WeightStore& store) const;
-  // The same of the adapter, for a session that has one.
+  // Returns the same for the adapter of a session that has one.
   weights::WeightStore empty_adapter() const;
 
-  // Of this rank's part.
+  // Returns the configuration of this rank's part.
   const model::ModelConfig& config() const { return config_; }
-  // Of the model's files; of an adapter its base's.
+  // Returns the directory of the model's files; for an adapter, that of its base.
   const std::string& directory() const { return place_.directory; }
   const device::DeviceSpec& device() const { return device_; }
   const device::Ops& ops() const { return *ops_; }
   text::TextWorker& text() { return *text_; }
-  // The weights, without an adapter.
+  // Returns the weights, without an adapter.
   weights::WeightStore& base() const { return *base_; }
-  // What is trained, and whose version counts updates: the adapter where there is one, else the weights.
+  // Returns what is trained, and whose version counts updates: the adapter if there is one, else the weights.
   weights::WeightStore& trained() const { return adapter_ ? *adapter_ : *base_; }
   at::ScalarType dtype() const { return model::scalar_type(config_.dtype); }
-  int64_t bytes() const { return base_->bytes() + (adapter_ ? adapter_->bytes() : 0); }  // of both, loaded
+  int64_t bytes() const { return base_->bytes() + (adapter_ ? adapter_->bytes() : 0); }  // both, once loaded
 
-  // The weights with the adapter, at the version of what is trained; and a model over them.
+  // Returns the weights with the adapter, at the version of what is trained; and a model over them.
   weights::WeightsView view() const;
   std::unique_ptr<model::Model> make_model() const { return make_model(config_, view()); }
-  // The same over other weights, or as a trainer computes it: `config` is config(), but for the adapter and
+  // Makes the model over other weights, or as a trainer computes it: `config` is config(), except for the adapter and
   // TensorShard::sequence_parallel.
   std::unique_ptr<model::Model> make_model(const model::ModelConfig& config, const weights::WeightsView& view) const;
-  // Writes what is trained as a directory for other programs: the model, or an adapter as PEFT saves it. The ranks that
-  // hold the model between them call it together, with a communicator of their hosts, and their rank 0 writes.
+  // Writes what is trained as a directory for other programs: the model, or an adapter in PEFT's format. The ranks of a
+  // tensor-parallel group call it together, with a communicator of their hosts, and their rank 0 writes.
   void export_trained(const std::string& directory, device::Communicator& replica) const;
-  // The first weight that is damaged (weights/not_finite.h), or "".
+  // Describes the first weight that is damaged (weights/not_finite.h); "" if there is none.
   std::string describe_not_finite() const;
-  // Why it gave numbers that are not finite: the end of an error's line.
+  // Tells why the model gave numbers that are not finite: the end of an error's line.
   std::string why_not_finite() const;
-  // The token table goes along only where stop texts need it. Valid while the session lives.
+  // Returns the engine's configuration, with the token table only if stop texts need it. It is valid while the session
+  // lives.
   rollout::EngineConfig engine_config(const config::RolloutOptions& options, int64_t num_kv_blocks);
 
  private:
@@ -89,7 +91,7 @@ class ModelSession {
   device::DeviceSpec device_;
   std::unique_ptr<device::Ops> ops_;
   std::unique_ptr<text::TextWorker> text_;
-  std::unique_ptr<weights::WeightStore> base_, adapter_;  // adapter_: null where there is none
+  std::unique_ptr<weights::WeightStore> base_, adapter_;  // adapter_ is null if there is none
 };
 
 }  // namespace tandem::session

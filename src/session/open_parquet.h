@@ -1,4 +1,4 @@
-// How data files that are Parquet are opened: by a process of their own (text/parquet_file.h).
+// Opens data files that are Parquet, in a process of their own (text/parquet_file.h).
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tandem::session {
 
-// UserError and EnvironmentError as text::ParquetFile.
+// Throws UserError and EnvironmentError as text::ParquetFile does.
 rl::Table open_parquet(const std::string& file, const std::vector<std::string>& keys);
 
 }  // namespace tandem::session

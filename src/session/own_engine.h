@@ -14,12 +14,12 @@ namespace tandem::session {
 
 class OwnEngine {
  public:
-  // Over weights that are there; its keys and values lie in the memory's arena. All borrowed.
+  // Builds the engine over loaded weights; its KV cache lies in the memory's arena. All arguments are borrowed.
   OwnEngine(const config::TrainConfig& config, ModelSession& session, const plan::TrainPlan& plan,
             const RunMemory& memory);
 
   rollout::Engine& engine() { return *engine_; }
-  // It goes on with the weights that are in the session's store now.
+  // Continues with the weights that are in the session's store now.
   void update_weights() { engine_->update_weights(session_.view()); }
 
  private:

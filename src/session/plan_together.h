@@ -1,5 +1,5 @@
-// The plan of a rank that holds a model with others: all of them have as many blocks of keys and values, because their
-// engines decide alike what is preempted.
+// Plans the memory of ranks in one tensor-parallel group: all of them get as many KV blocks, because their engines
+// decide alike what is preempted.
 #pragma once
 
 #include "config/train_config.h"
@@ -8,9 +8,9 @@
 
 namespace tandem::session {
 
-// plan::plan_or_refuse() of this rank's part on its own device, with no more keys and values than the rank that has the
-// least room for them. Called by all of them together; `hosts` connects their hosts. UserError where the plan does not
-// fit here; EnvironmentError where it does not on another rank.
+// Returns plan::plan_or_refuse() of this rank's part on its own device, with no more KV blocks than the rank that has
+// the least room for them. All ranks call it together; `hosts` connects their hosts. Throws UserError if the plan does
+// not fit here, and EnvironmentError if it does not fit on another rank.
 plan::TrainPlan plan_together(const config::TrainConfig& config, const model::ModelConfig& model,
                               const plan::PlanInputs& facts, const plan::DeviceMemory& device,
                               device::Communicator& hosts);

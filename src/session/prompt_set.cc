@@ -17,7 +17,8 @@ namespace tandem::session {
 
 namespace {
 
-constexpr size_t kPromptsAtOnce = 512;  // rendered and encoded together: bounds the copies of them that exist at once
+constexpr size_t kPromptsAtOnce =
+    512;  // rendered and encoded together, which bounds the copies of them that exist at once
 
 void log_left_out(const config::DataOptions& options, const rl::BadLines& bad, int64_t num_too_long,
                   size_t num_prompts) {
@@ -31,7 +32,7 @@ void log_left_out(const config::DataOptions& options, const rl::BadLines& bad, i
   }
 }
 
-// A key that was asked for and that no line has is a slip; the default key may be absent.
+// Warns of a key that was asked for and that no line has, which is a mistake; the default key may be absent.
 void warn_of_missing_labels(const config::DataOptions& options, const rl::PromptData& data) {
   const auto has_none = [](const rl::PromptRecord& record) { return record.label.is_null(); };
   if (options.lines.label_key == config::DataOptions().lines.label_key || !std::ranges::all_of(data.records, has_none))
@@ -40,7 +41,7 @@ void warn_of_missing_labels(const config::DataOptions& options, const rl::Prompt
                     options.lines.label_flag);
 }
 
-// What a line asks for beside the flags.
+// Logs the forms that lines ask for in addition to the flags.
 void log_forms(const config::DataOptions& options, const rl::PromptData& data) {
   const auto is_continued = [](const rl::PromptRecord& record) {
     return ending_of(record.prompt) == Ending::kContinued;
@@ -66,7 +67,7 @@ std::set<std::string> rm_types_of(const PromptSet& set) {
   return types;
 }
 
-// A label "a.b" is called "b" too.
+// Returns whether a column has that name; a label "a.b" is called "b" too.
 bool has_column(const PromptSet& set, const std::string& label_key, const std::string& name) {
   if (name == label_key || name == label_key.substr(label_key.rfind('.') + 1)) return true;
   return std::ranges::any_of(set.prompts, [&](const PromptLine& line) { return line.record.metadata.contains(name); });
@@ -91,7 +92,7 @@ std::vector<std::string> PromptSet::sources_of(std::span<const rl::Sample> sampl
 }
 
 PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text) {
-  // The first pass, over the file's lines, takes seconds where it is of gigabytes; rendering and encoding take most.
+  // The first pass, over the file's lines, takes seconds for gigabytes; rendering and encoding take most of the time.
   report::Report report;
   const std::string title = "reading " + std::filesystem::path(options.lines.path).filename().string();
   report.progress(title, 0, 0, "prompts");

@@ -25,7 +25,7 @@ mesh::Placement placement_of(const config::TrainConfig& config) {
           .per_engine = static_cast<int>(config.mesh.tensor_model_parallel_size)};
 }
 
-// The network of devices that have one of their own.
+// Returns the network of devices that have one of their own.
 mesh::DeviceNetwork network_of(const config::TrainConfig& config) {
   const device::DeviceSpec device = device::parse_device(config.model.device);
   if (device::footprint_of(device).shares_host_memory) return {};
@@ -43,7 +43,7 @@ std::string own_device(const config::TrainConfig& config) {
   return base::ranks_share_devices() ? "" : device::device_id(device::parse_device(config.model.device));
 }
 
-// The device of this rank's number on its host, or the only one where it is shown no other.
+// Returns the device of this rank's number on its host, or the only one if the rank sees no other.
 std::string device_of_rank(const std::string& backend, int local_rank) {
   return fmt::format("{}:{}", backend, device::num_devices(backend) == 1 ? 0 : local_rank);
 }
@@ -67,10 +67,10 @@ std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const 
   const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
   if (!launch) return mesh::solo_mesh();
   const config::TrainConfig own = as_this_rank(config);
-  // The conductor says what all would say; what ends this rank is said all the same.
+  // Rank 0 logs the warnings that all ranks share; every rank reports the error that ends it.
   if (launch->rank > 0) base::set_log_level(base::LogLevel::kError);
   const mesh::Placement placement = placement_of(config);
-  // What is wrong with the network is said before anything is read.
+  // A mistake in the network is reported before anything is read.
   mesh::check_hosts(*launch, config.mesh.trust_network, own_secret());
   if (launch->rank == 0 && placement.trains(*launch)) network_door(config);
   return mesh::join(mesh::party_of(*launch, placement),

@@ -59,7 +59,7 @@ model::ModelConfig read_model(const config::ModelOptions& options, const config:
                   options.hf_checkpoint));
   model::ModelConfig config = read_base(find_model(options.hf_checkpoint).directory, options.dtype);
   if (!lora.rank) return config;
-  // Above it B A is no smaller than the matrix that it is added to.
+  // Above this rank B A is no smaller than the matrix that it is added to.
   TANDEM_USER_CHECK(
       *lora.rank <= config.hidden,
       fmt::format("--lora-rank {}: is above the model's hidden size {}; 8 to 64 are usual", *lora.rank, config.hidden));

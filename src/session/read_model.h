@@ -1,4 +1,4 @@
-// The model that the flags name, and what of the flags it cannot do. No weight is read.
+// Reads the model that the flags name, and refuses flags that it cannot do. No weight is read.
 #pragma once
 
 #include <string>
@@ -10,22 +10,22 @@
 
 namespace tandem::session {
 
-// Where the model's files are: --hf-checkpoint, and where that is an adapter of PEFT's, the directory of its base.
+// The place of the model's files: --hf-checkpoint; if that is an adapter in PEFT's format, the directory of its base.
 struct ModelPlace {
   std::string directory;
-  std::string adapter = "";  // "": there is none
+  std::string adapter = "";  // "" if there is none
 };
-// UserError: there is no such directory, or an adapter does not name one.
+// Throws UserError if there is no such directory, or if an adapter does not name one.
 ModelPlace find_model(const std::string& hf_checkpoint);
 
-// config.json with the dtype that is computed in, and the adapter that --hf-checkpoint names. UserError names what is
-// wrong with the directories.
+// Reads config.json, with the dtype that is computed in, and the adapter that --hf-checkpoint names. Throws UserError,
+// which names what is wrong with the directories.
 model::ModelConfig read_model(const config::ModelOptions& options);
-// The same for a verb that needs a model, with the adapter that `lora` asks for. UserError: --hf-checkpoint is an
-// adapter, or a flag of `lora` does not go with the model.
+// Does the same for a verb that needs a model, with the adapter that `lora` asks for. Throws UserError if
+// --hf-checkpoint is an adapter, or if a flag of `lora` does not go with the model.
 model::ModelConfig read_model(const config::ModelOptions& options, const config::LoraOptions& lora);
 
-// UserError for a stop token that the model cannot sample.
+// Throws UserError for a stop token that the model cannot sample.
 void check_stop_tokens(const config::RolloutOptions& options, const model::ModelConfig& config);
 
 }  // namespace tandem::session

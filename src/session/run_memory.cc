@@ -19,7 +19,7 @@ using memory::Phase;
 using memory::Tag;
 using memory::View;
 
-constexpr std::ptrdiff_t kTraceEvents = 4096;  // that a trace has at least, where there were so many
+constexpr std::ptrdiff_t kTraceEvents = 4096;  // events that a trace has at least, if there were so many
 constexpr double kGiB = int64_t{1} << 30;
 constexpr std::array<Phase, memory::kNumPhases> kPhases = {Phase::kLoad, Phase::kRollout, Phase::kTrain};
 
@@ -74,7 +74,7 @@ void RunMemory::enter(Phase phase) {
   const Phase before = ledger_.phase();
   if (phase == before) return;
   if (before == Phase::kLoad && driver_.release_unused != nullptr) driver_.release_unused();
-  driver_.synchronize();  // what the phase before has queued is its own time
+  driver_.synchronize();  // the work that the previous phase has queued counts as its own time
   measure();
   const base::Clock::time_point begin = base::Clock::now();
   if (std::exchange(has_kv_, false)) arena_.free(kv());

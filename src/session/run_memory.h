@@ -1,5 +1,5 @@
-// The device's memory in a training run: the arena in which rollout and training take turns, the ledger, and what is
-// told of both beside the plan.
+// The device's memory in a training run: the arena in which rollout and training take turns, the ledger, and the
+// comparison of both with the plan.
 #pragma once
 
 #include <cstdint>
@@ -20,34 +20,36 @@
 
 namespace tandem::session {
 
-// Made before the weights are read and destroyed after everything that allocates from it.
+// Make it before the weights are read and destroy it after everything that allocates from it.
 class RunMemory {
  public:
-  // Takes the arena that the plan asks for, on that device, whose operations are made. EnvironmentError: the device has
-  // not as much left as when it was planned.
+  // Takes the arena that the plan asks for, on that device, whose operations are made. Throws EnvironmentError if the
+  // device has less memory left than when it was planned.
   RunMemory(const config::MemoryOptions& config, const plan::TrainPlan& plan, const device::DeviceSpec& device);
   ~RunMemory();
   RunMemory(const RunMemory&) = delete;
   RunMemory& operator=(const RunMemory&) = delete;
 
-  // Where the keys and values of plan.num_kv_blocks lie, for life; theirs in the rollout phase alone.
+  // Returns the address of the KV cache's plan.num_kv_blocks blocks. It never changes; the memory is theirs in the
+  // rollout phase alone.
   std::byte* kv() const { return arena_.data(memory::View::kRollout); }
-  // Pinned memory of the host, for one user.
+  // Returns pinned memory of the host, for one user.
   std::unique_ptr<device::HostMemory> make_host() const { return driver_.make_host(); }
   std::function<void()> synchronize() const { return driver_.synchronize; }  // waits for the device
 
-  // What was taken for as long as the run lasts, outside of the arena.
+  // Records what was taken outside of the arena for as long as the run lasts.
   void add_persistent(memory::Tag tag, int64_t bytes);
 
-  // The lease moves: no call of the driver, one wait for the device. BugError: something of the phase before is live.
+  // Moves the lease to that phase: no call of the driver, one wait for the device. Throws BugError if something of the
+  // previous phase is live.
   void enter(memory::Phase phase);
 
-  // perf/memory_*: high-water marks in GiB beside the plan's, and how long the last changes of phase took.
+  // Returns perf/memory_*: high-water marks in GiB next to the plan's, and how long the last changes of phase took.
   report::Metrics metrics() const;
-  // Lines of memory_timeline.jsonl since the last call: what happened, and after each step the marks of every tag and
-  // phase beside the plan's.
+  // Returns the lines of memory_timeline.jsonl since the last call: what happened, and after each step the marks of
+  // every tag and phase next to the plan's.
   std::vector<std::string> timeline(int64_t step);
-  // The last thousands of events that timeline() told, for chrome://tracing or Perfetto.
+  // Returns the last thousands of events that timeline() reported, for chrome://tracing or Perfetto.
   std::string trace() const;
 
  private:
@@ -60,8 +62,8 @@ class RunMemory {
   memory::ExtentPool pool_;
   memory::Arena arena_;
   memory::ArenaAllocator tensors_;
-  bool has_kv_ = false;                      // they are allocated: the phase is the rollout's
-  std::vector<memory::LedgerEvent> events_;  // the newest
+  bool has_kv_ = false;                      // true while the blocks are allocated: the phase is the rollout's
+  std::vector<memory::LedgerEvent> events_;  // the newest events
   double to_rollout_s_ = 0.0, to_train_s_ = 0.0;
 };
 

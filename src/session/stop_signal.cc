@@ -12,9 +12,9 @@ namespace tandem::session {
 
 namespace {
 
-constexpr int kExitOfSignals = 128;  // and the signal's number, as shells have it
+constexpr int kExitOfSignals = 128;  // base to which shells add the signal's number
 
-// What a handler may touch: flags, lock-free atomics, and system calls.
+// A handler may touch only flags, lock-free atomics, and system calls.
 volatile std::sig_atomic_t stop_flag = 0;  // the signal
 timespec stop_time = {};                   // written once, before the flag
 std::atomic<const std::string*> stop_answer = nullptr;
@@ -30,7 +30,7 @@ void write_all(int fd, std::string_view text) {
   }
 }
 
-// The live line goes first: what comes next, be it the shell's prompt, begins on an empty line.
+// Ends the live line first, so that whatever comes next, such as the shell's prompt, begins on an empty line.
 void say(std::string_view text) {
   if (has_live_line) write_all(STDOUT_FILENO, "\r\033[K");
   write_all(STDERR_FILENO, text);
@@ -56,7 +56,7 @@ void install_stop_signals() {
   has_live_line = isatty(STDOUT_FILENO) == 1;
   struct sigaction stop = {};
   stop.sa_handler = on_stop_signal;
-  // No SA_RESTART: a wait for a worker process returns, and its caller looks at the flag.
+  // SA_RESTART is not set: a wait for a worker process returns, and its caller looks at the flag.
   sigaction(SIGINT, &stop, nullptr);
   sigaction(SIGTERM, &stop, nullptr);
   struct sigaction before = {};

@@ -1,8 +1,8 @@
-// How a verb is asked to stop: SIGINT (Ctrl-C), SIGTERM (a scheduler takes the machine back) and SIGHUP (the terminal
-// is gone). While there is nothing to bring to an end, as at the start, where files are read for as long as it takes,
-// the first of them ends the process at once. After defer_stops() it is a question that loops ask between groups and
-// steps, so that a run ends at a point where everything written is whole; and the second ends the process at once.
-// Either way a line on stderr says so in that moment.
+// Handles the signals that ask a verb to stop: SIGINT (Ctrl-C), SIGTERM (a scheduler takes the machine back) and SIGHUP
+// (the terminal is gone). While there is nothing to bring to an end, as at the start, where files are read for as long
+// as it takes, the first of them ends the process at once. After defer_stops() it only sets a flag, which loops poll
+// between groups and steps, so that a run ends at a point where everything written is whole; and the second signal ends
+// the process at once. Either way a line on stderr tells the user in that moment.
 #pragma once
 
 #include <string>
@@ -12,16 +12,16 @@ namespace tandem::session {
 // The exit code of a verb that SIGINT ended early, as shells expect it.
 constexpr int kExitInterrupted = 130;
 
-// Takes the three signals as above, SIGHUP only where it is not ignored already (nohup). SIGPIPE and SIGXFSZ are
+// Handles the three signals as above, SIGHUP only if it is not ignored already (nohup). SIGPIPE and SIGXFSZ are
 // ignored, so that a closed pipe and a file beyond the limit (ulimit -f) are errors of the write.
 void install_stop_signals();
-// From here on the first signal sets the flag below and is answered with this line; once in a process.
+// From here on the first signal sets the flag below and prints this line. Call it once in a process.
 void defer_stops(const std::string& answer);
 bool stop_requested();
-// Since the signal; 0 before it.
+// Returns the seconds since the signal; 0 before it.
 double seconds_since_stop();
-// Of a run that is saved and can go on: 0 after SIGTERM, by which schedulers take a machine back; 130 after SIGINT and
-// 129 after SIGHUP, as of any command that these end.
+// Returns the exit code of a run that is saved and can be resumed: 0 after SIGTERM, with which schedulers take a
+// machine back; 130 after SIGINT and 129 after SIGHUP, as for any command that these end.
 int stop_exit_code();
 
 }  // namespace tandem::session

@@ -1,4 +1,4 @@
-// What may fail on one of several ranks, done by all of them.
+// Runs a step that may fail on every rank; if it fails on one, all throw.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace tandem::session {
 
-// Runs `work` on every rank and returns what it returned on each, by rank. Where it throws on one of them all throw:
-// that rank its own error, the others an EnvironmentError with the same words. `hosts` connects their hosts.
+// Runs `work` on every rank and returns what it returned on each, by rank. If it throws on one of them all throw: that
+// rank its own error, the others an EnvironmentError with the same words. `hosts` connects their hosts.
 std::vector<std::string> together(device::Communicator& hosts, const std::function<std::string()>& work);
 
 }  // namespace tandem::session

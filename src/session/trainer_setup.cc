@@ -42,7 +42,7 @@ void account_optimizer(const ModelSession& session, const trainer::Trainer& trai
   } else {
     for (const auto& [kind, packed, tensor, row_begin] : trainer.state()) {
       const bool is_master = kind == trainer::StateKind::kMaster;
-      if (is_master && session.dtype() == at::kFloat) continue;  // the store's own
+      if (is_master && session.dtype() == at::kFloat) continue;  // the store's own tensor
       (is_master ? bytes.master : bytes.moments) += static_cast<int64_t>(tensor.nbytes());
     }
   }
@@ -78,7 +78,7 @@ double training_flops(const model::ModelConfig& config, const std::vector<const 
   const double forward = forward_flops(config, samples);
   if (!config.lora) return 3.0 * forward;
   model::ForwardWork work = work_of(samples);
-  work.key_pairs = 0;  // what is left are the products with weights
+  work.key_pairs = 0;  // only the products with weights remain
   return 3.0 * forward - model::forward_flops(config, work);
 }
 

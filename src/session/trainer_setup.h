@@ -1,4 +1,5 @@
-// The trainer's configuration from the flags, and what it takes. UserError where they contradict each other.
+// Makes the trainer's configuration from the flags, and counts what training takes. Throws UserError if flags
+// contradict each other.
 #pragma once
 
 #include <string>
@@ -16,22 +17,23 @@ namespace tandem::session {
 trainer::TrainerConfig trainer_config(const config::OptimizerOptions& options, const rl::LossConfig& loss,
                                       int64_t num_layers, int64_t total_steps);
 
-// Of `tandem train`.
+// Returns the configuration for `tandem train`.
 trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t num_layers, int64_t num_rollouts);
 
-// "LoRA: 123,456 trained parameters: rank 16, alpha 32 on q_proj, v_proj". For a configuration that has an adapter.
+// Returns "LoRA: 123,456 trained parameters: rank 16, alpha 32 on q_proj, v_proj", for a configuration that has an
+// adapter.
 std::string lora_text(const model::ModelConfig& config);
 
-// The ledger is told what the optimizer takes for as long as the run lasts. One that is offloaded is not asked, because
-// it may still be pinning its memory; on a device other than the CPU it takes nothing.
+// Records in the ledger what the optimizer takes for as long as the run lasts. One that is offloaded is not asked,
+// because it may still be pinning its memory; on a device other than the CPU it takes nothing.
 void account_optimizer(const ModelSession& session, const trainer::Trainer& trainer, bool is_offloaded,
                        int64_t data_ranks, RunMemory& memory);
 
-// Floating-point operations of one forward over the samples of an optimizer step, as the model's family counts them.
-// Neighbours of one group share their prompt, which runs once.
+// Returns the floating-point operations of one forward over the samples of an optimizer step, as the model's family
+// counts them. Neighbours of one group share their prompt, which runs once.
 double forward_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples);
-// Those of forward and backward: a backward has twice as many. Beside an adapter, whose own are few and not counted,
-// there are no products for the gradients of weights.
+// Returns the operations of forward and backward: a backward has twice as many as a forward. With an adapter, whose own
+// are few and not counted, there are no products for the gradients of weights.
 double training_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples);
 
 }  // namespace tandem::session

@@ -1,4 +1,4 @@
-// What a step must move and compute, against figures worked out by hand for published shapes.
+// Checks what a step must move and compute, against figures worked out by hand for published shapes.
 #include "bench/work.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ TEST(BenchShapes, EveryShapeOfTheFlagIsOne) {
     EXPECT_EQ(config.num_heads % config.num_kv_heads, 0) << name;
     EXPECT_GT(config.num_parameters(), 1'000'000) << name;
   }
-  // As published; a tied table is counted once.
+  // The count is the published one; a tied table is counted once.
   EXPECT_EQ(bench_shape("qwen3-4b").num_parameters(), 4'022'468'096);
   EXPECT_EQ(bench_shape("qwen3-1.7b").num_parameters(), 1'720'574'976);
   EXPECT_EQ(bench_shape("qwen3-0.6b").num_parameters(), 596'049'920);
@@ -33,10 +33,10 @@ TEST(BenchWork, ADecodeStepReadsTheWeightsOnceAndTheKeysOfItsContext) {
   const Work step = work.decode_step(256, 768, 256, 1, kH200);
   EXPECT_DOUBLE_EQ(step.bytes, 2.0 * 4'022'468'096 + 256 * 768 * 147456.0);
   EXPECT_NEAR(step.limit_seconds, 8.8e-3, 0.05e-3);
-  // Eight read a prompt of 256 together: 7/8 of its keys less.
+  // Eight sequences read a prompt of 256 together, which saves 7/8 of its keys.
   const Work shared = work.decode_step(256, 768, 256, 8, kH200);
   EXPECT_DOUBLE_EQ(step.bytes - shared.bytes, 256 * 256 * 147456.0 * 7 / 8);
-  // An untied table is looked up: one token's row of it is nothing beside the rest.
+  // An untied table is looked up: one token's row of it is nothing next to the rest.
   const model::ModelConfig untied = bench_shape("qwen3-8b");
   EXPECT_EQ(ModelWork(untied).weight_bytes() - ModelWork(untied).forward_bytes(), 2.0 * 151936 * 4096);
 }
@@ -47,7 +47,7 @@ TEST(BenchWork, TrainingIsBoundByItsOperationsAndTheOptimizerByItsBytes) {
   const Work training = work.training(1e15, 1, kH200);
   EXPECT_DOUBLE_EQ(training.flops, 3e15);
   EXPECT_DOUBLE_EQ(training.limit_seconds, 3e15 / 763e12);
-  // Gradient twice, master and two moments both ways, and the bfloat16 weight.
+  // The optimizer reads the gradient twice, master and two moments both ways, and writes the bfloat16 weight.
   EXPECT_DOUBLE_EQ(work.optimizer(kH200).bytes, 34.0 * 4'022'468'096);
   model::ModelConfig float32 = config;
   float32.dtype = model::Dtype::kFloat32;

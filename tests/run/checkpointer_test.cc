@@ -1,6 +1,6 @@
-// A run saves on a thread of its own while the next rollout samples, is graded and reports. Built against the stand-in
-// for LibTorch, so that ThreadSanitizer sees all of it: the writer of checkpoints, the records, the TensorBoard sink,
-// the graders' threads.
+// Checks that a run saves on a thread of its own while the next rollout samples, is graded and reports. It is built
+// against the stand-in for LibTorch, so that ThreadSanitizer sees all of it: the writer of checkpoints, the records,
+// the TensorBoard sink, the graders' threads.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -26,7 +26,7 @@ namespace {
 
 const std::string kModel = "tests/golden/models/qwen3-tied";
 
-// Its step writes the step's number into every element of masters and moments.
+// A trainer whose step writes the step's number into every element of masters and moments.
 class CountingTrainer : public trainer::Trainer {
  public:
   explicit CountingTrainer(const weights::Layout& layout) {
@@ -49,7 +49,7 @@ class CountingTrainer : public trainer::Trainer {
   void restore(const trainer::OptimizerProgress& progress) override { progress_ = progress; }
   at::Tensor gradient(const std::string&) const override { return {}; }
 
-  // Whether every element is `value`.
+  // Returns whether every element is `value`.
   bool holds(float value) const {
     return std::ranges::all_of(state_, [&](const trainer::OptimizerTensor& one) {
       const auto* data = static_cast<const float*>(one.tensor.data_ptr());
@@ -62,7 +62,7 @@ class CountingTrainer : public trainer::Trainer {
   trainer::OptimizerProgress progress_;
 };
 
-// Answers every prompt with the same three tokens.
+// An engine that answers every prompt with the same three tokens.
 class InstantEngine : public rollout::Engine {
  public:
   void add(rollout::GroupRequest request) override { waiting_.push_back(std::move(request)); }
@@ -104,7 +104,7 @@ class InstantEngine : public rollout::Engine {
   std::deque<rl::Group> finished_;
 };
 
-// A disk that says it has synced, and while it is full refuses to write, whichever thread asks.
+// A disk that claims to have synced, and that refuses to write while it is full, whichever thread asks.
 class FullAtTimes : public base::UnsyncedFileCalls {
  public:
   ssize_t write(int fd, const void* data, size_t size) override {
@@ -122,7 +122,7 @@ config::CheckpointOptions keeping(int64_t count, const std::string& on_save_erro
   return options;
 }
 
-// A run's parts, and one rollout of it.
+// The parts of a run, and one rollout of it.
 class SavedRun {
  public:
   SavedRun(const std::string& path, const config::CheckpointOptions& options)
@@ -137,7 +137,7 @@ class SavedRun {
         [](checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>&) { state.failed_in_a_row = 2; }, *mesh_);
   }
 
-  // One optimizer step, which is saved while the next rollout runs.
+  // Runs one optimizer step, which is saved while the next rollout runs.
   void step(config::SavedParts parts, sampling::RolloutPhase* phase, reward::Scorer* graders) {
     finish_step();
     checkpointer_->start(parts);
@@ -163,7 +163,7 @@ class SavedRun {
   Checkpointer& checkpointer() { return *checkpointer_; }
   CountingTrainer& trainer() { return trainer_; }
 
-  // What was saved of `step` is that step's, and whole.
+  // Expects that what was saved of `step` is that step's, and whole.
   void expect_saved(int64_t step) {
     const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoints(path()).open(step);
     CountingTrainer restored(session_.trained().layout());
@@ -232,7 +232,7 @@ TEST(SaverThreads, ADiskThatIsFullAtTimesCostsCheckpointsAndNothingElse) {
   SavedRun run(folder / "run", keeping(2, "continue"));
   base::set_log_level(base::LogLevel::kError);
   for (int step = 1; step <= 12; ++step) {
-    // It fills up while the writer's thread works, too.
+    // The disk fills up while the writer's thread works, too.
     if (step % 3 == 1) disk.is_full = true;
     run.step(config::SavedParts::kCheckpoint, nullptr, nullptr);
     disk.is_full = false;
@@ -250,7 +250,7 @@ TEST(SaverThreads, AWriterThatIsLeftAloneEndsBeforeWhatItBorrows) {
   const base::TemporaryDirectory folder;
   SavedRun run(folder / "run", keeping(2));
   run.step(config::SavedParts::kBoth, nullptr, nullptr);
-  run.checkpointer().start(config::SavedParts::kBoth);  // and nobody waits
+  run.checkpointer().start(config::SavedParts::kBoth);  // nobody waits for it
 }
 
 class CheckpointerTest : public testing::Test {

@@ -1,4 +1,4 @@
-// Graded samples in, new weights out.
+// Checks the half of a run that learns: graded samples in, new weights out.
 #include "run/learner.h"
 
 #include <ATen/ops/equal.h>
@@ -13,7 +13,7 @@
 namespace tandem::run {
 namespace {
 
-// A rollout as it comes from the engine, with rewards that differ within each group.
+// Returns a rollout as it comes from the engine, with rewards that differ within each group.
 sampling::Rollout graded() {
   sampling::Rollout rollout;
   for (int64_t i = 0; i < kSmallPrompts * kSmallCompletions; ++i) {
@@ -176,7 +176,7 @@ TEST(Learner, ACheckpointBringsTheReferenceBack) {
       learner.save(state, tensors);
       EXPECT_EQ(state.reference_step, 2) << "the next checkpoint holds it too";
       EXPECT_FALSE(tensors.empty());
-      run.inputs().checkpoint.emplace(checkpoints.open(4));  // names a reference and holds none
+      run.inputs().checkpoint.emplace(checkpoints.open(4));  // the checkpoint names a reference and holds none
       EXPECT_THROW(Learner(run.inputs(), run.memory()), UserError);
     }
   }

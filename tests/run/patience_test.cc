@@ -1,4 +1,4 @@
-// When a run that only goes wrong ends.
+// Checks when a run in which everything goes wrong ends.
 #include "run/patience.h"
 
 #include <gtest/gtest.h>

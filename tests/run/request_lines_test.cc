@@ -1,4 +1,4 @@
-// What is read of a stream whose lines may be longer than anybody can hold.
+// Checks what is read of a stream whose lines may be longer than anybody can hold.
 #include "run/request_lines.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Prompts in, graded samples out; and what else is sampled and written of a rollout.
+// Checks rollouts: prompts in, graded samples out, and what else is sampled and written of them.
 #include "run/rollouts.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(Rollouts, AreThePromptsThatComeNextInTheirOrder) {
   const sampling::Rollout second = sampling.next(1);
   EXPECT_EQ(second.samples.front().sample_id, first.samples.size());
   EXPECT_EQ(second.samples.front().prompt, prompts[kSmallPrompts].prompt);
-  // As it was behind no rollout: the same tokens once more.
+  // The state before the first rollout gives the same tokens once more.
   sampling.rollouts().restore({});
   EXPECT_EQ(sampling.next(0).samples.back().completion, first.samples.back().completion);
 }

@@ -1,4 +1,4 @@
-// What a training run writes beside its checkpoints.
+// Checks what a training run writes next to its checkpoints.
 #include "run/run_log.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The lines of `tandem score`: see tests/fuzz/score_lines.cc for all that they may not be.
+// Checks the lines of `tandem score`. tests/fuzz/score_lines.cc checks all that they may not be.
 #include "run/score_lines.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST(ScoreLines, ASequenceIsTokensOrTwoTexts) {
   EXPECT_EQ(text_of(lines[1], "response"), "b");
 }
 
-// A long list in place of an id was quoted whole in the error's one line.
+// A long list in place of an id was once quoted whole in the error's one line.
 TEST(ScoreLines, ARefusalNamesTheLineAndIsShort) {
   const ScoreLine line = {.place = "f.jsonl:7", .record = {{"tokens", {1, std::vector<int>(100000, 1)}}}};
   try {

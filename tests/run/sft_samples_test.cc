@@ -1,4 +1,4 @@
-// What supervised training learns of each kind of data, token by token, against the chat template's own text.
+// Checks what supervised training learns of each kind of data, token by token, against the chat template's own text.
 #include "run/sft_samples.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace tandem::run {
 namespace {
 
-constexpr const char* kModel = "tests/golden/models/qwen3-tied";  // Qwen3's template
+constexpr const char* kModel = "tests/golden/models/qwen3-tied";  // model with Qwen3's template
 constexpr int32_t kEndOfText = 471, kImEnd = 473;
 
 text::TextWorker& qwen3() {
@@ -42,7 +42,7 @@ class SftSamplesTest : public testing::Test {
       EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what() << "\nexpected: " << says;
     }
   }
-  // Another template for the same tokenizer.
+  // Uses another template for the same tokenizer.
   void use_template(const std::string& chat_template) {
     base::write_file_durably(folder_ / "tokenizer.json", base::read_file(std::string(kModel) + "/tokenizer.json"));
     base::write_file_durably(folder_ / "tokenizer_config.json", base::dump_json({{"chat_template", chat_template}}));
@@ -52,7 +52,7 @@ class SftSamplesTest : public testing::Test {
 
   std::vector<int32_t> encode(const std::string& text) { return text_->encode({text}).front(); }
   std::string decode(const std::vector<int32_t>& ids) { return text_->decode({ids}, false).front(); }
-  // The trained stretches of a sample and what lies between them, as texts.
+  // Returns the trained stretches of a sample, or what lies between them, as texts.
   std::vector<std::string> stretches(const rl::Sample& sample, bool trained) {
     std::vector<std::string> result;
     std::vector<int32_t> ids;
@@ -66,7 +66,7 @@ class SftSamplesTest : public testing::Test {
     }
     return result;
   }
-  // One answer behind one prompt: exactly the tokens of the two texts.
+  // Expects one answer after one prompt: exactly the tokens of the two texts.
   void expect_tokens(const rl::Sample& sample, const std::string& prompt, const std::string& answer) {
     EXPECT_EQ(sample.prompt->tokens, encode(prompt)) << decode(sample.prompt->tokens);
     EXPECT_EQ(sample.completion, encode(answer)) << decode(sample.completion);
@@ -132,7 +132,7 @@ TEST_F(SftSamplesTest, LearnReasoningAndToolCalls) {
   EXPECT_EQ(stretches(sample, false),
             (std::vector<std::string>{"\n<|im_start|>user\n<tool_response>\n2\n</tool_response><|im_end|>\n"
                                       "<|im_start|>assistant\n"}));
-  // The template's text of the whole conversation, but for the line break at its end.
+  // The reference is the template's text of the whole conversation, without the line break at its end.
   const base::Json whole = base::parse_json(line, "line");
   const std::string rendered = text_->apply_chat_template({whole["messages"]}, {{"tools", whole["tools"]}}).front();
   std::vector<int32_t> all = sample.prompt->tokens;
@@ -160,7 +160,7 @@ TEST_F(SftSamplesTest, ReasoningThatIsNotRenderedIsRefusedOrCounted) {
   EXPECT_EQ(base::num_warnings(), before + 1);
 }
 
-// Each format of others, and the lines of our own that hold the same.
+// Each format of others is tested next to lines of our own that hold the same.
 TEST_F(SftSamplesTest, OtherFormatsAreTheConversationsThatTheyStandFor) {
   const std::string system = R"({"role": "system", "content": "short"})";
   const std::vector<std::pair<std::string, std::string>> rows = {
@@ -190,14 +190,15 @@ TEST_F(SftSamplesTest, TextsBeginAsTheTokenizerHasThem) {
   model_.eos_token_ids = {kEnd};
   std::vector<int32_t> whole = encode("alpha beta");
   whole.push_back(kImEnd);
-  // Without a token before it the first one of a text cannot be predicted.
+  // The first token of a text cannot be predicted without a token before it.
   const rl::Sample plain = load(R"({"text": "alpha beta"})").samples.at(0);
   EXPECT_EQ(plain.prompt->tokens, std::vector<int32_t>{whole[0]});
   EXPECT_EQ(plain.completion, std::vector<int32_t>(whole.begin() + 1, whole.end()));
   whole.back() = kEnd;
   text_ = &with_bos;
   std::string said;
-  base::set_log_sink([&](base::LogLevel, const std::string& line) { said += line; });  // until the next report
+  base::set_log_sink(
+      [&](base::LogLevel, const std::string& line) { said += line; });  // collects lines until the next report
   load("{\"text\": \"alpha beta\"}\n{\"text\": \"<|begin_of_text|>alpha\"}");
   EXPECT_NE(said.find("1 of 2 texts begin with <|begin_of_text|>, which the tokenizer writes before texts"),
             std::string::npos)
@@ -218,7 +219,7 @@ TEST_F(SftSamplesTest, TextsBeginAsTheTokenizerHasThem) {
   EXPECT_EQ(load(R"({"prompt": "alpha", "response": " beta"})").samples.at(0).prompt->tokens.front(), asked[1]);
 }
 
-// Qwen3's template takes the thoughts of earlier answers away: each is trained on where it would be said.
+// Qwen3's template removes the thoughts of earlier answers, so each answer is trained on where it would be said.
 TEST_F(SftSamplesTest, PartWhereTheTemplateRewritesEarlierMessages) {
   const SftSamples data = load("\n" + messages(kAsk + "," + kTwo + "," + kAskAgain + "," + kThree));
   ASSERT_EQ(data.samples.size(), 2U);
@@ -244,14 +245,14 @@ TEST_F(SftSamplesTest, ShareASampleWhereTheTemplateKeepsThem) {
   }
   EXPECT_NE(data.samples[0].group_id, data.samples[1].group_id);
 
-  // Out of the loss and still in the conversation.
+  // An answer that is not trained on stays in the conversation.
   const std::string quiet = R"({"role": "assistant", "content": "2", "train": false})";
   const SftSamples masked = load(messages(kAsk + "," + quiet + "," + kAskAgain + "," + kThree));
   ASSERT_EQ(masked.samples.size(), 1U);
   expect_tokens(masked.samples[0], kAsked + "2<|im_end|>" + between, "3<|im_end|>");
 }
 
-// Where a text is cut decides about tokens; generation never sees prompt and answer as one text.
+// The place where a text is cut decides about tokens; generation never sees prompt and answer as one text.
 TEST_F(SftSamplesTest, PromptTokensAreThoseOfGeneration) {
   ASSERT_NE(encode("the"), [this] {
     std::vector<int32_t> halves = encode("th");
@@ -277,7 +278,7 @@ TEST_F(SftSamplesTest, AnswersEndOnce) {
   yes.back() = kEndOfText;
   EXPECT_EQ(completion(R"({"prompt": "say", "response": " yes<|endoftext|>"})"), yes) << "any of the model's EOS";
 
-  // A Base checkpoint: its EOS is not what the template ends answers with.
+  // The EOS of a Base checkpoint is not the token with which the template ends answers.
   model_.eos_token_ids = {kEndOfText};
   std::string warned;
   base::set_log_sink([&](base::LogLevel, const std::string& line) { warned += line; });
@@ -287,7 +288,7 @@ TEST_F(SftSamplesTest, AnswersEndOnce) {
             std::string::npos)
       << warned;
 
-  // A template that ends answers with text alone, and a tokenizer that names no EOS.
+  // This template ends answers with text alone, and the tokenizer names no EOS.
   use_template(
       "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
       "{% if add_generation_prompt %}assistant: {% endif %}");
@@ -301,11 +302,12 @@ TEST_F(SftSamplesTest, PlainAnswersEndWithTheTokenizersEosAsInTrl) {
   const std::string text = R"({"prompt": "say", "response": " yes"})";
   std::string warned;
   std::vector<int32_t> yes = encode(" yes");
-  yes.push_back(kImEnd);  // eos_token of its tokenizer_config.json
+  yes.push_back(kImEnd);  // the eos_token of its tokenizer_config.json
   for (const std::vector<int32_t>& of_model : {std::vector<int32_t>{kEndOfText, kImEnd}, {kImEnd}, {kEndOfText}, {}}) {
     model_.eos_token_ids = of_model;
     warned.clear();
-    base::set_log_sink([&](base::LogLevel, const std::string& line) { warned += line; });  // until the next report
+    base::set_log_sink(
+        [&](base::LogLevel, const std::string& line) { warned += line; });  // collects lines until the next report
     const SftSamples samples = load(text);
     EXPECT_EQ(samples.samples.at(0).completion, yes);
     EXPECT_EQ(samples.appended_eos, kImEnd);
@@ -316,7 +318,7 @@ TEST_F(SftSamplesTest, PlainAnswersEndWithTheTokenizersEosAsInTrl) {
   }
   model_.eos_token_ids = {kEndOfText};
   EXPECT_EQ(load(R"({"prompt": "say", "response": " yes<|im_end|>"})").samples.at(0).completion, yes) << "once";
-  use_template("{{ messages }}");  // a tokenizer that names none
+  use_template("{{ messages }}");  // the tokenizer names no EOS
   const SftSamples fallen_back = load(text);
   EXPECT_EQ(fallen_back.samples.at(0).completion.back(), kEndOfText);
   EXPECT_EQ(fallen_back.appended_eos, kEndOfText);

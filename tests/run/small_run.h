@@ -36,7 +36,7 @@ inline config::TrainConfig small_config(const base::TemporaryDirectory& folder) 
   return config;
 }
 
-// Inputs whose weights are loaded, the arena, and a log of the run directory.
+// The inputs with loaded weights, the arena, and a log of the run directory.
 class SmallRun {
  public:
   explicit SmallRun(const std::function<void(config::TrainConfig&)>& change = {})
@@ -51,7 +51,7 @@ class SmallRun {
   session::RunMemory& memory() { return memory_; }
   RunLog& log() { return *log_; }
 
-  // The records that have `name`, in their order.
+  // Returns the records that have `name`, in their order.
   std::vector<base::Json> records(const std::string& name) {
     log_->report().sync();
     std::vector<base::Json> result;

@@ -1,4 +1,4 @@
-// What a training run knows before it reads a weight or writes a byte.
+// Checks what a training run knows before it reads a weight or writes a byte.
 #include "run/train_inputs.h"
 
 #include <gtest/gtest.h>

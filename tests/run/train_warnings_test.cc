@@ -1,4 +1,5 @@
-// Flags that are allowed together and most likely not meant so are said, once, with what to give instead.
+// Checks that flags which are allowed together and most likely not meant so are reported, once, with what to give
+// instead.
 #include "run/train_warnings.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Conversations with --system-prompt, and those whose answer has begun.
+// Checks conversations with --system-prompt, and those whose answer has begun.
 #include "session/conversations.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ constexpr int32_t kEndOfText = 471, kImEnd = 473;
 const std::string kChatMl =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-// As Llama 3's and Mistral's: one trims messages, the other writes a space before answers and EOS behind them.
+// Llama 3's template trims messages; Mistral's writes a space before answers and EOS after them.
 const std::string kTrimming =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n\n{{ m.content | trim }}<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n\n{% endif %}";
@@ -33,7 +33,7 @@ const std::string kBracketed =
 class Conversations : public testing::Test {
  protected:
   Conversations() { use_template(kChatMl); }
-  // One worker a template for all tests: starting Python takes longer than they do.
+  // All tests share one worker a template: starting Python takes longer than they do.
   void use_template(const std::string& chat_template) {
     static std::map<std::string, std::unique_ptr<text::TextWorker>> workers;
     std::unique_ptr<text::TextWorker>& worker = workers[chat_template];
@@ -50,7 +50,7 @@ class Conversations : public testing::Test {
     options_.lines.path = folder_ / "data.jsonl";
     return load_prompts(options_, *text_);
   }
-  // A prompt of messages, roles and contents in turn.
+  // Renders a prompt of messages; the arguments are roles and contents in turn.
   std::string rendered(const std::vector<std::string>& messages) {
     base::Json prompt = base::Json::array();
     for (size_t i = 0; i < messages.size(); i += 2) {
@@ -82,7 +82,7 @@ TEST_F(Conversations, ThatEndWithAnAnswerAreContinued) {
   EXPECT_EQ(rendered({"user", "a?", "assistant", "Let us "}),
             "<|im_start|>user\na?<|im_end|>\n<|im_start|>assistant\nLet us ");
   EXPECT_EQ(rendered({"user", "a?", "assistant", ""}), "<|im_start|>user\na?<|im_end|>\n<|im_start|>assistant\n");
-  // What stands in an earlier message too is not taken for the last one.
+  // The same text in an earlier message is not taken for the last one.
   EXPECT_EQ(rendered({"assistant", "x<|im_end|>", "user", "x", "assistant", "x"}),
             "<|im_start|>assistant\nx<|im_end|><|im_end|>\n<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\nx");
   use_template(kTrimming);
@@ -181,7 +181,7 @@ TEST_F(Conversations, SayWhereSamplingDoesNotStopAtTheEndOfAnAnswer) {
   EXPECT_EQ(why(kChatMl, {kEndOfText}), "");
 }
 
-// verl's columns, as its scripts write them: the same prompts from Parquet as from JSON lines.
+// verl's columns, as its scripts write them, give the same prompts from Parquet as from JSON lines.
 TEST_F(Conversations, AreTheSameFromParquetAsFromLines) {
   std::string lines;
   for (int i = 0; i < 330; ++i) {

@@ -1,4 +1,4 @@
-// docs/DATA.md is true: its lines are taken, and its table of errors says what is said.
+// Checks that docs/DATA.md is true: its lines are accepted, and its table of errors has the real messages.
 #include <gtest/gtest.h>
 
 #include <sstream>

@@ -1,4 +1,4 @@
-// Ranks that hold a model between them plan alike.
+// Checks that the ranks of a tensor-parallel group plan alike.
 #include "session/plan_together.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace tandem::session {
 namespace {
 
-// The plans of two ranks with so many bytes each, and as many keys and values as they have room for.
+// Returns the plans of two ranks with so many bytes each; both have as many KV blocks as they have room for.
 std::vector<plan::TrainPlan> plans(int64_t bytes, int64_t bytes_of_other) {
   return device::on_thread_ranks(2, [&](device::Communicator& hosts) {
     config::TrainConfig config = plan::tiny_config();

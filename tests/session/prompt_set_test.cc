@@ -1,4 +1,4 @@
-// Prompts as the run sees them: templates, lengths, vocabulary.
+// Checks prompts as the run sees them: templates, lengths, vocabulary.
 #include "session/prompt_set.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kModel = "tests/golden/models/qwen3-tied";
 
-// One worker for all tests: starting Python takes longer than they do.
+// All tests share one worker: starting Python takes longer than they do.
 text::TextWorker& worker() {
   static text::TextWorker text(worker::default_worker_config(), kModel);
   return text;
@@ -77,7 +77,8 @@ text::TextWorker& worker_with_bos() {
 }
 constexpr int32_t kBos = 484;
 
-// As tok(text) of the tokenizers library has it (tests/golden/tokenizer_bos); a chat template writes its own.
+// Tokens are those of tok(text) in the tokenizers library (tests/golden/tokenizer_bos); a chat template writes its own
+// BOS.
 TEST_F(PromptSetTest, TextsBeginWithBosOnce) {
   base::write_file_durably(folder_ / "data.jsonl",
                            "{\"prompt\": \"alpha beta\"}\n{\"prompt\": \"<|begin_of_text|>alpha beta\"}\n"
@@ -154,7 +155,7 @@ TEST_F(PromptSetTest, MessagesWithoutTemplateAreRefused) {
   EXPECT_NE(message.find("data.jsonl:1"), std::string::npos) << message;
 }
 
-// Rendered by the tiny model's tokenizer with another template: does a prompt end where an answer begins?
+// Returns whether a prompt ends where an answer begins, with the tiny model's tokenizer and another template.
 bool opens_answer_with(const std::string& chat_template, const std::string& kwargs = "{}") {
   base::TemporaryDirectory folder;
   base::write_file_durably(folder / "tokenizer.json", base::read_file(std::string(kModel) + "/tokenizer.json"));

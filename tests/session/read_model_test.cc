@@ -1,4 +1,4 @@
-// What of the flags a model cannot do.
+// Checks which flags a model refuses.
 #include "session/read_model.h"
 
 #include <gtest/gtest.h>

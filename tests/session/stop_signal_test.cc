@@ -1,4 +1,5 @@
-// What Ctrl-C, a scheduler and a closed terminal do to a process, and what the person at the terminal sees of it.
+// Checks what Ctrl-C, a scheduler and a closed terminal do to a process, and what the person at the terminal sees of
+// it.
 #include "session/stop_signal.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@ namespace {
 
 using base::PseudoTerminal;
 
-// Waits for a second signal where the first is deferred; 99 when none came.
+// Waits for a second signal if the first is deferred; returns 99 when none came.
 int draw_and_wait(bool deferred) {
   install_stop_signals();
   if (deferred) defer_stops("stopping: --load it goes on");
@@ -40,13 +41,13 @@ TEST(StopSignal, FirstIsAnsweredAndTheSecondEndsAtOnce) {
   ASSERT_TRUE(screen.shows("--load it goes on", 5.0)) << screen.bytes();
   screen.press_ctrl_c();
   EXPECT_EQ(screen.wait(), 130);
-  // The shell's prompt comes next: on a line of its own, and not behind the bar.
+  // The shell's prompt comes next, on a line of its own and not after the bar.
   EXPECT_EQ(screen.screen(), (std::vector<std::string>{"stopping: --load it goes on",
                                                        "stopped at once; what was not yet saved is lost", ""}))
       << screen.bytes();
 }
 
-// The code that a process ends with when it gets `signal`, with SIGHUP handled as `hangup` before.
+// Returns the code with which a process ends when it gets `signal`, with SIGHUP handled as `hangup` before.
 int code_after(int signal, void (*hangup)(int) = SIG_DFL) {
   PseudoTerminal screen(80, [=] {
     std::signal(SIGHUP, hangup);
@@ -65,7 +66,7 @@ TEST(StopSignal, TellsTheExitCodeOfASavedRun) {
   EXPECT_EQ(code_after(SIGHUP, SIG_IGN), 99) << "nohup";
 }
 
-// A closed window: nobody reads the answer, writing it fails, and the process goes on to save.
+// When the window is closed nobody reads the answer: writing it fails, and the process continues and saves.
 TEST(StopSignal, SurvivesTheTerminal) {
   int lines[2] = {};
   ASSERT_EQ(pipe(lines), 0);

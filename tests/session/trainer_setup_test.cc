@@ -1,4 +1,4 @@
-// What a forward counts as, by hand.
+// Checks the operations of a forward against figures worked out by hand.
 #include "session/trainer_setup.h"
 
 #include <gtest/gtest.h>
@@ -33,11 +33,11 @@ TEST(ForwardFlops, CountASharedPromptOnce) {
   config.vocab = 100;
   config.num_layers = 5;
   const rl::SharedPrompt prompt = rl::make_prompt(std::vector<int32_t>(10, 1));
-  // Query, key, value and output projection, then gate, up and down.
+  // A layer has query, key, value and output projections, then gate, up and down.
   const double layer = 8 * (12 + 6 + 6 + 12) + 3 * 8 * 16;
   const auto rows = [&](double tokens) { return 2 * tokens * layer * 5; };
   const auto head = [&](double tokens) { return 2 * tokens * 8 * 100; };
-  // Two products of half a square.
+  // Attention has two products of half a square.
   const auto attention = [&](double squares) { return 2 * squares * 12 * 5; };
   EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, prompt, 3)}), rows(13) + head(3) + attention(13 * 13));
   EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, prompt, 3), sample_of(0, prompt, 4)}),
@@ -45,7 +45,7 @@ TEST(ForwardFlops, CountASharedPromptOnce) {
   EXPECT_DOUBLE_EQ(flops_of(config, {sample_of(0, prompt, 3), sample_of(1, prompt, 4)}),
                    rows(27) + head(7) + attention(13 * 13 + 14 * 14))
       << "two groups";
-  // A backward has the products of a forward twice, and beside an adapter those with frozen weights once.
+  // A backward has the products of a forward twice; with an adapter it has those with frozen weights once.
   const std::vector<rl::Sample> one = {sample_of(0, prompt, 3)};
   const std::vector<const rl::Sample*> batch = {one.data()};
   EXPECT_DOUBLE_EQ(training_flops(config, batch), 3 * flops_of(config, one));

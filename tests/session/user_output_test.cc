@@ -1,4 +1,4 @@
-// What reward code prints is kept where a process that only samples can write, and the user is told where.
+// Checks that the output of reward code is kept where a rollout worker can write, and that the user is told where.
 #include "session/user_output.h"
 
 #include <gtest/gtest.h>
