@@ -1,7 +1,7 @@
-// The processes that only sample (workers), as the conductor of a run sees them: they join, get weights, are given work
-// by whoever holds the queue, and are missed when they die, hang or leave. For one thread. Another one, of this object,
-// tells them and the launcher every second that this process runs, also while it trains: a conductor that is frozen is
-// missed.
+// The processes that sample for rank 0, as it sees them: rollout workers, which join, get weights, are given work and
+// are missed when they die, hang or leave; and the other ranks that train, which are there from the start. The calls
+// come from one thread. Another thread, of this object, tells rollout workers and the launcher every second that this
+// process runs, also while it trains, so that a frozen rank 0 is missed. No torch.
 #pragma once
 
 #include <cstdint>
@@ -20,47 +20,49 @@
 #include "mesh/channel.h"
 #include "mesh/channel_listener.h"
 #include "mesh/launcher_link.h"
-#include "sampling/replica_weights.h"
-#include "sampling/rollout_queue.h"
-#include "sampling/worker_messages.h"
+#include "sampling/messages.h"
+#include "sampling/weight_feed.h"
 
 namespace tandem::sampling {
 
-class RolloutWorkers {
+class Connections {
  public:
   struct Settings {
-    std::string address;          // workers_address()
-    mesh::NetworkDoor door = {};  // for those of other machines
+    std::string address;          // the name of the local socket at which rank 0 listens
+    mesh::NetworkDoor door = {};  // for processes of other machines
     mesh::RankFacts facts;        // a worker's have to agree
     Welcome welcome;
-    double silence_s = 60.0;                 // that a worker may be silent for while it has groups
+    double silence_s = 60.0;                 // the longest silence of a worker that has loans
     std::optional<int> launcher_descriptor;  // mesh::LaunchVariables has it
-    int64_t num_started = 0;                 // that were started with the run
+    int64_t num_started = 0;                 // workers that were started with the run
     bool are_all_here = true;                // on this machine, whose launcher sees them end
   };
-  // Listens. The weights are borrowed. EnvironmentError: another process listens for this run.
-  RolloutWorkers(Settings settings, ReplicaWeights& weights);
-  // Tells them that the run has ended; where it ends by an error, they see that it is gone.
-  ~RolloutWorkers();
-  RolloutWorkers(const RolloutWorkers&) = delete;
-  RolloutWorkers& operator=(const RolloutWorkers&) = delete;
+  // Listens. `weights` is borrowed; null where no rollout worker may join. EnvironmentError: another process listens
+  // for this run.
+  Connections(Settings settings, WeightFeed* weights);
+  // Tells workers that the run has ended; where it ends by an error, they see that it is gone.
+  ~Connections();
+  Connections(const Connections&) = delete;
+  Connections& operator=(const Connections&) = delete;
 
   // Who gives them work.
-  class Lender {
+  class Events {
    public:
-    virtual ~Lender() = default;
-    virtual void joined(WorkerId worker) = 0;  // it has the newest weights
-    virtual void said(WorkerId worker, WorkerMessage& message) = 0;
-    virtual bool has_loans(WorkerId worker) const = 0;
-    // It is gone; returns how many groups go to others.
-    virtual int64_t lost(WorkerId worker, bool has_left) = 0;
+    virtual ~Events() = default;
+    virtual void joined(SamplerId sampler) = 0;  // a worker has the newest weights
+    virtual void said(SamplerId sampler, Message& message) = 0;
+    virtual bool has_loans(SamplerId sampler) const = 0;
+    // It is gone; returns how many samples and gradings go to others.
+    virtual int64_t lost(SamplerId sampler, bool has_left) = 0;
   };
-  // Waits so long at most for something to happen, and tells the lender of it.
-  void poll(double wait_s, Lender& lender);
+  // Waits until so many other ranks are there. EnvironmentError: they are not, within `timeout_s`.
+  void wait_for_ranks(int64_t num_ranks, double timeout_s);
+  // Waits so long at most for something to happen, and tells of it.
+  void poll(double wait_s, Events& events);
   // Those that have joined and the newest weights.
-  std::vector<WorkerId> ready() const;
+  std::vector<SamplerId> ready() const;
   // A worker that cannot be reached is lost with the next poll().
-  void send(WorkerId worker, const WorkerMessage& message);
+  void send(SamplerId worker, const Message& message);
 
   // The trainers' weights are new, and all ranks of the replica call their update: gives them to all who have joined,
   // and waits until each has taken them, is gone, or was silent for too long.
@@ -79,6 +81,7 @@ class RolloutWorkers {
     std::unique_ptr<mesh::Channel> channel;
     std::string name;  // for messages
     State state = State::kGreeting;
+    bool is_rank = false;  // which trains too
     bool has_joined = false, has_left = false, has_failed = false;
     bool maps_weights = false;                // it copies them from this process's memory
     std::optional<uint64_t> is_to_take = {};  // a version, which it has not taken yet
@@ -92,30 +95,30 @@ class RolloutWorkers {
   void beat();
   void accept_new();
   // Whether something has come.
-  bool take_messages(Lender& lender);
-  // Without a lender, between two rollouts: what is still said of the one before is for nobody.
-  void take_frame(WorkerId id, Worker& worker, std::string_view frame, Lender* lender);
+  bool take_messages(Events& events);
+  // Without events, between two rollouts: what is still said of the one before is for nobody.
+  void take_frame(SamplerId id, Worker& worker, std::string_view frame, Events* events);
   void greet(Worker& worker, const Hello& hello);
   // EnvironmentError: neither it nor this process has said anything for too long.
   void check_heard(const Worker& worker, base::Clock::time_point since) const;
   // Those that map the memory copy it from show_weights() on, and while others are given pieces.
-  void show_weights(const std::vector<WorkerId>& ids, bool is_base);
-  void give_weights(const std::vector<WorkerId>& ids, bool is_base);
-  void give_first_weights(WorkerId id);
+  void show_weights(const std::vector<SamplerId>& ids, bool is_base);
+  void give_weights(const std::vector<SamplerId>& ids, bool is_base);
+  void give_first_weights(SamplerId id);
   void send_pieces(Worker& worker, bool is_base);
-  void wait_until_taken(const std::vector<WorkerId>& ids);
-  void wait_until_taken(WorkerId id, base::Clock::time_point since);
+  void wait_until_taken(const std::vector<SamplerId>& ids);
+  void wait_until_taken(SamplerId id, base::Clock::time_point since);
   // Of one that is gone: what it said before may lie unread where a message to it has failed first.
-  void hear_last_words(WorkerId id, Worker& worker);
-  void remove_gone(Lender& lender);
+  void hear_last_words(SamplerId id, Worker& worker);
+  void remove_gone(Events& events);
 
   const Settings settings_;
-  ReplicaWeights& weights_;
+  WeightFeed* const weights_;  // or null
   mesh::ChannelListener listener_;
-  mutable std::recursive_mutex mutex_;  // a lender that is called calls back
+  mutable std::recursive_mutex mutex_;  // who is told of events calls back
   base::Clock::time_point last_beat_ = base::Clock::now();
-  std::map<WorkerId, Worker> workers_;
-  WorkerId next_id_ = 0;
+  std::map<SamplerId, Worker> workers_;
+  SamplerId next_id_ = 0;
   mesh::StartedWorkers started_;
   std::optional<Failed> failure_;  // of the last one that was there
   bool has_one_joined_ = false;

@@ -16,10 +16,10 @@ struct SearchLimits {
   int64_t max_dropped_in_a_row = std::numeric_limits<int64_t>::max();
 };
 
-class GroupSelection {
+class Schedule {
  public:
   // `at_once` groups, at least `wanted`, are kept or undecided at once. Both limits are positive.
-  GroupSelection(int64_t wanted, int64_t at_once, const SearchLimits& limits = {});
+  Schedule(int64_t wanted, int64_t at_once, const SearchLimits& limits = {});
 
   // How many groups may be drawn now. 0 when the search is over.
   int64_t num_to_draw() const;

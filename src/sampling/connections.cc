@@ -1,4 +1,4 @@
-#include "sampling/rollout_workers.h"
+#include "sampling/connections.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -21,9 +21,10 @@ constexpr double kFarewell = 2.0;   // seconds that a worker has to answer Stop
 constexpr double kBeatEvery = 1.0;  // seconds
 constexpr std::chrono::milliseconds kBetweenLooks{200};
 
-RolloutWorkers::Settings with_shown_weights(RolloutWorkers::Settings settings, const ReplicaWeights& weights) {
-  settings.welcome.shown_trained = weights.words(/*is_base=*/false);
-  settings.welcome.shown_base = weights.words(/*is_base=*/true);
+Connections::Settings with_shown_weights(Connections::Settings settings, const WeightFeed* weights) {
+  if (weights == nullptr) return settings;
+  settings.welcome.shown_trained = weights->words(/*is_base=*/false);
+  settings.welcome.shown_base = weights->words(/*is_base=*/true);
   return settings;
 }
 
@@ -45,7 +46,7 @@ void attempt(Worker& worker, const Work& work) {
 
 }  // namespace
 
-RolloutWorkers::RolloutWorkers(Settings settings, ReplicaWeights& weights)
+Connections::Connections(Settings settings, WeightFeed* weights)
     : settings_(with_shown_weights(std::move(settings), weights)),
       weights_(weights),
       listener_(settings_.address, settings_.door, settings_.silence_s),
@@ -53,25 +54,26 @@ RolloutWorkers::RolloutWorkers(Settings settings, ReplicaWeights& weights)
       num_exceptions_(std::uncaught_exceptions()),
       beats_([this](const std::stop_token& end) { beat_until(end); }) {}
 
-RolloutWorkers::~RolloutWorkers() {
+Connections::~Connections() {
   beats_.request_stop();
   beats_.join();
   if (std::uncaught_exceptions() > num_exceptions_) return;
   accept_new();  // who has only just come
   for (auto& [id, worker] : workers_) {
+    if (worker.is_rank) continue;
     try {
       worker.channel->send(to_bytes(Stop{}));
       // A socket that is closed with something unread in it loses what was said last.
       for (const auto begin = base::Clock::now(); base::seconds_since(begin) < kFarewell;) {
         const std::optional<std::string> frame = worker.channel->receive(kFarewell);
-        if (frame && std::holds_alternative<Leaving>(worker_message(*frame))) break;
+        if (frame && std::holds_alternative<Leaving>(message_of(*frame))) break;
       }
     } catch (const EnvironmentError&) {  // it is gone already
     }
   }
 }
 
-void RolloutWorkers::beat_until(const std::stop_token& end) {
+void Connections::beat_until(const std::stop_token& end) {
   while (!end.stop_requested()) {
     std::this_thread::sleep_for(kBetweenLooks);
     const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -84,26 +86,27 @@ void RolloutWorkers::beat_until(const std::stop_token& end) {
   }
 }
 
-void RolloutWorkers::beat() {
+void Connections::beat() {
   if (base::seconds_since(last_beat_) < kBeatEvery) return;
   last_beat_ = base::Clock::now();
   for (auto& [id, worker] : workers_) {
     pollfd polled = {worker.channel->descriptor(), POLLOUT, 0};
+    if (worker.is_rank) continue;
     const bool takes_it = worker.state != State::kGone && ::poll(&polled, 1, 0) == 1 && polled.revents == POLLOUT;
     if (takes_it) attempt(worker, [&channel = worker.channel] { channel->send(to_bytes(Alive{})); });
   }
 }
 
-std::vector<WorkerId> RolloutWorkers::ready() const {
+std::vector<SamplerId> Connections::ready() const {
   const std::scoped_lock lock(mutex_);
-  std::vector<WorkerId> result;
+  std::vector<SamplerId> result;
   for (const auto& [id, worker] : workers_) {
     if (worker.state == State::kReady) result.push_back(id);
   }
   return result;
 }
 
-std::optional<Failed> RolloutWorkers::why_nobody_comes() {
+std::optional<Failed> Connections::why_nobody_comes() {
   const std::scoped_lock lock(mutex_);
   if (!workers_.empty()) return std::nullopt;
   const std::optional<bool> have_ended = started_.have_all_ended();
@@ -119,10 +122,29 @@ std::optional<Failed> RolloutWorkers::why_nobody_comes() {
                 .is_users = end.code == kUserCode};
 }
 
-void RolloutWorkers::poll(double wait_s, Lender& lender) {
+void Connections::wait_for_ranks(int64_t num_ranks, double timeout_s) {
+  class NobodyWorksYet final : public Events {
+    void joined(SamplerId /*sampler*/) override {}
+    void said(SamplerId /*sampler*/, Message& /*message*/) override {
+      TANDEM_ENV_CHECK(false, "it speaks before it is asked");
+    }
+    bool has_loans(SamplerId /*sampler*/) const override { return false; }
+    int64_t lost(SamplerId /*sampler*/, bool /*has_left*/) override { return 0; }
+  } events;
+  const auto begin = base::Clock::now();
+  while (std::ssize(ready()) < num_ranks) {
+    TANDEM_ENV_CHECK(base::seconds_since(begin) < timeout_s,
+                     fmt::format("{} of {} other ranks have connected to rank 0 within {:g} s "
+                                 "(--distributed-timeout-minutes)",
+                                 ready().size(), num_ranks, timeout_s));
+    poll(0.1, events);
+  }
+}
+
+void Connections::poll(double wait_s, Events& events) {
   std::unique_lock lock(mutex_);
   beat();
-  if (!take_messages(lender)) {
+  if (!take_messages(events)) {
     std::vector<pollfd> polled;
     for (const int descriptor : listener_.descriptors()) polled.push_back({descriptor, POLLIN, 0});
     for (const auto& [id, worker] : workers_) polled.push_back({worker.channel->descriptor(), POLLIN, 0});
@@ -130,24 +152,24 @@ void RolloutWorkers::poll(double wait_s, Lender& lender) {
     ::poll(polled.data(), polled.size(), static_cast<int>(wait_s * 1000.0));
     lock.lock();
     accept_new();
-    take_messages(lender);
+    take_messages(events);
   }
   for (auto& [id, worker] : workers_) {
-    if (worker.state != State::kReady || !lender.has_loans(id)) continue;
+    if (worker.state != State::kReady || worker.is_rank || !events.has_loans(id)) continue;
     attempt(worker, [&] { check_heard(worker, worker.last_heard); });
   }
-  remove_gone(lender);
+  remove_gone(events);
 }
 
-void RolloutWorkers::accept_new() {
+void Connections::accept_new() {
   while (std::unique_ptr<mesh::Channel> channel = listener_.accept()) {
-    const WorkerId id = next_id_++;
+    const SamplerId id = next_id_++;
     workers_[id] = {
         .channel = std::move(channel), .name = fmt::format("rollout worker {}", id), .last_heard = base::Clock::now()};
   }
 }
 
-bool RolloutWorkers::take_messages(Lender& lender) {
+bool Connections::take_messages(Events& events) {
   bool has_come = false;
   for (auto& [id, worker] : workers_) {
     attempt(worker, [&] {
@@ -155,18 +177,23 @@ bool RolloutWorkers::take_messages(Lender& lender) {
         const std::optional<std::string> frame = worker.channel->receive(0.0);
         if (!frame) break;
         has_come = true;
-        take_frame(id, worker, *frame, &lender);
+        take_frame(id, worker, *frame, &events);
       }
     });
   }
   return has_come;
 }
 
-void RolloutWorkers::take_frame(WorkerId id, Worker& worker, std::string_view frame, Lender* lender) {
+void Connections::take_frame(SamplerId id, Worker& worker, std::string_view frame, Events* events) {
   worker.last_heard = base::Clock::now();
-  WorkerMessage message = worker_message(frame);
+  Message message = message_of(frame);
   if (const auto* const hello = std::get_if<Hello>(&message)) {
     greet(worker, *hello);
+  } else if (const auto* const rank = std::get_if<RankHello>(&message)) {
+    TANDEM_ENV_CHECK(worker.state == State::kGreeting, "it greets twice");
+    worker.name = fmt::format("rank {}", rank->rank);
+    worker.is_rank = true;
+    worker.state = State::kReady;
   } else if (const auto* const prepared = std::get_if<Prepared>(&message);
              prepared != nullptr && worker.state == State::kPreparing) {
     worker.maps_weights = prepared->maps_weights;
@@ -176,7 +203,7 @@ void RolloutWorkers::take_frame(WorkerId id, Worker& worker, std::string_view fr
     worker.state = State::kReady;
     worker.has_joined = has_one_joined_ = true;
     base::log_info("{} has joined", worker.name);
-    lender->joined(id);
+    events->joined(id);
   } else if (const auto* const took = std::get_if<TookWeights>(&message)) {
     TANDEM_ENV_CHECK(worker.is_to_take == took->version, "it took other weights than it was given");
     worker.is_to_take.reset();
@@ -191,18 +218,19 @@ void RolloutWorkers::take_frame(WorkerId id, Worker& worker, std::string_view fr
     worker.why_gone = failed->why;
   } else if (!std::holds_alternative<Alive>(message)) {
     TANDEM_ENV_CHECK(worker.state == State::kReady, "it speaks before it is asked");
-    if (lender != nullptr) lender->said(id, message);
+    if (events != nullptr) events->said(id, message);
   }
 }
 
-void RolloutWorkers::greet(Worker& worker, const Hello& hello) {
+void Connections::greet(Worker& worker, const Hello& hello) {
   TANDEM_ENV_CHECK(worker.state == State::kGreeting, "it greets twice");
+  TANDEM_ENV_CHECK(weights_ != nullptr, "it wants to join a run whose ranks sample themselves (--colocate)");
   ++num_greeted_;
   const mesh::RankFacts facts = mesh::facts_of(hello.facts);
   const bool is_here = hello.machine == mesh::machine_id();
   worker.name += fmt::format(" (process {}{})", hello.process, is_here ? "" : " on " + facts.host);
   std::string why = mesh::disagreement({settings_.facts, facts});
-  if (why.empty() && hello.weight_hash != weights_.hash())
+  if (why.empty() && hello.weight_hash != weights_->hash())
     why = "its model has other weights than the run's (names, shapes or dtype); give it the same --hf-checkpoint";
   if (why.empty()) {
     Welcome welcome = settings_.welcome;
@@ -217,14 +245,14 @@ void RolloutWorkers::greet(Worker& worker, const Hello& hello) {
   worker.why_gone = "is refused: " + why;
 }
 
-void RolloutWorkers::check_heard(const Worker& worker, base::Clock::time_point since) const {
+void Connections::check_heard(const Worker& worker, base::Clock::time_point since) const {
   TANDEM_ENV_CHECK(base::seconds_since(std::max(since, worker.last_heard)) <= settings_.silence_s,
                    fmt::format("has said nothing for {:g} s (--rollout-health-check-timeout)", settings_.silence_s));
 }
 
-void RolloutWorkers::update_weights() {
-  const std::vector<WorkerId> ids = ready();
-  weights_.update(
+void Connections::update_weights() {
+  const std::vector<SamplerId> ids = ready();
+  weights_->update(
       [&] {
         const std::scoped_lock lock(mutex_);
         show_weights(ids, /*is_base=*/false);
@@ -236,33 +264,33 @@ void RolloutWorkers::update_weights() {
       });
 }
 
-void RolloutWorkers::give_first_weights(WorkerId id) {
+void Connections::give_first_weights(SamplerId id) {
   for (const bool is_base : {true, false}) {
-    if (is_base && !weights_.has_adapter()) continue;
+    if (is_base && !weights_->has_adapter()) continue;
     show_weights({id}, is_base);
     give_weights({id}, is_base);
   }
   wait_until_taken({id});
 }
 
-void RolloutWorkers::show_weights(const std::vector<WorkerId>& ids, bool is_base) {
+void Connections::show_weights(const std::vector<SamplerId>& ids, bool is_base) {
   const std::string message = to_bytes(CopyWeights{is_base});
-  for (const WorkerId id : ids) {
+  for (const SamplerId id : ids) {
     Worker& worker = workers_.at(id);
-    if (!is_base) worker.is_to_take = weights_.version(is_base);
+    if (!is_base) worker.is_to_take = weights_->version(is_base);
     if (worker.maps_weights) attempt(worker, [&] { worker.channel->send(message); });
   }
 }
 
-void RolloutWorkers::give_weights(const std::vector<WorkerId>& ids, bool is_base) {
+void Connections::give_weights(const std::vector<SamplerId>& ids, bool is_base) {
   std::string checksums;  // once for all
   for (const bool maps : {true, false}) {
-    for (const WorkerId id : ids) {
+    for (const SamplerId id : ids) {
       Worker& worker = workers_.at(id);
       if (worker.maps_weights != maps || worker.state == State::kGone) continue;
       if (maps && checksums.empty()) {
         checksums = to_bytes(WeightChecksums{
-            .is_base = is_base, .version = weights_.version(is_base), .sums = weights_.checksums(is_base)});
+            .is_base = is_base, .version = weights_->version(is_base), .sums = weights_->checksums(is_base)});
       }
       attempt(worker, [&] {
         if (maps) {
@@ -275,19 +303,19 @@ void RolloutWorkers::give_weights(const std::vector<WorkerId>& ids, bool is_base
   }
 }
 
-void RolloutWorkers::wait_until_taken(const std::vector<WorkerId>& ids) {
+void Connections::wait_until_taken(const std::vector<SamplerId>& ids) {
   const base::Clock::time_point given = base::Clock::now();
-  for (const WorkerId id : ids) wait_until_taken(id, given);
+  for (const SamplerId id : ids) wait_until_taken(id, given);
 }
 
-void RolloutWorkers::wait_until_taken(WorkerId id, base::Clock::time_point since) {
+void Connections::wait_until_taken(SamplerId id, base::Clock::time_point since) {
   Worker& worker = workers_.at(id);
   attempt(worker, [&] {
     while (worker.is_to_take && worker.state != State::kGone) {
       const double silent_s = base::seconds_since(std::max(since, worker.last_heard));
       beat();
       if (const auto frame = worker.channel->receive(std::clamp(settings_.silence_s - silent_s, 0.0, kBeatEvery))) {
-        take_frame(id, worker, *frame, /*lender=*/nullptr);
+        take_frame(id, worker, *frame, /*events=*/nullptr);
       } else {
         check_heard(worker, since);
       }
@@ -295,43 +323,44 @@ void RolloutWorkers::wait_until_taken(WorkerId id, base::Clock::time_point since
   });
 }
 
-void RolloutWorkers::send_pieces(Worker& worker, bool is_base) {
-  weights_.send(is_base, [&](const Weights& piece, std::span<const std::byte> bytes) {
+void Connections::send_pieces(Worker& worker, bool is_base) {
+  weights_->send(is_base, [&](const Weights& piece, std::span<const std::byte> bytes) {
     beat();
     worker.channel->send(to_bytes(piece));
     worker.channel->send_bytes(bytes);
   });
 }
 
-void RolloutWorkers::send(WorkerId id, const WorkerMessage& message) {
+void Connections::send(SamplerId id, const Message& message) {
   const std::scoped_lock lock(mutex_);
   Worker& worker = workers_.at(id);
   if (worker.state != State::kReady) return;
   attempt(worker, [&] { worker.channel->send(to_bytes(message)); });
 }
 
-void RolloutWorkers::hear_last_words(WorkerId id, Worker& worker) {
+void Connections::hear_last_words(SamplerId id, Worker& worker) {
   try {
     while (const std::optional<std::string> frame = worker.channel->receive(0.0)) {
-      const WorkerMessage message = worker_message(*frame);
+      const Message message = message_of(*frame);
       const bool is_last = std::holds_alternative<Leaving>(message) || std::holds_alternative<Failed>(message);
-      if (is_last) return take_frame(id, worker, *frame, /*lender=*/nullptr);
+      if (is_last) return take_frame(id, worker, *frame, /*events=*/nullptr);
     }
   } catch (const EnvironmentError&) {  // it said none
   }
 }
 
-void RolloutWorkers::remove_gone(Lender& lender) {
+void Connections::remove_gone(Events& events) {
   for (auto it = workers_.begin(); it != workers_.end();) {
     auto& [id, worker] = *it;
     if (worker.state != State::kGone) {
       ++it;
       continue;
     }
+    TANDEM_ENV_CHECK(!worker.is_rank, fmt::format("{}, which samples too, is gone: {}", worker.name, worker.why_gone));
     if (!worker.has_left && !worker.has_failed) hear_last_words(id, worker);
     std::string line = worker.name + ": " + worker.why_gone;
-    const int64_t num_loans = worker.has_joined ? lender.lost(id, worker.has_left) : 0;
-    if (num_loans > 0) line += fmt::format("; others get the {} that it had", base::counted(num_loans, "group"));
+    const int64_t num_loans = worker.has_joined ? events.lost(id, worker.has_left) : 0;
+    if (num_loans > 0) line += fmt::format("; others get the {} that it had", base::counted(num_loans, "loan"));
     if (worker.has_left) {
       base::log_info("{}", line);
     } else {

@@ -1,5 +1,5 @@
 // Which groups make up a rollout of dynamic sampling: never a matter of timing.
-#include "sampling/group_selection.h"
+#include "sampling/schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace tandem::sampling {
 namespace {
 
 // Draws and decides as a rollout does, in an order that `random` chooses. Returns the most that were under way at once.
-int64_t select(GroupSelection& selection, const std::vector<bool>& is_kept, std::mt19937& random) {
+int64_t select(Schedule& selection, const std::vector<bool>& is_kept, std::mt19937& random) {
   std::vector<size_t> undecided;
   int64_t most = 0;
   while (!selection.is_over()) {
@@ -30,7 +30,7 @@ int64_t select(GroupSelection& selection, const std::vector<bool>& is_kept, std:
   return most;
 }
 
-TEST(GroupSelection, TakesTheFirstKeptGroupsWheneverTheyAreDecided) {
+TEST(Schedule, TakesTheFirstKeptGroupsWheneverTheyAreDecided) {
   for (uint32_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
@@ -43,7 +43,7 @@ TEST(GroupSelection, TakesTheFirstKeptGroupsWheneverTheyAreDecided) {
       if (is_kept[i]) expected.push_back(i);
     }
     for (const int64_t more : {0, 1, 7, 40}) {
-      GroupSelection selection(wanted, wanted + more);
+      Schedule selection(wanted, wanted + more);
       EXPECT_LE(select(selection, is_kept, random), wanted + more);
       EXPECT_EQ(selection.taken(), expected);
       EXPECT_EQ(selection.num_judged(), expected.back() + 1);
@@ -74,7 +74,7 @@ Searched search(const std::vector<bool>& is_kept, int64_t wanted, const SearchLi
   return found;
 }
 
-TEST(GroupSelection, ALimitEndsTheSearchAtTheSameGroupWheneverTheyAreDecided) {
+TEST(Schedule, ALimitEndsTheSearchAtTheSameGroupWheneverTheyAreDecided) {
   int64_t num_short = 0;
   for (uint32_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -89,7 +89,7 @@ TEST(GroupSelection, ALimitEndsTheSearchAtTheSameGroupWheneverTheyAreDecided) {
     const Searched expected = search(is_kept, wanted, limits);
     num_short += std::ssize(expected.taken) < wanted ? 1 : 0;
     for (const int64_t more : {0, 1, 7, 40}) {
-      GroupSelection selection(wanted, wanted + more, limits);
+      Schedule selection(wanted, wanted + more, limits);
       select(selection, is_kept, random);
       EXPECT_EQ(selection.taken(), expected.taken);
       EXPECT_EQ(selection.num_judged(), expected.num_judged);
@@ -102,8 +102,8 @@ TEST(GroupSelection, ALimitEndsTheSearchAtTheSameGroupWheneverTheyAreDecided) {
   EXPECT_GT(num_short, 100);
 }
 
-TEST(GroupSelection, WaitsForTheGroupsBeforeTheLastOneTaken) {
-  GroupSelection selection(1, 4);
+TEST(Schedule, WaitsForTheGroupsBeforeTheLastOneTaken) {
+  Schedule selection(1, 4);
   for (int i = 0; i < 4; ++i) selection.draw();
   EXPECT_EQ(selection.num_to_draw(), 0);
   selection.decide(1, false);
