@@ -89,13 +89,13 @@ Rollouts::Rollouts(TrainInputs& inputs, session::RunMemory& memory, mesh::Mesh& 
       workers_(inputs.config.colocate ? nullptr : std::make_unique<Workers>(inputs, memory)),
       order_(inputs.prompts.file_sizes, inputs.config.data.prompt_data_weights, inputs.config.rollout_shuffle,
              static_cast<uint64_t>(inputs.config.rollout.rollout_seed)),
-      phase_(make_phase(mesh)) {}
+      phase_(make_phase(mesh, inputs.session.text())) {}
 
-std::unique_ptr<sampling::RolloutPhase> Rollouts::make_phase(mesh::Mesh& mesh) {
+std::unique_ptr<sampling::RolloutPhase> Rollouts::make_phase(mesh::Mesh& mesh, text::TextWorker& text) {
   const double timeout_s = inputs_.config.mesh.timeout_s();
   if (workers_) return std::make_unique<sampling::RolloutPhase>(workers_->connections(), timeout_s, mesh);
   return std::make_unique<sampling::RolloutPhase>(
-      engine_->engine(), inputs_.session.text(), mesh,
+      engine_->engine(), text, mesh,
       sampling::LinkSettings{.door = session::ranks_door(inputs_.config), .timeout_s = timeout_s});
 }
 

@@ -46,7 +46,7 @@ class Rollouts {
 
  private:
   class Workers;
-  std::unique_ptr<sampling::RolloutPhase> make_phase(mesh::Mesh& mesh);
+  std::unique_ptr<sampling::RolloutPhase> make_phase(mesh::Mesh& mesh, text::TextWorker& text);
   sampling::RolloutRequest request(sampling::Rewards& rewards);
   const session::PromptLine* next_prompt();
 

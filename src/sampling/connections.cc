@@ -191,6 +191,7 @@ void Connections::take_frame(SamplerId id, Worker& worker, std::string_view fram
     greet(worker, *hello);
   } else if (const auto* const rank = std::get_if<RankHello>(&message)) {
     TANDEM_ENV_CHECK(worker.state == State::kGreeting, "it greets twice");
+    TANDEM_ENV_CHECK(weights_ == nullptr, "it is a rank that trains, of a run whose ranks do not sample");
     worker.name = fmt::format("rank {}", rank->rank);
     worker.is_rank = true;
     worker.state = State::kReady;

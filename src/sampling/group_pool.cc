@@ -57,21 +57,18 @@ void GroupPool::wait_again(size_t group, std::span<const size_t> members) {
 int64_t GroupPool::lost(SamplerId sampler) {
   const auto found = samplers_.find(sampler);
   if (found == samplers_.end()) return 0;
-  int64_t num_lost = 0;
-  for (const uint64_t key : std::exchange(found->second, {})) {
+  const std::set<uint64_t> keys = std::move(found->second);
+  for (const uint64_t key : keys) {
     const Loan loan = std::move(loans_.extract(key).mapped());
-    Pooled& pooled = groups_[loan.group];
     if (loan.members.empty()) {
-      pooled.state = State::kWaitsForGrading;
+      groups_[loan.group].state = State::kWaitsForGrading;
       waits_for_grading_.push_back(loan.group);
-      ++num_lost;
     } else {
       wait_again(loan.group, loan.members);
-      num_lost += std::ssize(loan.members);
     }
   }
-  samplers_.erase(sampler);
-  return num_lost;
+  samplers_.erase(found);
+  return std::ssize(keys);
 }
 
 std::optional<SampleLoan> GroupPool::lend(SamplerId sampler, int64_t num_samples) {
@@ -147,28 +144,31 @@ std::vector<std::pair<SamplerId, GradeLoan>> GroupPool::lend_grading() {
   return loans;
 }
 
-std::optional<GroupPool::Loan> GroupPool::end_loan(SamplerId sampler, uint64_t key) {
+const GroupPool::Loan* GroupPool::loan_of(SamplerId sampler, uint64_t key) const {
   const auto found = loans_.find(key);
-  if (found == loans_.end() || found->second.sampler != sampler) return std::nullopt;
-  Loan loan = std::move(found->second);
-  loans_.erase(found);
-  samplers_.at(sampler).erase(key);
+  return found == loans_.end() || found->second.sampler != sampler ? nullptr : &found->second;
+}
+
+GroupPool::Loan GroupPool::end_loan(uint64_t key) {
+  Loan loan = std::move(loans_.extract(key).mapped());
+  samplers_.at(loan.sampler).erase(key);
   return loan;
 }
 
 bool GroupPool::take_back(SamplerId sampler, SampledLoan returned) {
-  const std::optional<Loan> loan = end_loan(sampler, returned.key);
-  if (!loan) return false;
-  TANDEM_ENV_CHECK(!loan->members.empty() && returned.members.size() == loan->members.size(),
+  const Loan* const lent = loan_of(sampler, returned.key);
+  if (lent == nullptr) return false;
+  TANDEM_ENV_CHECK(!lent->members.empty() && returned.members.size() == lent->members.size(),
                    "it gave back other samples than it was lent");
-  Pooled& pooled = groups_[loan->group];
+  const Loan loan = end_loan(returned.key);
+  Pooled& pooled = groups_[loan.group];
   for (size_t i = 0; i < returned.members.size(); ++i) {
-    Member& member = pooled.group.members[loan->members[i]];
+    Member& member = pooled.group.members[loan.members[i]];
     member = std::move(returned.members[i]);
     member.sample.prompt = pooled.group.line->prompt;
   }
-  pooled.num_there += loan->members.size();
-  if (pooled.num_there == samples_per_group_) members_are_there(loan->group);
+  pooled.num_there += loan.members.size();
+  if (pooled.num_there == samples_per_group_) members_are_there(loan.group);
   return true;
 }
 
@@ -185,11 +185,12 @@ void GroupPool::members_are_there(size_t group) {
 }
 
 bool GroupPool::take_back(SamplerId sampler, GradedLoan returned) {
-  const std::optional<Loan> loan = end_loan(sampler, returned.key);
-  if (!loan) return false;
+  const Loan* const lent = loan_of(sampler, returned.key);
+  if (lent == nullptr) return false;
   const bool is_whole = !returned.graded.verdict.is_kept || returned.graded.grades.size() == samples_per_group_;
-  TANDEM_ENV_CHECK(loan->members.empty() && is_whole, "it gave back other grades than it was asked for");
-  Pooled& pooled = groups_[loan->group];
+  TANDEM_ENV_CHECK(lent->members.empty() && is_whole, "it gave back other grades than it was asked for");
+  const size_t group = end_loan(returned.key).group;
+  Pooled& pooled = groups_[group];
   pooled.group.graded = std::move(returned.graded);
   if (!pooled.group.graded.verdict.is_kept) {
     pooled.group.members.clear();
@@ -197,7 +198,7 @@ bool GroupPool::take_back(SamplerId sampler, GradedLoan returned) {
   }
   pooled.state = State::kDone;
   num_graded_ += static_cast<int64_t>(samples_per_group_);
-  done_.push_back(loan->group);
+  done_.push_back(group);
   return true;
 }
 
@@ -216,7 +217,7 @@ std::vector<std::pair<SamplerId, uint64_t>> GroupPool::abort(size_t group) {
     for (const uint64_t key : std::vector<uint64_t>(found->second.begin(), found->second.end())) {
       if (loans_.at(key).group != group) continue;
       is_cut |= !loans_.at(key).members.empty();
-      end_loan(sampler, key);
+      end_loan(key);
       ended.emplace_back(sampler, key);
     }
   }

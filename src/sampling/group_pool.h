@@ -34,8 +34,8 @@ class GroupPool {
   // A group is drawn, and its samples wait. Groups count from 0. The line is borrowed.
   size_t open(const session::PromptLine& line, const GroupLength& length = {});
 
-  // Who samples. A sampler that is lost is never heard of again: its loans wait again; returns how many of its samples
-  // and gradings do.
+  // Who samples. A sampler that is lost is never heard of again: what it had on loan waits again. Returns how many
+  // loans that were.
   void join(SamplerId sampler);
   int64_t lost(SamplerId sampler);
 
@@ -46,7 +46,7 @@ class GroupPool {
   std::vector<std::pair<SamplerId, GradeLoan>> lend_grading();
 
   // What comes back. False: it is not wanted any more, or was never lent to this sampler. EnvironmentError: it is not
-  // what was lent.
+  // what was lent, and stays on loan.
   bool take_back(SamplerId sampler, SampledLoan loan);
   bool take_back(SamplerId sampler, GradedLoan loan);
 
@@ -63,7 +63,6 @@ class GroupPool {
   size_t num_opened() const { return groups_.size(); }
   int64_t num_samplers() const { return static_cast<int64_t>(samplers_.size()); }
   int64_t num_loans(SamplerId sampler) const;
-  // The samples and gradings that a sampler has on loan.
   int64_t num_waiting_samples() const { return num_waiting_samples_; }
   int64_t num_sampled() const { return num_sampled_; }  // groups, so far
   int64_t num_graded() const { return num_graded_; }    // samples, so far
@@ -94,7 +93,8 @@ class GroupPool {
   Order order_of(size_t group) const;
   int64_t share() const;
   void wait_again(size_t group, std::span<const size_t> members);
-  std::optional<Loan> end_loan(SamplerId sampler, uint64_t key);
+  const Loan* loan_of(SamplerId sampler, uint64_t key) const;
+  Loan end_loan(uint64_t key);
   void members_are_there(size_t group);
   SamplerId grader_of(const Pooled& pooled) const;
 

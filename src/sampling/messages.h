@@ -212,6 +212,8 @@ struct Stop {
 using Message = std::variant<Hello, Welcome, Refused, Prepared, Weights, CopyWeights, WeightChecksums, TookWeights,
                              Open, Pull, LendSamples, LendGrading, Sampled, Graded, Abort, Close, RankHello, StopAsked,
                              Alive, Leaving, Failed, Stop>;
+// The number changes with whatever a message is made of.
+inline constexpr uint32_t kMessageFormat = 0x534D0004;
 std::string to_bytes(const Message& message);
 // EnvironmentError for bytes that are no message.
 Message message_of(std::string_view bytes);

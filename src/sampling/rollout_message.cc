@@ -8,15 +8,20 @@ namespace tandem::sampling {
 
 namespace {
 
-// Changes with whatever is written here.
-constexpr uint32_t kFormat = 0x524D0002;
-
 struct RolloutMessage {
   std::optional<Rollout> rollout;
   std::vector<uint64_t> groups;
   std::vector<std::string> checksums;  // of their prompts
 
   static void fields(auto& wire, auto& m) { wire(m.rollout, m.groups, m.checksums); }
+};
+// The same of a rollout that stays where it is.
+struct SentMessage {
+  const std::optional<Rollout>& rollout;
+  std::vector<uint64_t> groups;
+  std::vector<std::string> checksums;
+
+  static void fields(auto& wire, auto& m) { RolloutMessage::fields(wire, m); }
 };
 
 std::string checksum_of(const rl::Prompt& prompt) {
@@ -26,24 +31,24 @@ std::string checksum_of(const rl::Prompt& prompt) {
 }  // namespace
 
 std::string to_bytes(const std::optional<Rollout>& rollout, const std::vector<size_t>& groups) {
-  RolloutMessage message = {.rollout = rollout, .groups = {groups.begin(), groups.end()}, .checksums = {}};
+  SentMessage message = {.rollout = rollout, .groups = {groups.begin(), groups.end()}, .checksums = {}};
   if (rollout) {
     const size_t n = groups.empty() ? 0 : rollout->samples.size() / groups.size();
     for (size_t i = 0; i < groups.size(); ++i)
       message.checksums.push_back(checksum_of(*rollout->samples[i * n].prompt));
   }
-  return base::packed(message, kFormat);
+  return base::packed(message, kRolloutMessageFormat);
 }
 
 std::optional<Rollout> rollout_of(std::string_view bytes, const PromptOf& prompt_of) {
-  auto message = base::unpacked<RolloutMessage>(bytes, kFormat);
+  auto message = base::unpacked<RolloutMessage>(bytes, kRolloutMessageFormat);
   if (!message.rollout) return std::nullopt;
   std::vector<rl::Sample>& samples = message.rollout->samples;
-  TANDEM_ENV_CHECK(message.checksums.size() == message.groups.size() && !message.groups.empty() &&
-                       samples.size() % message.groups.size() == 0,
+  const size_t num_groups = message.groups.size();
+  const size_t n = num_groups == 0 ? 0 : samples.size() / num_groups;
+  TANDEM_ENV_CHECK(message.checksums.size() == num_groups && samples.size() == num_groups * n,
                    "rank 0's message has not as many samples as groups: start all ranks with the same build");
-  const size_t n = samples.size() / message.groups.size();
-  for (size_t i = 0; i < message.groups.size(); ++i) {
+  for (size_t i = 0; i < num_groups; ++i) {
     const rl::SharedPrompt prompt = prompt_of(message.groups[i]);
     TANDEM_ENV_CHECK(message.checksums[i] == checksum_of(*prompt),
                      "another rank has another prompt for group " + std::to_string(message.groups[i]) +

@@ -16,10 +16,11 @@ namespace tandem::sampling {
 // alone. EnvironmentError for a place that is none.
 using PromptOf = std::function<rl::SharedPrompt(size_t group)>;
 
+// The number changes with whatever the message is made of.
+inline constexpr uint32_t kRolloutMessageFormat = 0x524D0002;
 // nullopt: the rollout was ended by a stop. `groups`: those that the samples are of, in order.
 std::string to_bytes(const std::optional<Rollout>& rollout, const std::vector<size_t>& groups);
-// EnvironmentError for bytes that are no message of this build, and for a rollout of other prompts. `prompts_of` is
-// asked once it is known how many groups were drawn.
+// EnvironmentError for bytes that are no message of this build, and for a rollout of other prompts.
 std::optional<Rollout> rollout_of(std::string_view bytes, const PromptOf& prompt_of);
 
 }  // namespace tandem::sampling

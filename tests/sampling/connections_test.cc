@@ -1,6 +1,7 @@
-// New weights from the conductor to processes that only sample, both played by threads of this one: who has answered
-// has them, who has not is lost, and nobody is waited for longer than he may be silent.
-#include "sampling/rollout_workers.h"
+// The processes that sample for rank 0, played by threads of this one: of rollout workers, who has answered has new
+// weights, who has not is lost, and nobody is waited for longer than it may be silent; other ranks are there, or the
+// run ends.
+#include "sampling/connections.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -20,12 +21,12 @@
 namespace tandem::sampling {
 namespace {
 
-class SeenLender final : public RolloutWorkers::Lender {
+class SeenEvents final : public Connections::Events {
  public:
-  void joined(WorkerId /*worker*/) override { ++num_joined; }
-  void said(WorkerId /*worker*/, WorkerMessage& /*message*/) override { ++num_said; }
-  bool has_loans(WorkerId /*worker*/) const override { return false; }
-  int64_t lost(WorkerId /*worker*/, bool has_left) override {
+  void joined(SamplerId /*worker*/) override { ++num_joined; }
+  void said(SamplerId /*worker*/, Message& /*message*/) override { ++num_said; }
+  bool has_loans(SamplerId /*worker*/) const override { return false; }
+  int64_t lost(SamplerId /*worker*/, bool has_left) override {
     ++(has_left ? num_left : num_lost);
     return 0;
   }
@@ -55,7 +56,7 @@ class ScriptedWorker {
     }
   }
   // Whether the weights are new and whole.
-  bool take(const WorkerMessage& message) {
+  bool take(const Message& message) {
     bool are_new = false;
     if (const auto* const piece = std::get_if<Weights>(&message)) {
       ++num_pieces;
@@ -69,13 +70,13 @@ class ScriptedWorker {
     return are_new;
   }
   // But for beats.
-  WorkerMessage next() {
+  Message next() {
     while (true) {
-      WorkerMessage message = worker_message(channel_.receive(20.0).value());
+      Message message = message_of(channel_.receive(20.0).value());
       if (!std::holds_alternative<Alive>(message)) return message;
     }
   }
-  void say(const WorkerMessage& message) { channel_.send(to_bytes(message)); }
+  void say(const Message& message) { channel_.send(to_bytes(message)); }
 
   int num_pieces = 0;
 
@@ -107,27 +108,27 @@ class NewWeights : public testing::Test {
     memory_->set_seen([](const at::Tensor& bytes) { return bytes; });
   }
 
-  std::unique_ptr<RolloutWorkers> listen(double silence_s = 20.0, int64_t num_started = 0) {
+  std::unique_ptr<Connections> listen(double silence_s = 20.0, int64_t num_started = 0) {
     address_ = fmt::format("workers-test-{}-{}", getpid(), num_runs_++);
     weights_.emplace(session(), mesh::Group{.device = *alone_, .host = *alone_}, /*piece_bytes=*/5000);
-    return std::make_unique<RolloutWorkers>(RolloutWorkers::Settings{.address = address_,
-                                                                     .facts = {},
-                                                                     .welcome = {},
-                                                                     .silence_s = silence_s,
-                                                                     .launcher_descriptor = {},
-                                                                     .num_started = num_started},
-                                            *weights_);
+    return std::make_unique<Connections>(Connections::Settings{.address = address_,
+                                                               .facts = {},
+                                                               .welcome = {},
+                                                               .silence_s = silence_s,
+                                                               .launcher_descriptor = {},
+                                                               .num_started = num_started},
+                                         &*weights_);
   }
   static session::ModelSession& session() { return run_->inputs().session; }
 
-  // `work` with a worker, beside the conductor.
+  // `work` with a worker, next to rank 0's.
   std::future<void> beside(std::function<void()> work) { return std::async(std::launch::async, std::move(work)); }
-  std::unique_ptr<ScriptedWorker> joined(RolloutWorkers& workers, size_t which,
+  std::unique_ptr<ScriptedWorker> joined(Connections& workers, size_t which,
                                          const std::string& machine = mesh::machine_id()) {
     auto worker = std::make_unique<ScriptedWorker>(address_, *sessions_.at(which));
     const size_t num_before = workers.ready().size();
     std::future<void> joins = beside([&] { worker->join(machine); });
-    while (workers.ready().size() == num_before && lender_.num_lost == 0) workers.poll(0.05, lender_);
+    while (workers.ready().size() == num_before && events_.num_lost == 0) workers.poll(0.05, events_);
     joins.get();
     return worker;
   }
@@ -138,12 +139,12 @@ class NewWeights : public testing::Test {
     session().trained().publish();
   }
   // What update_weights() does while the workers do `work`.
-  void update(RolloutWorkers& workers, const std::vector<std::function<void()>>& work) {
+  void update(Connections& workers, const std::vector<std::function<void()>>& work) {
     std::vector<std::future<void>> all;
     for (const auto& one : work) all.push_back(beside(one));
     workers.update_weights();
     for (auto& one : all) one.get();
-    workers.poll(0.0, lender_);
+    workers.poll(0.0, events_);
   }
   static void expect_same_weights(size_t which) {
     const session::ModelSession& worker = *sessions_.at(which);
@@ -165,7 +166,7 @@ class NewWeights : public testing::Test {
   const std::unique_ptr<device::Communicator> alone_ = device::solo_communicator();
   std::optional<ReplicaWeights> weights_;
   std::string address_;
-  SeenLender lender_;
+  SeenEvents events_;
 };
 
 TEST_F(NewWeights, AreCopiedByWhoMapsThemAndSentToWhoDoesNot) {
@@ -184,8 +185,8 @@ TEST_F(NewWeights, AreCopiedByWhoMapsThemAndSentToWhoDoesNot) {
     expect_same_weights(0);
     expect_same_weights(1);
   }
-  EXPECT_EQ(lender_.num_joined, 2);
-  EXPECT_EQ(lender_.num_lost, 0);
+  EXPECT_EQ(events_.num_joined, 2);
+  EXPECT_EQ(events_.num_lost, 0);
 }
 
 // A word by which memory of this machine is mapped means something else there, or nothing.
@@ -204,7 +205,7 @@ TEST_F(NewWeights, TheLastOfThoseThatFailEndsTheRun) {
     ScriptedWorker failing(address_, *sessions_[0]);
     failing.greet();
     failing.say(Failed{.why = "no memory"});
-    for (int tries = 0; tries < 20; ++tries) workers->poll(0.05, lender_);
+    for (int tries = 0; tries < 20; ++tries) workers->poll(0.05, events_);
   }
   ASSERT_TRUE(workers->why_nobody_comes());
   EXPECT_EQ(workers->why_nobody_comes()->why, "no memory");
@@ -232,7 +233,7 @@ TEST_F(NewWeights, OneThatDiesWhileItCopiesIsMissedByNobody) {
                       dying.reset();
                     },
                     [&] { other->take_weights(); }});
-  EXPECT_EQ(lender_.num_lost, 1);
+  EXPECT_EQ(events_.num_lost, 1);
   EXPECT_EQ(workers->ready().size(), 1U);
   expect_same_weights(1);
 }
@@ -245,8 +246,8 @@ TEST_F(NewWeights, OneThatLeftWhileTheRunTrainedIsNotMissed) {
   leaving->say(Leaving{});
   leaving.reset();
   update(*workers, {});
-  EXPECT_EQ(lender_.num_left, 1);
-  EXPECT_EQ(lender_.num_lost, 0);
+  EXPECT_EQ(events_.num_left, 1);
+  EXPECT_EQ(events_.num_lost, 0);
 }
 
 TEST_F(NewWeights, OneThatIsSilentIsLostInItsTime) {
@@ -258,7 +259,7 @@ TEST_F(NewWeights, OneThatIsSilentIsLostInItsTime) {
   update(*workers, {[&] { other->take_weights(); }});
   EXPECT_GE(base::seconds_since(begin), 0.9);
   EXPECT_LT(base::seconds_since(begin), 10.0);
-  EXPECT_EQ(lender_.num_lost, 1);
+  EXPECT_EQ(events_.num_lost, 1);
   EXPECT_EQ(workers->ready().size(), 1U);
   expect_same_weights(1);
 }
@@ -274,7 +275,7 @@ TEST_F(NewWeights, WhoSaysThatItLivesIsWaitedFor) {
     }
     slow->take_weights();
   }});
-  EXPECT_EQ(lender_.num_lost, 0);
+  EXPECT_EQ(events_.num_lost, 0);
   expect_same_weights(0);
 }
 
@@ -283,7 +284,7 @@ TEST_F(NewWeights, AnAnswerOfAnotherVersionIsRefused) {
   const auto lying = joined(*workers, 0);
   train();
   update(*workers, {[&] { lying->say(TookWeights{session().trained().version() - 1}); }});
-  EXPECT_EQ(lender_.num_lost, 1);
+  EXPECT_EQ(events_.num_lost, 1);
   EXPECT_TRUE(workers->ready().empty());
 }
 
@@ -305,7 +306,7 @@ TEST_F(NewWeights, ThatAreTornNeverSample) {
     }
     EXPECT_THROW(sessions_[0]->trained().view(), BugError);
   }});
-  EXPECT_EQ(lender_.num_lost, 1);
+  EXPECT_EQ(events_.num_lost, 1);
   const std::optional<Failed> why = workers->why_nobody_comes();
   ASSERT_TRUE(why);
   EXPECT_FALSE(why->is_users);
@@ -317,16 +318,94 @@ TEST_F(NewWeights, WhatIsStillSaidOfTheRolloutBeforeIsForNobody) {
   const auto leaving = joined(*workers, 1);
   train();
   update(*workers, {[&] {
-                      late->say(Done{.rollout = 0, .message = "groups"});
+                      late->say(Sampled{.rollout = 0, .key = 1, .members = {}, .numbers = {}});
                       late->say(Pull{.rollout = 0, .count = 1});
                       late->take_weights();
                     },
                     [&] { leaving->say(Leaving{}); }});
-  EXPECT_EQ(lender_.num_said, 0);
-  EXPECT_EQ(lender_.num_lost, 0);
-  EXPECT_EQ(lender_.num_left, 1);
+  EXPECT_EQ(events_.num_said, 0);
+  EXPECT_EQ(events_.num_lost, 0);
+  EXPECT_EQ(events_.num_left, 1);
   EXPECT_EQ(workers->ready().size(), 1U);
   expect_same_weights(0);
+}
+
+// Ranks that train and sample, which say who they are and no more.
+class RankConnections : public testing::Test {
+ protected:
+  static std::unique_ptr<Connections> listen(const std::string& address) {
+    return std::make_unique<Connections>(Connections::Settings{.address = address, .facts = {}, .welcome = {}},
+                                         /*weights=*/nullptr);
+  }
+  static std::string own_address() {
+    static int num_runs = 0;
+    return fmt::format("ranks-test-{}-{}", getpid(), num_runs++);
+  }
+  static std::unique_ptr<mesh::Channel> rank(const std::string& address, int64_t number) {
+    auto channel = std::make_unique<mesh::Channel>(mesh::connect_locally(address).value(), 20.0);
+    channel->send(to_bytes(RankHello{.rank = number}));
+    return channel;
+  }
+
+  SeenEvents events_;
+};
+
+TEST_F(RankConnections, AreReadyWhenTheyHaveSaidWhoTheyAre) {
+  const std::string address = own_address();
+  const auto connections = listen(address);
+  EXPECT_THROW(connections->wait_for_ranks(1, 0.2), EnvironmentError);
+  const auto first = rank(address, 1), second = rank(address, 2);
+  connections->wait_for_ranks(2, 20.0);
+  ASSERT_EQ(connections->ready().size(), 2U);
+  connections->send(connections->ready().front(), Close{7});
+  EXPECT_EQ(std::get<Close>(message_of(first->receive(20.0).value())).rollout, 7U);
+  second->send(to_bytes(Pull{.rollout = 1, .count = 2}));
+  while (events_.num_said == 0) connections->poll(0.05, events_);
+  EXPECT_EQ(events_.num_joined, 0) << "they have been there from the start";
+}
+
+TEST_F(RankConnections, OneThatIsGoneEndsTheRun) {
+  const std::string address = own_address();
+  const auto connections = listen(address);
+  auto gone = rank(address, 1);
+  connections->wait_for_ranks(1, 20.0);
+  gone.reset();
+  try {
+    for (int tries = 0; tries < 100; ++tries) connections->poll(0.05, events_);
+    ADD_FAILURE() << "nobody missed it";
+  } catch (const EnvironmentError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("rank 1, which samples too, is gone"));
+  }
+}
+
+TEST_F(RankConnections, ARolloutWorkerHasNoPlaceAmongThem) {
+  const std::string address = own_address();
+  const auto connections = listen(address);
+  const auto first = rank(address, 1);
+  connections->wait_for_ranks(1, 20.0);
+  mesh::Channel worker(mesh::connect_locally(address).value(), 20.0);
+  worker.send(to_bytes(Hello{.facts = mesh::text_of({}), .weight_hash = "", .process = 1, .machine = "here"}));
+  const auto closed = [&] {
+    try {
+      worker.receive(0.0);
+      return false;
+    } catch (const mesh::ChannelClosed&) {
+      return true;
+    }
+  };
+  for (int tries = 0; tries < 100 && !closed(); ++tries) connections->poll(0.05, events_);
+  EXPECT_TRUE(closed());
+  EXPECT_EQ(connections->ready().size(), 1U);
+  EXPECT_EQ(events_.num_lost, 0) << "it had not joined";
+}
+
+TEST_F(NewWeights, ARankThatTrainsHasNoPlaceAmongWorkers) {
+  const auto workers = listen();
+  mesh::Channel rank(mesh::connect_locally(address_).value(), 20.0);
+  rank.send(to_bytes(RankHello{.rank = 1}));
+  for (int tries = 0; tries < 20; ++tries) workers->poll(0.05, events_);
+  EXPECT_TRUE(workers->ready().empty());
+  EXPECT_THROW(rank.receive(20.0), mesh::ChannelClosed);
 }
 
 }  // namespace
