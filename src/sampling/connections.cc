@@ -51,12 +51,13 @@ Connections::Connections(Settings settings, WeightFeed* weights)
       weights_(weights),
       listener_(settings_.address, settings_.door, settings_.silence_s),
       started_(settings_.launcher_descriptor),
-      num_exceptions_(std::uncaught_exceptions()),
-      beats_([this](const std::stop_token& end) { beat_until(end); }) {}
+      num_exceptions_(std::uncaught_exceptions()) {
+  // Ranks that train see by their mesh that rank 0 runs.
+  if (weights_ != nullptr) beats_ = std::jthread([this](const std::stop_token& end) { beat_until(end); });
+}
 
 Connections::~Connections() {
-  beats_.request_stop();
-  beats_.join();
+  beats_ = {};  // it has ended
   if (std::uncaught_exceptions() > num_exceptions_) return;
   accept_new();  // who has only just come
   for (auto& [id, worker] : workers_) {

@@ -1,7 +1,7 @@
 // The processes that sample for rank 0, as it sees them: rollout workers, which join, get weights, are given work and
 // are missed when they die, hang or leave; and the other ranks that train, which are there from the start. The calls
-// come from one thread. Another thread, of this object, tells rollout workers and the launcher every second that this
-// process runs, also while it trains, so that a frozen rank 0 is missed. No torch.
+// come from one thread. Another thread, of this object, tells rollout workers every second that this process runs, also
+// while it trains, so that a frozen rank 0 is missed. No torch.
 #pragma once
 
 #include <cstdint>
@@ -89,7 +89,7 @@ class Connections {
     base::Clock::time_point last_heard;
   };
 
-  // While the conductor is busy with something else.
+  // Runs while rank 0 is busy with something else.
   void beat_until(const std::stop_token& end);
   // All that follow, and every public function, have mutex_ locked; so no frame is torn by a beat.
   void beat();
@@ -124,7 +124,7 @@ class Connections {
   bool has_one_joined_ = false;
   int64_t num_greeted_ = 0;   // that have said who they are
   const int num_exceptions_;  // when this was made
-  std::jthread beats_;        // ends before what it uses
+  std::jthread beats_;        // where rollout workers may join; ends before what it uses
 };
 
 }  // namespace tandem::sampling

@@ -14,6 +14,7 @@
 
 #include "mesh/hosts.h"
 #include "mesh/local_socket.h"
+#include "sampling/replica_weights.h"
 #include "sampling/worker_weights.h"
 #include "tests/run/small_run.h"
 #include "tests/weights/shown_memory.h"

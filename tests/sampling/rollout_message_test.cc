@@ -81,7 +81,7 @@ bool reads(std::string_view bytes) {
 }
 
 // By hand, so that a field that is neither written nor read is missed.
-void expect_same(const Rollout& a, const Rollout& b) {
+void expect_same_rollout(const Rollout& a, const Rollout& b) {
   ASSERT_EQ(a.samples.size(), b.samples.size());
   for (size_t i = 0; i < a.samples.size(); ++i) {
     expect_same(a.samples[i], b.samples[i]);
@@ -116,7 +116,7 @@ TEST(RolloutMessage, BringsEveryFieldBitForBit) {
     const std::optional<Rollout> read = rollout_of(bytes, prompt_of);
     ASSERT_TRUE(read.has_value());
     EXPECT_EQ(to_bytes(read, sent.groups), bytes);
-    expect_same(*read, sent.rollout);
+    expect_same_rollout(*read, sent.rollout);
   }
 }
 
