@@ -49,7 +49,7 @@ struct EngineStats {  // counts since the last reset_stats()
     wire(m.peak_running, m.peak_blocks, m.num_blocks);
   }
 };
-// Adds the numbers of another engine: sums, and the larger one of each peak.
+// Adds the numbers of another engine to `sum`, and takes the larger one of each peak.
 void add(const EngineStats& of_engine, EngineStats& sum);
 
 }  // namespace tandem::rollout

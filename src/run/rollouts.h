@@ -32,11 +32,11 @@ class Rollouts {
   // limit ended the search. nullopt: the run was asked to stop. All ranks ask for the same rollouts and get the same,
   // but for the time that they took.
   std::optional<sampling::Rollout> next(int64_t rollout_id, sampling::Rewards& rewards, report::Report& report);
-  // Whoever samples goes on with the weights that are in the session's store now. Returns the seconds that other
-  // processes took to get them; nullopt where this process samples. All ranks call it together.
+  // All samplers use the weights that are in the session's store now. Returns the seconds that other processes took to
+  // get them; nullopt if this process samples. All ranks call it together.
   std::optional<double> update_weights();
 
-  // Where the next prompts come from.
+  // Returns the place of the next prompts.
   const rl::PromptCursor& cursor() const { return order_.cursor(); }
   // As they were behind a rollout: its cursor, and the weights that are in the store by now.
   void restore(const rl::PromptCursor& cursor);

@@ -45,21 +45,21 @@ class Connections {
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;
 
-  // Who gives them work.
+  // The one who gives them work hears of these events.
   class Events {
    public:
     virtual ~Events() = default;
     virtual void joined(SamplerId sampler) = 0;  // a worker has the newest weights
     virtual void said(SamplerId sampler, Message& message) = 0;
     virtual bool has_loans(SamplerId sampler) const = 0;
-    // It is gone; returns how many samples and gradings go to others.
+    // It is gone. Returns how many loans others get.
     virtual int64_t lost(SamplerId sampler, bool has_left) = 0;
   };
-  // Waits until so many other ranks are there. EnvironmentError: they are not, within `timeout_s`.
+  // Waits until so many other ranks are there. Throws EnvironmentError if they are not within `timeout_s`.
   void wait_for_ranks(int64_t num_ranks, double timeout_s);
-  // Waits so long at most for something to happen, and tells of it.
+  // Waits at most `wait_s` for something to happen, and tells of it.
   void poll(double wait_s, Events& events);
-  // Those that have joined and the newest weights.
+  // Returns those that have joined and have the newest weights.
   std::vector<SamplerId> ready() const;
   // A worker that cannot be reached is lost with the next poll().
   void send(SamplerId worker, const Message& message);
@@ -68,11 +68,11 @@ class Connections {
   // and waits until each has taken them, is gone, or was silent for too long.
   void update_weights();
 
-  // Where it listens for other machines; 0: it does not.
+  // Returns the port at which it listens for other machines, 0 if it does not.
   int port() const { return listener_.port(); }
 
-  // Why none is there and none will come by itself: the last one failed, or those that were started with the run ended
-  // before any had joined. Nothing while one may come, and where somebody may start another.
+  // Returns why none is there and none will come by itself: the last one failed, or those that were started with the
+  // run ended before any had joined. Returns nullopt while one may come, or somebody may start another.
   std::optional<Failed> why_nobody_comes();
 
  private:
@@ -81,7 +81,7 @@ class Connections {
     std::unique_ptr<mesh::Channel> channel;
     std::string name;  // for messages
     State state = State::kGreeting;
-    bool is_rank = false;  // which trains too
+    bool is_rank = false;  // it trains too
     bool has_joined = false, has_left = false, has_failed = false;
     bool maps_weights = false;                // it copies them from this process's memory
     std::optional<uint64_t> is_to_take = {};  // a version, which it has not taken yet
@@ -94,21 +94,21 @@ class Connections {
   // All that follow, and every public function, have mutex_ locked; so no frame is torn by a beat.
   void beat();
   void accept_new();
-  // Whether something has come.
+  // Returns whether something has come.
   bool take_messages(Events& events);
-  // Without events, between two rollouts: what is still said of the one before is for nobody.
+  // `events` is null between two rollouts: messages of the previous one are for nobody.
   void take_frame(SamplerId id, Worker& worker, std::string_view frame, Events* events);
   void greet(Worker& worker, const Hello& hello);
-  // EnvironmentError: neither it nor this process has said anything for too long.
+  // Throws EnvironmentError if it has said nothing for too long.
   void check_heard(const Worker& worker, base::Clock::time_point since) const;
-  // Those that map the memory copy it from show_weights() on, and while others are given pieces.
+  // Workers that map the memory copy it from show_weights() on, while others are given pieces.
   void show_weights(const std::vector<SamplerId>& ids, bool is_base);
   void give_weights(const std::vector<SamplerId>& ids, bool is_base);
   void give_first_weights(SamplerId id);
   void send_pieces(Worker& worker, bool is_base);
   void wait_until_taken(const std::vector<SamplerId>& ids);
   void wait_until_taken(SamplerId id, base::Clock::time_point since);
-  // Of one that is gone: what it said before may lie unread where a message to it has failed first.
+  // Reads what a worker said before it was gone, which may lie unread if a message to it has failed first.
   void hear_last_words(SamplerId id, Worker& worker);
   void remove_gone(Events& events);
 
@@ -120,9 +120,9 @@ class Connections {
   std::map<SamplerId, Worker> workers_;
   SamplerId next_id_ = 0;
   mesh::StartedWorkers started_;
-  std::optional<Failed> failure_;  // of the last one that was there
+  std::optional<Failed> failure_;  // failure of the last one that was there
   bool has_one_joined_ = false;
-  int64_t num_greeted_ = 0;   // that have said who they are
+  int64_t num_greeted_ = 0;   // workers that have said who they are
   const int num_exceptions_;  // when this was made
   std::jthread beats_;        // where rollout workers may join; ends before what it uses
 };

@@ -25,8 +25,8 @@ class Coordinator final : private Connections::Events {
     Connections& connections;
     double timeout_s = 0.0;
   };
-  // Of one rollout, whose number is that of no other. All borrowed. `own`: this process's sampler, or null. `others`:
-  // none where this process samples alone. `num_samples`: how many the rollout has in flight at once.
+  // A coordinator lives for one rollout, whose number no other one has. All is borrowed. `own` is this process's
+  // sampler or null, `others` is unset if this process samples alone. The rollout has `num_samples` in flight at once.
   Coordinator(const RolloutRequest& request, uint64_t number, GroupPool& pool, Sampler* own,
               std::optional<Others> others, int64_t num_samples);
   // Tells the others that the rollout is over.
@@ -34,20 +34,20 @@ class Coordinator final : private Connections::Events {
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  // Lends what waits, lets the own sampler work a little, and hears the others. Waits a tenth of a second at most,
-  // where nothing else is to do. EnvironmentError: there has been no sampler for too long; UserError or
-  // EnvironmentError as the last worker had it, where no other is left (Connections::why_nobody_comes).
+  // Lends what waits, lets the own sampler work a little, and hears the others. If nothing else is to do, it waits a
+  // tenth of a second at most. Throws EnvironmentError if there has been no sampler for too long, and the last worker's
+  // UserError or EnvironmentError if no other is left (Connections::why_nobody_comes).
   void serve();
   // The group is not wanted any more.
   void abort(size_t group);
-  // Whether another rank was asked to stop.
+  // Returns whether another rank was asked to stop.
   bool is_stop_asked() const { return is_stop_asked_; }
 
-  // Of all samplers together.
+  // Return the numbers of all samplers together.
   rollout::EngineStats stats() const;
   ProcessLosses losses() const;
-  // Those that are there: how many, the share of their time in which they had nothing to do while others had, and how
-  // many were lost.
+  // The samplers that are there, the share of their time in which they had nothing to do while others had, and how many
+  // were lost.
   struct Samplers {
     int64_t count = 0;
     double idle_share = 0.0;

@@ -26,12 +26,12 @@ struct Member {
   static void fields(auto& wire, auto& m) { wire(m.sample, m.failure, m.machine_failed, m.metadata, m.attributes); }
 };
 
-// What grading a group gives.
+// The result of grading a group.
 struct GroupGrades {
   std::vector<reward::Grade> grades;  // one a sample, with secrets taken out of their texts
   GroupVerdict verdict;
-  bool is_judged = false;    // by the filter
-  double reward_sum = 0.0;   // of the samples with a reward, where there is a filter
+  bool is_judged = false;    // the filter has judged it
+  double reward_sum = 0.0;   // sum over the samples with a reward, if there is a filter
   int64_t num_rewarded = 0;  // samples with a reward
 
   static void fields(auto& wire, auto& m) { wire(m.grades, m.verdict, m.is_judged, m.reward_sum, m.num_rewarded); }
@@ -46,21 +46,21 @@ struct Group {
 // A process with an engine: rank 0 itself, another rank that trains, or a rollout worker.
 using SamplerId = int64_t;
 
-// Some samples of a group, lent to one sampler. `line` is borrowed until the rollout ends.
+// A SampleLoan is some samples of a group, lent to one sampler. `line` is borrowed until the rollout ends.
 struct SampleLoan {
-  uint64_t key = 0;  // of no other loan of the rollout
-  size_t group = 0;  // in the order in which groups were drawn
+  uint64_t key = 0;  // no other loan of the rollout has it
+  size_t group = 0;  // number in the order in which groups were drawn
   const session::PromptLine* line = nullptr;
-  size_t first = 0, count = 0;  // which members
+  size_t first = 0, count = 0;  // range of members
 };
-// A group whose samples are all there, lent to one sampler to be graded and judged.
+// A GradeLoan is a group whose samples are all there, lent to one sampler to be graded and judged.
 struct GradeLoan {
   uint64_t key = 0;
   size_t group = 0;
   const session::PromptLine* line = nullptr;
   std::vector<Member> members;
 };
-// What comes back of a loan.
+// A sampler answers each loan with one of these.
 struct SampledLoan {
   uint64_t key = 0;
   std::vector<Member> members;  // in order

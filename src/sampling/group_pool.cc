@@ -79,7 +79,7 @@ std::optional<SampleLoan> GroupPool::lend(SamplerId sampler, int64_t num_samples
     const auto found = std::ranges::find(samplers, sampler, [](const auto& entry) { return entry.first; });
     return found == samplers.end() ? nullptr : &found->second;
   };
-  // Of the first group that this sampler has less than its share of; where there is none, of the first that waits.
+  // The loan is of the first group that this sampler has less than its share of, or else of the first that waits.
   size_t group = waiting_.begin()->group;
   int64_t most = static_cast<int64_t>(samples_per_group_);
   for (const Order& order : waiting_) {
@@ -92,7 +92,7 @@ std::optional<SampleLoan> GroupPool::lend(SamplerId sampler, int64_t num_samples
   }
   Pooled& pooled = groups_[group];
   const auto count = static_cast<size_t>(std::min({num_samples, most, std::ssize(pooled.waiting)}));
-  // Neighbours: a loan has one range of members.
+  // A loan has one range of members, so it takes neighbours.
   size_t taken = 1;
   while (taken < count && pooled.waiting[pooled.waiting.size() - 1 - taken] == pooled.waiting.back() + taken) ++taken;
   SampleLoan loan = {
@@ -112,8 +112,8 @@ std::optional<SampleLoan> GroupPool::lend(SamplerId sampler, int64_t num_samples
   return loan;
 }
 
-// Who sampled most of it has most of it in its memory; of those that are equal, and where all are gone, the one with
-// the fewest loans.
+// The sampler of most of the group has most of it in its memory. Among equal ones, and if all of them are gone, the one
+// with the fewest loans grades it.
 SamplerId GroupPool::grader_of(const Pooled& pooled) const {
   std::optional<std::tuple<int64_t, int64_t, SamplerId>> best;
   for (const auto& [sampler, count] : pooled.samplers) {

@@ -20,42 +20,41 @@
 
 namespace tandem::sampling {
 
-// What is known of a group before it is sampled, in tokens.
+// Lengths that are known of a group before it is sampled, in tokens.
 struct GroupLength {
-  int64_t completion = 0;  // of the prompt's longest completion when it was sampled last; else that of an average group
-  int64_t prompt = 0;
+  int64_t completion = 0;  // the prompt's longest completion when it was sampled last; else that of an average group
+  int64_t prompt = 0;      // the prompt's own
 };
 
 class GroupPool {
  public:
-  // Of groups with `samples_per_group` samples each. `is_graded`: else a group is done when it is sampled.
+  // Each group has `samples_per_group` samples. Unless `is_graded`, a group is done when it is sampled.
   GroupPool(int64_t samples_per_group, bool is_graded);
 
-  // A group is drawn, and its samples wait. Groups count from 0. The line is borrowed.
+  // Adds a group that was drawn, whose samples then wait. Groups count from 0. The line is borrowed.
   size_t open(const session::PromptLine& line, const GroupLength& length = {});
 
-  // Who samples. A sampler that is lost is never heard of again: what it had on loan waits again. Returns how many
-  // loans that were.
+  // Adds a sampler, or takes one away for good: what it had on loan waits again. lost() returns how many loans it had.
   void join(SamplerId sampler);
   int64_t lost(SamplerId sampler);
 
-  // Up to `num_samples` waiting samples of one group: of the group that is expected to take longest, among those that
-  // this sampler has no share of yet. nullopt: none waits.
+  // Lends up to `num_samples` waiting samples of one group: the group that is expected to take longest among those that
+  // this sampler does not have its share of yet. Returns nullopt if none waits.
   std::optional<SampleLoan> lend(SamplerId sampler, int64_t num_samples);
-  // Groups whose samples are all there, each lent to the sampler that sampled most of it.
+  // Lends every group whose samples are all there to the sampler that sampled most of it.
   std::vector<std::pair<SamplerId, GradeLoan>> lend_grading();
 
-  // What comes back. False: it is not wanted any more, or was never lent to this sampler. EnvironmentError: it is not
-  // what was lent, and stays on loan.
+  // Takes back what a sampler has made of a loan. Returns false if it is not wanted any more, or was never lent to this
+  // sampler. Throws EnvironmentError if it is not what was lent, which stays on loan.
   bool take_back(SamplerId sampler, SampledLoan loan);
   bool take_back(SamplerId sampler, GradedLoan loan);
 
-  // The group is not wanted any more; returns the loans that are to be ended, and whose they are.
+  // The group is not wanted any more. Returns the loans that are to be ended, and whose they are.
   std::vector<std::pair<SamplerId, uint64_t>> abort(size_t group);
   void abort_all();
 
-  // Groups that are done (graded, or sampled where nothing is graded) and were not asked for yet, in the order in which
-  // they became so.
+  // Returns groups that are done (graded, or sampled if nothing is graded), each once, in the order in which they
+  // became so.
   std::vector<size_t> take_done() { return std::exchange(done_, {}); }
   Group& group(size_t index) { return groups_[index].group; }
   const Group& group(size_t index) const { return groups_[index].group; }

@@ -16,17 +16,17 @@ class GroupSampler {
  public:
   virtual ~GroupSampler() = default;
 
-  // `key` is that of the loan; the request names the group that it is of. `record` stays until the loan has come out.
+  // `key` is the loan's; the request names its group. `record` stays until the loan has come out.
   virtual void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) = 0;
-  // Some work, or, where others must work first, a short wait. While a loan is in flight.
+  // Works a little, or waits shortly if others must work first. Call it while a loan is in flight.
   virtual void step() = 0;
   virtual std::vector<SampledLoan> take_finished() = 0;
-  // Nothing of it comes out any more.
+  // Nothing of the loan comes out any more.
   virtual void abort(uint64_t key) = 0;
   virtual void abort_all() = 0;
 };
 
-// One completion for each sample, in one go.
+// Makes one completion for each sample, in one go.
 class EngineSampler final : public GroupSampler {
  public:
   explicit EngineSampler(rollout::Engine& engine) : engine_(engine) {}  // borrowed
@@ -39,7 +39,7 @@ class EngineSampler final : public GroupSampler {
 
  private:
   rollout::Engine& engine_;
-  std::map<uint64_t, uint64_t> group_ids_;  // of the loans in flight, by key
+  std::map<uint64_t, uint64_t> group_ids_;  // groups of the loans in flight, by key
   int64_t num_added_ = 0;                   // loans that the engine has not given back
 };
 

@@ -44,7 +44,7 @@ struct Hello {
 
   static void fields(auto& wire, auto& m) { wire(m.facts, m.weight_hash, m.process, m.machine); }
 };
-// What a worker cannot know, since it reads no data.
+// Tells a worker what it cannot know, since it reads no data.
 struct Welcome {
   int64_t longest_prompt = 0;
   int64_t eval_context_tokens = 0, eval_sequences = 0;
@@ -64,7 +64,7 @@ struct Refused {
 
   static void fields(auto& wire, auto& m) { wire(m.why); }
 };
-// Its memory is there, and its processes have started.
+// The worker's memory is there, and its processes have started.
 struct Prepared {
   bool maps_weights = false;  // it has mapped all that Welcome shows
 
@@ -72,11 +72,11 @@ struct Prepared {
 };
 // A piece of new weights; its bytes follow this message. All pieces of a part come before those of the next one.
 struct Weights {
-  bool is_base = false;  // of the frozen model, beside an adapter
+  bool is_base = false;  // the frozen model's, next to an adapter
   int64_t part = 0;      // the tensor rank whose it is
   int64_t tensor = 0, first_byte = 0, num_bytes = 0;
   std::string checksum;
-  bool is_last = false;  // of its part, which then has this version
+  bool is_last = false;  // the last one of its part, which then has this version
   uint64_t version = 0;
 
   static void fields(auto& wire, auto& m) {
@@ -89,7 +89,7 @@ struct CopyWeights {
 
   static void fields(auto& wire, auto& m) { wire(m.is_base); }
 };
-// Of each tensor of the stores that were to be copied, those of all parts: then they have this version.
+// Checksums of each tensor of the stores that were to be copied, those of all parts: then they have this version.
 struct WeightChecksums {
   bool is_base = false;
   uint64_t version = 0;
@@ -97,13 +97,13 @@ struct WeightChecksums {
 
   static void fields(auto& wire, auto& m) { wire(m.is_base, m.version, m.sums); }
 };
-// It samples with this version from now on.
+// The worker samples with this version from now on.
 struct TookWeights {
-  uint64_t version = 0;  // of what is trained
+  uint64_t version = 0;  // version of what is trained
 
   static void fields(auto& wire, auto& m) { wire(m.version); }
 };
-// Who grades the groups of a rollout.
+// The reward by which the groups of a rollout are graded.
 enum class GradedBy : uint8_t { kNobody, kTraining, kEvalSet };
 struct Open {
   uint64_t rollout = 0;
@@ -115,8 +115,8 @@ struct Open {
   bool skip_special_tokens = false;
   bool generates = false;  // with the function of --custom-generate-function-path
   bool is_evaluation = false;
-  bool is_filtered = false;     // by dynamic sampling
-  int64_t samples_at_once = 1;  // that a worker is to have
+  bool is_filtered = false;     // dynamic sampling judges its groups
+  int64_t samples_at_once = 1;  // samples that a worker may have in flight
 
   static void fields(auto& wire, auto& m) {
     wire(m.rollout);
@@ -125,7 +125,7 @@ struct Open {
     wire(m.is_evaluation, m.is_filtered, m.samples_at_once);
   }
 };
-// Asks for samples, so many at most.
+// Asks for at most `count` samples.
 struct Pull {
   uint64_t rollout = 0;
   int64_t count = 0;
@@ -146,7 +146,7 @@ struct LendGrading {
 
   static void fields(auto& wire, auto& m) { wire(m.rollout, m.key, m.group, m.line, m.members); }
 };
-// What a sampler has counted since the rollout began.
+// Numbers that a sampler has counted since the rollout began.
 struct SamplerNumbers {
   rollout::EngineStats stats;
   ProcessLosses losses;

@@ -13,21 +13,21 @@ namespace tandem::sampling {
 
 class PoolClient {
  public:
-  // For one rollout. Both borrowed.
+  // A client lives for one rollout. Both are borrowed.
   PoolClient(mesh::Channel& rank0, uint64_t rollout, Sampler& sampler)
       : rank0_(rank0), rollout_(rollout), sampler_(sampler) {}
 
-  // A loan, or the end of one. Those of other rollouts are dropped.
+  // Takes a loan, or the end of one. Messages of other rollouts are dropped.
   void take(LendSamples& message);
   void take(LendGrading& message);
   void take(const Abort& message);
 
-  // Asks for samples, works a little, and says what is done. Waits for graders at most so long.
+  // Asks for samples, works a little, and says what is done. It waits for graders at most `wait_s`.
   void work(double wait_s);
   bool has_work() const { return sampler_.has_work(); }
 
  private:
-  // The line that loans of a group borrow.
+  // Returns the line that loans of a group borrow.
   const session::PromptLine* keep(uint64_t group, session::PromptLine& line);
   SamplerNumbers numbers() const { return {.stats = sampler_.stats(), .losses = sampler_.losses()}; }
 

@@ -7,7 +7,7 @@ namespace tandem::sampling {
 
 struct ProcessLosses {
   int64_t grader_restarts = 0, repeated_grades = 0;
-  int64_t generator_restarts = 0, repeated_generations = 0;  // of --custom-generate-function-path
+  int64_t generator_restarts = 0, repeated_generations = 0;  // processes of --custom-generate-function-path
 
   ProcessLosses& operator+=(const ProcessLosses& other) {
     grader_restarts += other.grader_restarts;

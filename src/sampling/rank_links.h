@@ -1,4 +1,4 @@
-// How the ranks that train and sample (--colocate) reach the pool of rank 0: the first rank of each other
+// Connects the ranks that train and sample (--colocate) with the pool of rank 0: the first rank of each other
 // tensor-parallel group has a channel to it.
 #pragma once
 
@@ -17,11 +17,11 @@ struct RankLinks {
 };
 
 struct LinkSettings {
-  mesh::NetworkDoor door = {};  // of rank 0, where ranks are on several machines; its secret is every rank's
+  mesh::NetworkDoor door = {};  // rank 0's, if ranks are on several machines; its secret is every rank's
   double timeout_s = 60.0;
 };
 
-// Called by all ranks together. EnvironmentError: a rank does not connect within the timeout.
+// All ranks call it together. Throws EnvironmentError if a rank does not connect within the timeout.
 RankLinks link_ranks(mesh::Mesh& mesh, const LinkSettings& settings);
 
 }  // namespace tandem::sampling

@@ -11,11 +11,11 @@ namespace {
 struct RolloutMessage {
   std::optional<Rollout> rollout;
   std::vector<uint64_t> groups;
-  std::vector<std::string> checksums;  // of their prompts
+  std::vector<std::string> checksums;  // one of each group's prompt
 
   static void fields(auto& wire, auto& m) { wire(m.rollout, m.groups, m.checksums); }
 };
-// The same of a rollout that stays where it is.
+// The same message of a rollout that is borrowed.
 struct SentMessage {
   const std::optional<Rollout>& rollout;
   std::vector<uint64_t> groups;

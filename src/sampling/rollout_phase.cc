@@ -76,7 +76,7 @@ class Drawing {
         schedule_(num_wanted(request), num_at_once(request),
                   request.dynamic ? request.dynamic->limits : SearchLimits()) {}
 
-  // The groups that may be drawn now.
+  // Draws the groups that may be drawn now.
   void draw() {
     for (int64_t left = schedule_.num_to_draw(); left > 0; --left) {
       const session::PromptLine* const line =
@@ -85,7 +85,7 @@ class Drawing {
       schedule_.draw();
     }
   }
-  // Looks at what is done. What can no longer be taken need not be finished; none is drawn behind it.
+  // Decides about groups that are done, and ends those that can no longer be taken. None is drawn after them.
   void decide(Coordinator& coordinator) {
     for (const size_t group : pool_.take_done()) {
       if (schedule_.may_be_taken(group)) schedule_.decide(group, pool_.group(group).graded.verdict.is_kept);
@@ -135,7 +135,7 @@ void Drawing::show_progress(const Coordinator& coordinator, report::Report& repo
   }
 }
 
-// Of the groups up to the last one taken, which the order alone decides.
+// Returns the numbers of the groups up to the last one taken, which the order alone decides.
 FilteredGroups Drawing::filtered() const {
   FilteredGroups result;
   result.num_kept = std::ssize(schedule_.taken());

@@ -32,26 +32,26 @@ class GroupPool;
 class RolloutPhase {
  public:
   using IsStopped = std::function<bool()>;
-  // Each rank samples with its own engine. All borrowed. All ranks make their phase together.
+  // Each rank samples with its own engine. All is borrowed. All ranks make their phase together.
   RolloutPhase(rollout::Engine& engine, text::TextWorker& text, mesh::Mesh& mesh, const LinkSettings& links,
                IsStopped is_stopped = session::stop_requested);
-  // The same for one rank.
+  // This is the same for one rank.
   RolloutPhase(rollout::Engine& engine, text::TextWorker& text);
-  // Rollout workers sample for rank 0, which has their connections; null on other ranks. `timeout_s`: how long a
-  // rollout may have no worker.
+  // Rollout workers sample for rank 0, which has their connections; they are null on other ranks. A rollout may have no
+  // worker for `timeout_s`.
   RolloutPhase(Connections* workers, double timeout_s, mesh::Mesh& mesh);
 
-  // nullopt when the run was asked to stop, which is so on all ranks when it is on one: the groups in flight are
-  // dropped. `graders`: null where nothing is graded, or rollout workers do it. `report` shows the live line. UserError
-  // when dynamic sampling finds too few groups; with several ranks, EnvironmentError when another one is lost. Another
-  // error ends this rank, and leaves the others waiting: the launcher ends them.
+  // Returns nullopt if the run was asked to stop, which is so on all ranks when it is on one: the groups in flight are
+  // dropped. `graders` are null if nothing is graded, or rollout workers do it. `report` shows the live line. Throws
+  // UserError when dynamic sampling finds too few groups and, with several ranks, EnvironmentError when another one is
+  // lost. Another error ends this rank, and leaves the others waiting: the launcher ends them.
   std::optional<Rollout> run(const RolloutRequest& request, reward::Scorer* graders, report::Report& report);
 
-  // Whether this rank is the one that says what is to be said once.
+  // Returns whether this rank says what is to be said once.
   bool speaks() const { return mesh_.is_conductor(); }
 
  private:
-  // What rank 0 has gathered, and which groups the samples are of.
+  // The rollout that rank 0 has gathered, and the groups of its samples.
   struct Gathered {
     std::optional<Rollout> rollout;
     std::vector<size_t> groups;
@@ -60,7 +60,7 @@ class RolloutPhase {
   Rollout rollout_of_groups(const RolloutRequest& request, GroupPool& pool, const std::vector<size_t>& groups,
                             const Coordinator& coordinator);
   bool connections_to_lend() const { return links_.connections || workers_ != nullptr; }
-  // On another rank with an engine: samples for rank 0 until the rollout is over.
+  // Another rank with an engine samples for rank 0 until the rollout is over.
   void sample_for_rank0(const RolloutRequest& request, uint64_t number, reward::Scorer* graders);
   std::optional<Rollout> hear_from_rank0(const RolloutRequest& request);
   void warn_of_names(const Rollout& rollout, const std::string& title);

@@ -34,7 +34,8 @@ reward::GradeRequest grade_request(const rl::PromptRecord& record, const Member&
   return request;
 }
 
-// Of a sample that the function of --custom-generate-function-path did not make, or that cannot be trained on.
+// Returns the grade of a sample that the function of --custom-generate-function-path did not make, or that cannot be
+// trained on.
 reward::Grade failed_grade(const Member& member) {
   reward::Grade grade;
   grade.sample_id = member.sample.sample_id;
@@ -218,7 +219,7 @@ void Sampler::judge(uint64_t key) {
                                             .remove_sample = grade.remove_sample.value_or(false),
                                             .status = grade.status.value_or(rl::to_string(member.sample.status))};
   }
-  // Where grading failed for the whole group there is nothing to judge: it is taken, and counted as failed.
+  // If grading failed for the whole group there is nothing to judge: it is taken, and counted as failed.
   if (rewarded.empty()) return give_back(key);
   group.result.is_judged = true;
   ++num_in_filter_;

@@ -1,6 +1,6 @@
-// Which of the groups that are sampled one after the other make up a rollout: the first `wanted` that are kept, in the
-// order in which they were drawn, or fewer where a limit ends the search. When each is decided, and how many are under
-// way beside it, changes nothing of that. No torch.
+// The groups of a rollout among those that are sampled one after the other: the first `wanted` that are kept, in the
+// order in which they were drawn, or fewer if a limit ends the search. The order in which groups are decided, and how
+// many are sampled at a time, change nothing of that. No torch.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace tandem::sampling {
 
-// When the search for groups ends without enough of them: after so many groups, or so many dropped in a row.
+// Limits end the search for groups without enough of them: after so many groups, or so many dropped in a row.
 struct SearchLimits {
   int64_t max_groups = std::numeric_limits<int64_t>::max();
   int64_t max_dropped_in_a_row = std::numeric_limits<int64_t>::max();
@@ -21,14 +21,14 @@ class Schedule {
   // `at_once` groups, at least `wanted`, are kept or undecided at once. Both limits are positive.
   Schedule(int64_t wanted, int64_t at_once, const SearchLimits& limits = {});
 
-  // How many groups may be drawn now. 0 when the search is over.
+  // Returns how many groups may be drawn now, 0 when the search is over.
   int64_t num_to_draw() const;
   void draw();  // the next group is under way; groups count from 0
 
-  // Whether the group may still become part of the rollout: fewer than `wanted` groups before it are kept, and no limit
-  // ended the search before it.
+  // Returns whether the group may still become part of the rollout: fewer than `wanted` groups before it are kept, and
+  // no limit ended the search before it.
   bool may_be_taken(size_t group) const { return group < end_of_useful_; }
-  // Once for each group that may be taken. Groups that no longer may are excess from now on.
+  // Call it once for each group that may be taken. Groups that no longer may are excess from now on.
   void decide(size_t group, bool is_kept);
 
   // `wanted` groups are kept and all before the last of them are decided: that is the rollout.
@@ -51,10 +51,10 @@ class Schedule {
   int64_t wanted_, at_once_;
   SearchLimits limits_;
   std::vector<State> states_;
-  int64_t num_kept_ = 0, num_undecided_ = 0;  // of those that may be taken
+  int64_t num_kept_ = 0, num_undecided_ = 0;  // among those that may be taken
   size_t num_judged_ = 0;
   int64_t num_taken_ = 0;             // kept ones among these
-  int64_t num_dropped_in_a_row_ = 0;  // of these, up to the last
+  int64_t num_dropped_in_a_row_ = 0;  // among these, up to the last
   bool has_given_up_ = false;
   size_t end_of_useful_;
 };

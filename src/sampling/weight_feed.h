@@ -26,9 +26,9 @@ class WeightFeed {
   virtual bool has_adapter() const = 0;
   virtual std::string hash() const = 0;  // WeightSpec::hash, the same of every part
   virtual uint64_t version(bool is_base) const = 0;
-  // By tensor rank, the words that Welcome has.
+  // Returns the words that Welcome has, by tensor rank.
   virtual std::vector<std::string> words(bool is_base) const = 0;
-  // The sums of all parts, as WeightChecksums has them.
+  // Returns the sums of all parts, as WeightChecksums has them.
   virtual const std::vector<uint64_t>& checksums(bool is_base) = 0;
   // Calls `send` with every piece of every part, in order; the bytes are valid during the call.
   using SendPiece = std::function<void(const Weights& piece, std::span<const std::byte> bytes)>;

@@ -25,7 +25,7 @@ const session::PromptLine& line() {
   return one;
 }
 
-// What a sampler makes of a loan in which the samples of group g have the ids from g * n on.
+// Returns the answer to a loan. Samples of group g have the ids from g * n on.
 SampledLoan sampled(const SampleLoan& loan, int64_t n) {
   SampledLoan result = {.key = loan.key, .members = {}};
   for (size_t i = 0; i < loan.count; ++i) {
@@ -238,7 +238,7 @@ class Numbers {
   uint64_t seed_, next_ = 0;
 };
 
-// What is drawn of a rollout before anybody samples.
+// A rollout as it is drawn before anybody samples.
 struct Drawn {
   int64_t n = 0, wanted = 0, at_once = 0;
   bool is_graded = false;
@@ -408,7 +408,7 @@ class Life {
   const int64_t stops_at_;
   std::map<SamplerId, Sampler> samplers_;
   SamplerId next_id_ = 0;
-  std::vector<std::pair<SamplerId, Answer>> late_;  // of samplers that were given up
+  std::vector<std::pair<SamplerId, Answer>> late_;  // answers of samplers that were given up
   std::set<std::pair<size_t, size_t>> used_;        // group and member
   std::set<size_t> done_;
 };

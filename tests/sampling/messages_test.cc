@@ -1,4 +1,4 @@
-// What rank 0 and a sampler say comes out as it went in, and nothing else is taken for a message.
+// Messages between rank 0 and samplers come out as they went in, and nothing else is taken for a message.
 #include "sampling/messages.h"
 
 #include <gtest/gtest.h>
@@ -217,7 +217,8 @@ TEST(Messages, RefuseAnEarlyEndAndWhatWasChanged) {
   }
 }
 
-// Behind a checksum that is right: a length beyond the end, a number of another kind, bytes behind the last.
+// The checksum is right, and the payload is not: a length beyond the end, a number of another kind, bytes after the
+// last.
 TEST(Messages, RefuseWhatNoMessageIsMadeOf) {
   Drawn drawn(7);
   int64_t num_refused = 0;

@@ -80,7 +80,7 @@ bool reads(std::string_view bytes) {
   }
 }
 
-// By hand, so that a field that is neither written nor read is missed.
+// Compares by hand, so that a field that is neither written nor read is missed.
 void expect_same_rollout(const Rollout& a, const Rollout& b) {
   ASSERT_EQ(a.samples.size(), b.samples.size());
   for (size_t i = 0; i < a.samples.size(); ++i) {
@@ -160,8 +160,8 @@ TEST(RolloutMessage, ThatIsCutOrChangedIsRefused) {
   }
 }
 
-// Whoever can make a checksum can send any payload: it is read, or refused, within its bytes (ASan watches) and without
-// memory for what it says it has.
+// A payload with the right checksum may be anything: it is read, or refused, within its bytes (ASan watches) and
+// without memory for lengths that it only claims.
 TEST(RolloutMessage, OfAnyPayloadIsReadOrRefusedWithinItsBytes) {
   int64_t num_read = 0, num_refused = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
