@@ -173,6 +173,20 @@ TEST(GroupPool, AGradingWaitsForASampler) {
   ASSERT_EQ(pool.lend_grading().size(), 1U);
 }
 
+TEST(GroupPool, AGroupThatIsAbortedIsNotGraded) {
+  GroupPool pool(1, /*is_graded=*/true);
+  for (int i = 0; i < 2; ++i) pool.open(line());
+  pool.join(1);
+  for (int i = 0; i < 2; ++i) pool.take_back(1, sampled(pool.lend(1, 1), 1));
+  EXPECT_TRUE(pool.abort(0).empty()) << "nobody has it";
+  const auto gradings = pool.lend_grading();
+  ASSERT_EQ(gradings.size(), 1U);
+  EXPECT_EQ(gradings[0].second.group, 1U);
+  EXPECT_EQ(pool.abort(1), (std::vector<std::pair<SamplerId, uint64_t>>{{1, gradings[0].second.key}}));
+  EXPECT_FALSE(pool.take_back(1, graded(gradings[0].second)));
+  EXPECT_TRUE(pool.take_done().empty());
+}
+
 TEST(GroupPool, WhatWasNotLentIsRefusedAndStaysOnLoan) {
   GroupPool pool(2, /*is_graded=*/true);
   pool.open(line());
@@ -343,6 +357,7 @@ class Life {
     while (!sampler.is_silent && !sampler.answers.empty() && sampler.answers.begin()->first <= now) {
       const Answer given = std::move(sampler.answers.extract(sampler.answers.begin()).mapped());
       if (given.samples) sampler.num_samples -= static_cast<int64_t>(given.samples->count);
+      EXPECT_FALSE(give_back(id + 1, given)) << "it is another sampler's";
       const bool is_wanted = give_back(id, given);
       if (is_wanted && given.samples) {
         for (size_t i = 0; i < given.samples->count; ++i)
