@@ -40,9 +40,6 @@ class Mesh {
   virtual device::Communicator& tensor_savers() const = 0;
   // Returns the ranks that hold the same part of the model, one of each replica.
   virtual Group data() const = 0;
-
-  // Returns 0, 1, 2, ... of a series: each number goes to one rank, whichever asks first. Ranks may ask at any time.
-  virtual int64_t take_ticket(const std::string& series) = 0;
 };
 
 // Returns the mesh of a run that is one process. `kept` lives as long.

@@ -221,16 +221,6 @@ class JoinedMesh final : public Mesh {
   device::Communicator& tensor_savers() const override { return tensor_savers_ ? *tensor_savers_ : *nobody_; }
   Group data() const override { return {.device = *data_device_, .host = data_host_ ? *data_host_ : *host_}; }
 
-  int64_t take_ticket(const std::string& series) override {
-    try {
-      return joined_.store->add("ticket/" + series, 1) - 1;
-    } catch (const EnvironmentError& error) {
-      throw device::PeerLost(fmt::format("ticket of {}: {}", series, error.what()));
-    } catch (const std::exception&) {  // c10d's text is about sockets
-      throw device::PeerLost(fmt::format("ticket of {}: rank 0 is gone", series));
-    }
-  }
-
  private:
   // Some of the ranks, and the number of this one among them.
   struct Members {

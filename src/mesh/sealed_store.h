@@ -1,6 +1,6 @@
 // A store whose values can only be written with a secret: beside each value is its HMAC-SHA256 over key, value and the
-// run's own text. Sealed values can still be read by others, deleted, or kept from coming. The server adds up counters
-// (add), which are not sealed: only Mesh::take_ticket uses one.
+// run's own text. Sealed values can still be read by others, deleted, or kept from coming. Counters (add),
+// which c10d's interface asks for, are the server's and are not sealed; no rank uses one.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

@@ -1,5 +1,4 @@
 // A mesh of one rank.
-#include <map>
 #include <utility>
 
 #include "mesh/mesh.h"
@@ -17,12 +16,10 @@ class SoloMesh final : public Mesh {
   Group tensor() const override { return {.device = *nobody_, .host = *nobody_}; }
   device::Communicator& tensor_savers() const override { return *nobody_; }
   Group data() const override { return tensor(); }
-  int64_t take_ticket(const std::string& series) override { return next_[series]++; }
 
  private:
   const std::unique_ptr<device::Communicator> nobody_ = device::solo_communicator();
   const std::shared_ptr<void> kept_;
-  std::map<std::string, int64_t> next_;
 };
 
 }  // namespace

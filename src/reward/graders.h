@@ -80,6 +80,8 @@ struct GradeRequest {
 struct RewardPart {
   std::string name;
   std::optional<double> reward;  // unset: it failed, or does not apply
+
+  static void fields(auto& wire, auto& m) { wire(m.name, m.reward); }
 };
 
 struct Grade {
@@ -98,6 +100,11 @@ struct Grade {
   std::map<std::string, base::Json> columns;
   std::map<std::string, std::vector<double>> metrics;
   std::vector<RewardPart> parts;  // `reward` is their weighted sum, in their order; empty: it is no sum
+
+  static void fields(auto& wire, auto& m) {
+    wire(m.sample_id, m.reward, m.failed, m.reason_class, m.reason, m.extras, m.remove_sample, m.loss_mask, m.status);
+    wire(m.columns, m.metrics, m.parts);
+  }
 
   // Returns whether this sample has no reward, whatever becomes of other failures: the fault is the machine's or the
   // service's, or the reward says that it does not apply.

@@ -41,6 +41,8 @@ struct PromptRecord {
   base::Json metadata;  // object: the line's other keys, metadata_key too, overridden by the contents of metadata_key
   base::Json tools;     // list, or null
   std::string rm_type = "";  // one of LineRewards::names, or empty
+
+  static void fields(auto& wire, auto& m) { wire(m.line, m.prompt, m.label, m.metadata, m.tools, m.rm_type); }
 };
 
 // Returns the label as dumps show it: a string as it is, "" for null, all else as JSON writes it.

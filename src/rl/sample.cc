@@ -1,6 +1,18 @@
 #include "rl/sample.h"
 
+#include "tandem/error.h"
+
 namespace tandem::rl {
+
+void Sample::check_pieces() const {
+  int64_t least = 0;
+  for (const SamplePiece& piece : pieces) {
+    if (piece.begin < least || piece.begin >= std::ssize(completion))
+      throw EnvironmentError(
+          "a message has pieces of a completion that are out of order: start all ranks with the same build");
+    least = piece.begin + 1;
+  }
+}
 
 const char* to_string(FinishReason reason) {
   switch (reason) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,11 @@ struct SamplingParams {
   bool ignore_eos = false;                          // EOS and stop ids do not end a completion
   uint64_t seed = 0;                                // seed of the run, or of one request
 
+  static void fields(auto& wire, auto& m) {  // base/wire_fields.h
+    wire(m.temperature, m.top_p, m.top_k, m.min_p, m.max_new_tokens, m.max_context_tokens, m.stop_token_ids, m.stop);
+    wire(m.ignore_eos, m.seed);
+  }
+
   // Returns true if top-p, top-k or min-p may cut the distribution: sampling is then off-policy by nature.
   bool truncates() const { return temperature > 0 && (top_p < 1.0 || top_k > 0 || min_p > 0.0); }
 };
@@ -52,6 +58,8 @@ const char* to_string(FinishReason reason);  // "running", "stop", "length", "ab
 struct VersionSpan {
   int64_t begin = 0;
   uint64_t version = 0;
+
+  static void fields(auto& wire, auto& m) { wire(m.begin, m.version); }
 };
 
 // A completion is one sampled continuation of a prompt.
@@ -80,6 +88,8 @@ struct SamplePiece {
   int64_t begin = 0;        // index in the completion of its first token; it ends where the next piece begins
   bool is_sampled = false;  // the engine sampled it in one call; false: the user's function inserted it
   std::string text;         // decoded with its special tokens, for dumps
+
+  static void fields(auto& wire, auto& m) { wire(m.begin, m.is_sampled, m.text); }
 };
 
 // A sample is a completion that has a reward and is ready to train on.
@@ -104,6 +114,18 @@ struct Sample {
   int64_t num_turns = 0;            // calls of the engine by --custom-generate-function-path; 0: sampled in one go
   std::string text;                 // text of the completion, for dumps
   std::vector<SamplePiece> pieces;  // completion in parts, in order; empty: sampled in one go
+
+  // The list has every field but the prompt, which each process has of its own.
+  static void fields(auto& wire, auto& m) {
+    constexpr uint8_t kNumStatuses = 3;
+    wire(m.group_id, m.sample_id, m.completion, m.rollout_logprobs, m.behavior_logprobs, m.ref_logprobs, m.loss_mask);
+    wire(m.advantages, m.reward, m.overlong_penalty, m.kl_penalty, m.grading_failed, m.has_reward);
+    wire.choice(m.status, kNumStatuses);
+    wire(m.remove, m.versions, m.num_turns, m.text, m.pieces);
+    if constexpr (std::remove_cvref_t<decltype(wire)>::kReads) m.check_pieces();
+  }
+  // EnvironmentError: pieces are out of order, or begin behind the completion's end.
+  void check_pieces() const;
 
   bool is_trained(size_t token) const { return !remove && loss_mask[token] != 0; }
   double shaped_reward() const { return reward - overlong_penalty - kl_penalty; }

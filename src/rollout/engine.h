@@ -13,10 +13,16 @@
 #include <string>
 #include <vector>
 
-#include "model/model.h"
 #include "rl/sample.h"
 #include "rollout/batch_limits.h"
-#include "rollout/prefix_owner.h"
+#include "rollout/request.h"
+
+namespace tandem::model {
+class Model;
+}
+namespace tandem::weights {
+class WeightsView;
+}
 
 namespace tandem::rollout {
 
@@ -43,26 +49,6 @@ struct EngineConfig {
   // Called when the results of a step have come, before one is used. It throws if they mean nothing, because a rank
   // that holds a part of the model is gone. Empty: they always mean something.
   std::function<void()> check_ranks = {};
-};
-
-struct GroupRequest {
-  uint64_t group_id = 0;
-  rl::SharedPrompt prompt;           // at least one token
-  std::vector<uint64_t> sample_ids;  // n ids, one for each completion
-  rl::SamplingParams sampling;
-  // Owner of a turn of a conversation, which is a group of one. The KV cache of its beginning is taken from the
-  // previous turn, and its own is kept for the next one, as long as memory allows and until release().
-  std::optional<PrefixOwner> owner = {};
-};
-
-enum class PauseMode : uint8_t { kKeepKv, kDropKv };
-
-struct EngineStats {  // counts since the last reset_stats()
-  int64_t generated_tokens = 0, prefill_tokens = 0, shared_prompt_tokens = 0, recomputed_tokens = 0;
-  int64_t kept_tokens = 0;   // tokens of turns whose KV cache was kept from the previous turn
-  int64_t kept_dropped = 0;  // kept prefixes that memory was too short for
-  int64_t wasted_rows = 0;   // rows decoded for sequences that the previous token had ended
-  int64_t forwards = 0, preemptions = 0, copies_on_write = 0, peak_running = 0, peak_blocks = 0, num_blocks = 0;
 };
 
 class Engine {

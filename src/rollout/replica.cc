@@ -22,20 +22,20 @@ void do_call(const ReplicaCall& call, Engine& engine) {
   } else if (const auto* const pause = std::get_if<PauseCall>(&call)) {
     engine.pause(pause->mode);
   } else {
-    switch (std::get<PlainCall>(call)) {
-      case PlainCall::kAbortAll: engine.abort_all(); break;
-      case PlainCall::kResume: engine.resume(); break;
-      case PlainCall::kCompactKv: engine.compact_kv(); break;
-      case PlainCall::kStep: engine.step(); break;
-      case PlainCall::kAsk:
-      case PlainCall::kEnd: break;  // these are not the engine's
+    switch (std::get<PlainCall>(call).kind) {
+      case PlainCallKind::kAbortAll: engine.abort_all(); break;
+      case PlainCallKind::kResume: engine.resume(); break;
+      case PlainCallKind::kCompactKv: engine.compact_kv(); break;
+      case PlainCallKind::kStep: engine.step(); break;
+      case PlainCallKind::kAsk:
+      case PlainCallKind::kEnd: break;  // these are not the engine's
     }
   }
 }
 
-bool is(const ReplicaCall& call, PlainCall which) {
+bool is(const ReplicaCall& call, PlainCallKind which) {
   const auto* const plain = std::get_if<PlainCall>(&call);
-  return plain != nullptr && *plain == which;
+  return plain != nullptr && plain->kind == which;
 }
 
 }  // namespace
@@ -47,12 +47,12 @@ void LeadingEngine::send() {
 
 void LeadingEngine::end() {
   TANDEM_CHECK_EQ(engine_.num_unfinished_groups(), 0, "groups in flight");
-  unsent_.emplace_back(PlainCall::kEnd);
+  unsent_.emplace_back(PlainCall{PlainCallKind::kEnd});
   send();
 }
 
 bool LeadingEngine::any_says(bool mine) {
-  unsent_.emplace_back(PlainCall::kAsk);
+  unsent_.emplace_back(PlainCall{PlainCallKind::kAsk});
   send();
   const memory::BypassArena message;
   return device::any_of(hosts_, mine);
@@ -71,7 +71,7 @@ void LeadingEngine::abort(uint64_t group_id) {
 
 void LeadingEngine::abort_all() {
   engine_.abort_all();
-  unsent_.emplace_back(PlainCall::kAbortAll);
+  unsent_.emplace_back(PlainCall{PlainCallKind::kAbortAll});
 }
 
 void LeadingEngine::release(uint64_t sample_id) {
@@ -90,7 +90,7 @@ void LeadingEngine::update_weights(const weights::WeightsView& /*view*/) {
 
 void LeadingEngine::resume() {
   engine_.resume();
-  unsent_.emplace_back(PlainCall::kResume);
+  unsent_.emplace_back(PlainCall{PlainCallKind::kResume});
 }
 
 std::optional<rl::Group> LeadingEngine::next_finished() {
@@ -104,13 +104,13 @@ std::optional<rl::Group> LeadingEngine::next_finished() {
 // The other ranks are told first, because the devices meet in the step.
 bool LeadingEngine::step() {
   if (engine_.num_unfinished_groups() == 0) return false;
-  unsent_.emplace_back(PlainCall::kStep);
+  unsent_.emplace_back(PlainCall{PlainCallKind::kStep});
   send();
   return engine_.step();
 }
 
 int64_t LeadingEngine::compact_kv() {
-  unsent_.emplace_back(PlainCall::kCompactKv);
+  unsent_.emplace_back(PlainCall{PlainCallKind::kCompactKv});
   return engine_.compact_kv();
 }
 
@@ -124,8 +124,8 @@ void follow(Engine& engine, device::Communicator& hosts, const std::function<boo
       bytes = device::broadcast_text(hosts, kFirst, "");
     }
     for (const ReplicaCall& call : replica_calls(bytes)) {
-      if (is(call, PlainCall::kEnd)) return;
-      if (is(call, PlainCall::kAsk)) {
+      if (is(call, PlainCallKind::kEnd)) return;
+      if (is(call, PlainCallKind::kAsk)) {
         const memory::BypassArena message;
         device::any_of(hosts, says && says());
         continue;

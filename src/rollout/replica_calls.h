@@ -1,4 +1,4 @@
-// The calls that a replica's first rank passes on to the others, as bytes.
+// The calls that a replica's first rank passes on to the others, as bytes. No torch.
 #pragma once
 
 #include <cstdint>
@@ -7,21 +7,29 @@
 #include <variant>
 #include <vector>
 
-#include "rollout/engine.h"
+#include "rollout/request.h"
 
 namespace tandem::rollout {
 
 struct AbortCall {
   uint64_t group_id = 0;
+  static void fields(auto& wire, auto& m) { wire(m.group_id); }
 };
 struct ReleaseCall {
   uint64_t sample_id = 0;
+  static void fields(auto& wire, auto& m) { wire(m.sample_id); }
 };
 struct PauseCall {
   PauseMode mode = PauseMode::kKeepKv;
+  static void fields(auto& wire, auto& m) { wire.choice(m.mode, 2); }
 };
-// kAsk asks whether a rank says so (LeadingEngine::any_says()). After kEnd no further call comes.
-enum class PlainCall : uint8_t { kAbortAll, kResume, kCompactKv, kStep, kAsk, kEnd };
+// A call without arguments. kAsk asks whether a rank says so (LeadingEngine::any_says()). After kEnd no further call
+// comes.
+enum class PlainCallKind : uint8_t { kAbortAll, kResume, kCompactKv, kStep, kAsk, kEnd };
+struct PlainCall {
+  PlainCallKind kind = PlainCallKind::kStep;
+  static void fields(auto& wire, auto& m) { wire.choice(m.kind, 6); }
+};
 
 using ReplicaCall = std::variant<GroupRequest, AbortCall, ReleaseCall, PauseCall, PlainCall>;
 

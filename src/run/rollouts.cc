@@ -12,12 +12,10 @@
 #include "base/size.h"
 #include "mesh/launch_variables.h"
 #include "report/sample_file.h"
-#include "sampling/local_group_work.h"
-#include "sampling/remote_group_work.h"
+#include "sampling/connections.h"
 #include "sampling/replica_weights.h"
 #include "sampling/rollout_file.h"
 #include "sampling/rollout_metrics.h"
-#include "sampling/rollout_workers.h"
 #include "session/own_engine.h"
 #include "session/ranks.h"
 #include "session/run_address.h"
@@ -25,80 +23,6 @@
 namespace tandem::run {
 
 namespace {
-
-class OwnSource final : public SampleSource {
- public:
-  OwnSource(TrainInputs& inputs, const session::RunMemory& memory, mesh::Mesh& mesh)
-      : engine_(inputs.config, inputs.session, inputs.plan, memory),
-        groups_(engine_.engine(), inputs.session.text(), mesh) {}
-
-  sampling::GroupSource& groups() override { return groups_; }
-  std::optional<double> update_weights() override {
-    engine_.update_weights();
-    return std::nullopt;
-  }
-
- private:
-  session::OwnEngine engine_;
-  sampling::EngineSource groups_;
-};
-
-// Processes that only sample. The conductor has them; other ranks are given what they sampled. Its replica gives them
-// weights.
-class WorkersSource final : public SampleSource, private sampling::GroupSource {
- public:
-  WorkersSource(TrainInputs& inputs, session::RunMemory& memory) : patience_s_(inputs.config.mesh.timeout_s()) {
-    if (inputs.mesh->data().rank() > 0) return;
-    weights_.emplace(inputs.session, inputs.mesh->tensor(), inputs.config.mesh.update_weight_buffer_size);
-    if (inputs.session.ops().is_on_host()) memory.add_persistent(memory::Tag::kWeights, weights_->copied_bytes());
-    if (!inputs.mesh->is_conductor()) return;
-    const sampling::RolloutWorkers::Settings of_run = settings(inputs);
-    workers_.emplace(of_run, *weights_);
-    session::say_where(inputs.config, of_run.door, workers_->port());
-  }
-
-  sampling::GroupSource& groups() override { return *this; }
-  std::optional<double> update_weights() override {
-    const base::Clock::time_point begin = base::Clock::now();
-    if (workers_) {
-      workers_->update_weights();
-    } else if (weights_) {
-      weights_->update();
-    }
-    return base::seconds_since(begin);
-  }
-
- private:
-  static sampling::RolloutWorkers::Settings settings(const TrainInputs& inputs) {
-    const config::MeshOptions& mesh = inputs.config.mesh;
-    return {.address = session::workers_address(inputs.config.output.save),
-            .door = session::network_door(inputs.config),
-            .facts = session::own_facts(inputs.config, inputs.mode),
-            .welcome = {.longest_prompt = inputs.prompts.longest_tokens,
-                        .eval_context_tokens = inputs.evaluation.context_tokens(inputs.session.config()),
-                        .eval_sequences = inputs.evaluation.max_sequences(),
-                        .line_types = session::rm_types_of(inputs.prompts),
-                        .eval_line_types = inputs.evaluation.line_types(),
-                        .user_output = std::filesystem::absolute(inputs.directory.grader_output_file())},
-            .silence_s = mesh.rollout_health_check_timeout,
-            .launcher_descriptor = mesh::launcher_descriptor(),
-            .num_started = mesh.num_workers(inputs.config.colocate) / mesh.tensor_model_parallel_size,
-            .are_all_here = !session::is_on_several_hosts(inputs.config)};
-  }
-
-  std::unique_ptr<sampling::GroupWork> start(const sampling::RolloutRequest& request, reward::Scorer* /*graders*/,
-                                             sampling::GroupWork::Done done) override {
-    if (!workers_) return std::make_unique<sampling::NoGroupWork>();
-    return std::make_unique<sampling::RemoteGroupWork>(request, next_rollout_++, patience_s_, *workers_,
-                                                       std::move(done));
-  }
-  bool is_shared_by_ranks() const override { return false; }
-
-  const double patience_s_;
-  std::optional<sampling::ReplicaWeights> weights_;  // of the conductor's replica
-  std::optional<sampling::RolloutWorkers> workers_;  // of the conductor
-  uint64_t next_rollout_ = 0;
-};
 
 // Without --max-sampled-groups a filter that drops everything is waited for as long as the data may still have a group
 // that it keeps.
@@ -108,19 +32,72 @@ sampling::SearchLimits search_limits(const config::TrainConfig& config, int64_t 
   return {.max_dropped_in_a_row = std::max(kMinBatches * config.rollout_batch_size, num_prompts)};
 }
 
-std::unique_ptr<SampleSource> make_source(TrainInputs& inputs, session::RunMemory& memory, mesh::Mesh& mesh) {
-  if (inputs.config.colocate) return std::make_unique<OwnSource>(inputs, memory, mesh);
-  return std::make_unique<WorkersSource>(inputs, memory);
+sampling::Connections::Settings workers_settings(const TrainInputs& inputs) {
+  const config::MeshOptions& mesh = inputs.config.mesh;
+  return {.address = session::workers_address(inputs.config.output.save),
+          .door = session::network_door(inputs.config),
+          .facts = session::own_facts(inputs.config, inputs.mode),
+          .welcome = {.longest_prompt = inputs.prompts.longest_tokens,
+                      .eval_context_tokens = inputs.evaluation.context_tokens(inputs.session.config()),
+                      .eval_sequences = inputs.evaluation.max_sequences(),
+                      .line_types = session::rm_types_of(inputs.prompts),
+                      .eval_line_types = inputs.evaluation.line_types(),
+                      .user_output = std::filesystem::absolute(inputs.directory.grader_output_file())},
+          .silence_s = mesh.rollout_health_check_timeout,
+          .launcher_descriptor = mesh::launcher_descriptor(),
+          .num_started = mesh.num_workers(inputs.config.colocate) / mesh.tensor_model_parallel_size,
+          .are_all_here = !session::is_on_several_hosts(inputs.config)};
 }
 
 }  // namespace
 
+// Rollout workers, as the trainers see them: rank 0 has the connections, and its tensor-parallel group the weights that
+// it gives them. The other ranks have neither.
+class Rollouts::Workers {
+ public:
+  Workers(TrainInputs& inputs, session::RunMemory& memory) {
+    if (inputs.mesh->data().rank() > 0) return;
+    weights_.emplace(inputs.session, inputs.mesh->tensor(), inputs.config.mesh.update_weight_buffer_size);
+    if (inputs.session.ops().is_on_host()) memory.add_persistent(memory::Tag::kWeights, weights_->copied_bytes());
+    if (!inputs.mesh->is_conductor()) return;
+    const sampling::Connections::Settings settings = workers_settings(inputs);
+    connections_.emplace(settings, &*weights_);
+    session::say_where(inputs.config, settings.door, connections_->port());
+  }
+
+  sampling::Connections* connections() { return connections_ ? &*connections_ : nullptr; }
+  void update_weights() {
+    if (connections_) {
+      connections_->update_weights();
+    } else if (weights_) {
+      weights_->update();
+    }
+  }
+
+ private:
+  std::optional<sampling::ReplicaWeights> weights_;
+  std::optional<sampling::Connections> connections_;
+};
+
+Rollouts::~Rollouts() = default;
+
 Rollouts::Rollouts(TrainInputs& inputs, session::RunMemory& memory, mesh::Mesh& mesh)
     : inputs_(inputs),
-      source_(make_source(inputs, memory, mesh)),
+      engine_(inputs.config.colocate
+                  ? std::make_unique<session::OwnEngine>(inputs.config, inputs.session, inputs.plan, memory)
+                  : nullptr),
+      workers_(inputs.config.colocate ? nullptr : std::make_unique<Workers>(inputs, memory)),
       order_(inputs.prompts.file_sizes, inputs.config.data.prompt_data_weights, inputs.config.rollout_shuffle,
              static_cast<uint64_t>(inputs.config.rollout.rollout_seed)),
-      phase_(source_->groups(), mesh) {}
+      phase_(make_phase(mesh, inputs.session.text())) {}
+
+std::unique_ptr<sampling::RolloutPhase> Rollouts::make_phase(mesh::Mesh& mesh, text::TextWorker& text) {
+  const double timeout_s = inputs_.config.mesh.timeout_s();
+  if (workers_) return std::make_unique<sampling::RolloutPhase>(workers_->connections(), timeout_s, mesh);
+  return std::make_unique<sampling::RolloutPhase>(
+      engine_->engine(), text, mesh,
+      sampling::LinkSettings{.door = session::ranks_door(inputs_.config), .timeout_s = timeout_s});
+}
 
 std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, sampling::Rewards& rewards,
                                                 report::Report& report) {
@@ -134,11 +111,11 @@ std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, sampling::Re
   } else {
     sampling::RolloutRequest request = this->request(rewards);
     request.title = title;
-    rollout = phase_.run(request, rewards.of_training(), report);
+    rollout = phase_->run(request, rewards.of_training(), report);
     if (rollout && rollout->filtered)
       order_.set_cursor(cursors_.at(static_cast<size_t>(rollout->filtered->num_groups - 1)));
   }
-  if (rollout && phase_.speaks()) {
+  if (rollout && phase_->speaks()) {
     sampling::warn_of_failures(*rollout, title);
     sampling::warn_of_filter(*rollout, title);
   }
@@ -191,7 +168,15 @@ sampling::RolloutRequest Rollouts::request(sampling::Rewards& rewards) {
   return request;
 }
 
-std::optional<double> Rollouts::update_weights() { return source_->update_weights(); }
+std::optional<double> Rollouts::update_weights() {
+  if (engine_) {
+    engine_->update_weights();
+    return std::nullopt;
+  }
+  const base::Clock::time_point begin = base::Clock::now();
+  workers_->update_weights();
+  return base::seconds_since(begin);
+}
 
 void Rollouts::restore(const rl::PromptCursor& cursor) {
   update_weights();

@@ -10,26 +10,21 @@
 #include "report/report.h"
 #include "rl/prompt_order.h"
 #include "run/train_inputs.h"
-#include "sampling/group_work.h"
 #include "sampling/rewards.h"
 #include "sampling/rollout_phase.h"
+#include "session/own_engine.h"
 #include "session/run_memory.h"
 
 namespace tandem::run {
 
-// Who samples for a training run: this process's engine, or others.
-class SampleSource {
- public:
-  virtual ~SampleSource() = default;
-  virtual sampling::GroupSource& groups() = 0;
-  virtual std::optional<double> update_weights() = 0;  // as below
-};
-
 class Rollouts {
  public:
-  // Over weights that are loaded. The engine's keys and values lie in the memory's arena; where other processes sample,
-  // there is no engine, and the conductor listens for them. All borrowed.
+  // Over weights that are loaded. The engine's KV cache lies in the memory's arena; where rollout workers sample, there
+  // is no engine, and rank 0 listens for them. All borrowed.
   Rollouts(TrainInputs& inputs, session::RunMemory& memory, mesh::Mesh& mesh);
+  ~Rollouts();
+  Rollouts(const Rollouts&) = delete;
+  Rollouts& operator=(const Rollouts&) = delete;
 
   // The samples of a rollout, which counts from 0: of the prompts that come next, scored, or with
   // --load-debug-rollout-data as the file has them. With dynamic sampling they are of the first prompts whose groups
@@ -37,27 +32,30 @@ class Rollouts {
   // limit ended the search. nullopt: the run was asked to stop. All ranks ask for the same rollouts and get the same,
   // but for the time that they took.
   std::optional<sampling::Rollout> next(int64_t rollout_id, sampling::Rewards& rewards, report::Report& report);
-  // Whoever samples goes on with the weights that are in the session's store now. Returns the seconds that other
-  // processes took to get them; nullopt where this process samples. All ranks call it together.
+  // All samplers use the weights that are in the session's store now. Returns the seconds that other processes took to
+  // get them; nullopt if this process samples. All ranks call it together.
   std::optional<double> update_weights();
 
-  // Where the next prompts come from.
+  // Returns the place of the next prompts.
   const rl::PromptCursor& cursor() const { return order_.cursor(); }
   // As they were behind a rollout: its cursor, and the weights that are in the store by now.
   void restore(const rl::PromptCursor& cursor);
 
   // Samples anything else with the same engine.
-  sampling::RolloutPhase& phase() { return phase_; }
+  sampling::RolloutPhase& phase() { return *phase_; }
 
  private:
+  class Workers;
+  std::unique_ptr<sampling::RolloutPhase> make_phase(mesh::Mesh& mesh, text::TextWorker& text);
   sampling::RolloutRequest request(sampling::Rewards& rewards);
   const session::PromptLine* next_prompt();
 
   const TrainInputs& inputs_;
-  const std::unique_ptr<SampleSource> source_;
+  const std::unique_ptr<session::OwnEngine> engine_;  // null: rollout workers sample
+  const std::unique_ptr<Workers> workers_;            // null: every rank samples
   rl::PromptOrder order_;
   std::vector<rl::PromptCursor> cursors_;  // behind each prompt that dynamic sampling has drawn for a rollout
-  sampling::RolloutPhase phase_;
+  const std::unique_ptr<sampling::RolloutPhase> phase_;
 };
 
 }  // namespace tandem::run

@@ -14,7 +14,7 @@ namespace {
 
 // Whether the first rank has joined the run, and as what.
 Welcome welcome_of(EngineRanks& ranks) {
-  WorkerMessage message = ranks.next();
+  Message message = ranks.next();
   if (auto* const welcome = std::get_if<Welcome>(&message)) return std::move(*welcome);
   const auto* const failed = std::get_if<Failed>(&message);
   TANDEM_CHECK(failed != nullptr, "the first rank of an engine begins with what the run has said");
@@ -30,7 +30,7 @@ class Follower {
 
   void follow() {
     while (!is_over_) {
-      WorkerMessage message = ranks_.next();
+      Message message = ranks_.next();
       std::visit([this](const auto& m) { take(m); }, message);
     }
   }

@@ -9,16 +9,16 @@
 
 namespace tandem::sampling {
 
-void EngineRanks::pass_on(const WorkerMessage& message) {
+void EngineRanks::pass_on(const Message& message) {
   if (size() == 1) return;
   const memory::BypassArena outside;
   device::broadcast_text(hosts_, kFirst, to_bytes(message));
 }
 
-WorkerMessage EngineRanks::next() {
+Message EngineRanks::next() {
   const memory::BypassArena outside;
   const device::WaitsForSamples as_long_as_it_takes(hosts_);
-  return worker_message(device::broadcast_text(hosts_, kFirst, ""));
+  return message_of(device::broadcast_text(hosts_, kFirst, ""));
 }
 
 void EngineRanks::pass_bytes(int to_rank, std::span<std::byte> bytes) {

@@ -1,12 +1,12 @@
 // The processes of an engine that only samples: the ranks that hold one copy of the model between them. The first talks
-// with the run; what the others need of that it passes on, in the run's own messages (sampling/worker_messages.h).
+// with the run; what the others need of that it passes on, in the run's own messages (sampling/messages.h).
 #pragma once
 
 #include <cstddef>
 #include <span>
 
 #include "device/communicator.h"
-#include "sampling/worker_messages.h"
+#include "sampling/messages.h"
 
 namespace tandem::sampling {
 
@@ -25,9 +25,9 @@ class EngineRanks {
   device::Communicator& hosts() const { return hosts_; }
 
   // Of the first rank, to all others.
-  void pass_on(const WorkerMessage& message);
+  void pass_on(const Message& message);
   // On the others, as long as it takes.
-  WorkerMessage next();
+  Message next();
   // Bytes of the host's memory from the first rank to `rank`: the first gives them, that one has as many written where
   // it says, and the rest give none.
   void pass_bytes(int rank, std::span<std::byte> bytes);

@@ -11,6 +11,7 @@
 
 #include "config/eval_options.h"
 #include "config/eval_set.h"
+#include "model/config.h"
 #include "sampling/rollout_phase.h"
 #include "session/grader_setup.h"
 #include "session/prompt_set.h"

@@ -20,6 +20,8 @@ struct GroupVerdict {
   bool is_kept = true;
   std::string reason;   // of a dropped one: a part of a metric's name
   std::string failure;  // why the filter could not judge the group, which is kept then; "": it could
+
+  static void fields(auto& wire, auto& m) { wire(m.is_kept, m.reason, m.failure); }
 };
 
 // Keeps a group whose rewards have a standard deviation (n - 1) above 1e-6, as slime's check_reward_nonzero_std; the

@@ -1,6 +1,5 @@
 #include "sampling/group_sampler.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -23,18 +22,6 @@ rl::Sample make_sample(rl::SharedPrompt prompt, uint64_t group_id, rl::Completio
   return sample;
 }
 
-SampledGroup sampled_group(rl::Group group) {
-  SampledGroup result;
-  result.group_id = group.group_id;
-  for (rl::Completion& completion : group.completions) {
-    result.is_cut |= completion.finish_reason == rl::FinishReason::kAbort;
-    SampledGroup::Member member;
-    member.sample = make_sample(group.prompt, group.group_id, std::move(completion));
-    result.members.push_back(std::move(member));
-  }
-  return result;
-}
-
 }  // namespace
 
 rl::SampleStatus status_of(rl::FinishReason reason) {
@@ -43,8 +30,11 @@ rl::SampleStatus status_of(rl::FinishReason reason) {
   return rl::SampleStatus::kAborted;
 }
 
-void EngineSampler::add(rollout::GroupRequest request, const rl::PromptRecord& /*record*/) {
+// The engine knows a loan by its key: it may have two of one group.
+void EngineSampler::add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& /*record*/) {
+  const uint64_t group_id = std::exchange(request.group_id, key);
   engine_.add(std::move(request));
+  group_ids_[key] = group_id;
   ++num_added_;
 }
 
@@ -52,11 +42,30 @@ void EngineSampler::step() {
   if (engine_.num_unfinished_groups() > 0) TANDEM_CHECK(engine_.step(), "the engine has unfinished groups and no work");
 }
 
-std::vector<SampledGroup> EngineSampler::take_finished() {
-  std::vector<SampledGroup> groups;
-  for (; num_added_ > engine_.num_unfinished_groups(); --num_added_)
-    groups.push_back(sampled_group(engine_.next_finished().value()));
-  return groups;
+std::vector<SampledLoan> EngineSampler::take_finished() {
+  std::vector<SampledLoan> loans;
+  for (; num_added_ > engine_.num_unfinished_groups(); --num_added_) {
+    rl::Group group = engine_.next_finished().value();
+    const auto found = group_ids_.find(group.group_id);
+    if (found == group_ids_.end()) continue;  // it was aborted
+    SampledLoan& loan = loans.emplace_back();
+    loan.key = group.group_id;
+    for (rl::Completion& completion : group.completions) {
+      Member& member = loan.members.emplace_back();
+      member.sample = make_sample(group.prompt, found->second, std::move(completion));
+    }
+    group_ids_.erase(found);
+  }
+  return loans;
+}
+
+void EngineSampler::abort(uint64_t key) {
+  if (group_ids_.erase(key) > 0) engine_.abort(key);
+}
+
+void EngineSampler::abort_all() {
+  group_ids_.clear();
+  engine_.abort_all();
 }
 
 }  // namespace tandem::sampling

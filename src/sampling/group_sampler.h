@@ -1,59 +1,46 @@
-// Where a rollout's groups of completions come from: the engine alone, or turns of the user's function with it. A group
-// goes in as a prompt and the ids of its samples, and comes out as samples that have no reward yet.
+// Makes the samples of a loan: by the engine alone, or by turns of the user's function with it. A loan goes in as a
+// prompt and the ids of its samples, and comes out as samples that have no text and no reward yet.
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
+#include <map>
 #include <vector>
 
-#include "base/json.h"
 #include "rl/prompts.h"
-#include "rl/sample.h"
 #include "rollout/engine.h"
+#include "sampling/group.h"
 
 namespace tandem::sampling {
-
-struct SampledGroup {
-  struct Member {
-    rl::Sample sample;                             // without its text
-    std::string failure;                           // why it could not be made, and must not be graded; empty: it could
-    bool machine_failed = false;                   // the failure is the machine's
-    base::Json metadata;                           // for the reward, in place of the line's; null: that
-    base::Json attributes = base::Json::object();  // that the function wrote into the sample, for the reward
-  };
-  uint64_t group_id = 0;
-  std::vector<Member> members;
-  bool is_cut = false;  // it was ended before all of it was there
-};
 
 class GroupSampler {
  public:
   virtual ~GroupSampler() = default;
 
-  // `record` stays until the group has come out. Its id is that of no other under way.
-  virtual void add(rollout::GroupRequest request, const rl::PromptRecord& record) = 0;
-  // Some work, or, where others must work first, a short wait. While a group is under way.
+  // `key` is the loan's; the request names its group. `record` stays until the loan has come out.
+  virtual void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) = 0;
+  // Works a little, or waits shortly if others must work first. Call it while a loan is in flight.
   virtual void step() = 0;
-  virtual std::vector<SampledGroup> take_finished() = 0;
-  virtual void abort(uint64_t group_id) = 0;  // it comes out as far as it is, cut
+  virtual std::vector<SampledLoan> take_finished() = 0;
+  // Nothing of the loan comes out any more.
+  virtual void abort(uint64_t key) = 0;
   virtual void abort_all() = 0;
 };
 
-// One completion after the other, each in one go.
+// Makes one completion for each sample, in one go.
 class EngineSampler final : public GroupSampler {
  public:
   explicit EngineSampler(rollout::Engine& engine) : engine_(engine) {}  // borrowed
 
-  void add(rollout::GroupRequest request, const rl::PromptRecord& record) override;
+  void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) override;
   void step() override;
-  std::vector<SampledGroup> take_finished() override;
-  void abort(uint64_t group_id) override { engine_.abort(group_id); }
-  void abort_all() override { engine_.abort_all(); }
+  std::vector<SampledLoan> take_finished() override;
+  void abort(uint64_t key) override;
+  void abort_all() override;
 
  private:
   rollout::Engine& engine_;
-  int64_t num_added_ = 0;  // and not taken
+  std::map<uint64_t, uint64_t> group_ids_;  // groups of the loans in flight, by key
+  int64_t num_added_ = 0;                   // loans that the engine has not given back
 };
 
 rl::SampleStatus status_of(rl::FinishReason reason);

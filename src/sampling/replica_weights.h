@@ -17,13 +17,13 @@
 #include <vector>
 
 #include "mesh/mesh.h"
-#include "sampling/worker_messages.h"
+#include "sampling/weight_feed.h"
 #include "session/model_session.h"
 #include "weights/store.h"
 
 namespace tandem::sampling {
 
-class ReplicaWeights {
+class ReplicaWeights final : public WeightFeed {
  public:
   // Made by all ranks of the replica together, whose sessions have weights; borrowed. Pieces have at most
   // `piece_bytes`.
@@ -32,23 +32,16 @@ class ReplicaWeights {
   // Of the host's memory, for copies of other ranks' parts.
   int64_t copied_bytes() const;
 
-  // Called by all ranks together when the weights in their stores are new. On the first rank it calls `begin` when all
-  // parts are whole, for what needs the devices' memory alone, and `finish` when the rest of this object speaks of the
-  // new weights. It returns on every rank when `finish` has: until then nobody may change his part.
-  void update(const std::function<void()>& begin = {}, const std::function<void()>& finish = {});
+  // Every rank of the replica may pass nothing for `begin` and `finish` but the first.
+  void update(const std::function<void()>& begin = {}, const std::function<void()>& finish = {}) override;
 
-  // The rest is the first rank's, while no rank changes its part. `is_base`: of the frozen model beside an adapter;
-  // else of what is trained.
-  bool has_adapter() const { return &session_.trained() != &session_.base(); }
-  std::string hash() const { return session_.base().info().hash; }  // WeightSpec::hash, the same of every part
-  uint64_t version(bool is_base) const { return store(kFirst, is_base).version(); }
-  // By part, the words that Welcome has.
-  std::vector<std::string> words(bool is_base) const { return is_base ? base_words_ : trained_words_; }
-  // Of all parts, as WeightChecksums has them.
-  const std::vector<uint64_t>& checksums(bool is_base);
-  // Calls `send` with every piece of every part, in order; the bytes are valid during the call.
-  using SendPiece = std::function<void(const Weights& piece, std::span<const std::byte> bytes)>;
-  void send(bool is_base, const SendPiece& send) const;
+  // The rest is the first rank's, while no rank changes its part.
+  bool has_adapter() const override { return &session_.trained() != &session_.base(); }
+  std::string hash() const override { return session_.base().info().hash; }
+  uint64_t version(bool is_base) const override { return store(kFirst, is_base).version(); }
+  std::vector<std::string> words(bool is_base) const override { return is_base ? base_words_ : trained_words_; }
+  const std::vector<uint64_t>& checksums(bool is_base) override;
+  void send(bool is_base, const SendPiece& send) const override;
 
  private:
   static constexpr int kFirst = 0;

@@ -10,7 +10,7 @@
 #include "config/reward_options.h"
 #include "reward/graders.h"
 #include "rl/sample.h"
-#include "rollout/engine.h"
+#include "rollout/request.h"
 
 namespace tandem::sampling {
 
@@ -35,6 +35,11 @@ struct FilteredGroups {
   int64_t num_dropped() const;
   int64_t num_missing() const { return num_wanted - num_kept; }
   bool always_failed() const { return num_judged > 0 && num_failures == num_judged; }
+
+  static void fields(auto& wire, auto& m) {
+    wire(m.num_groups, m.num_kept, m.num_wanted, m.num_judged, m.dropped, m.num_failures, m.first_failure);
+    wire(m.mean_reward, m.has_mean_reward, m.num_excess, m.num_aborted);
+  }
 };
 
 struct Rollout {
@@ -56,6 +61,12 @@ struct Rollout {
   int64_t num_unnamed = 0;            // numbers and columns of rewards that limit_reward_names() left out
   std::string first_failure;          // "sample 12: ValueError: ..."
   std::optional<FilteredGroups> filtered = {};  // of dynamic sampling
+
+  static void fields(auto& wire, auto& m) {
+    wire(m.samples, m.grades, m.stats, m.is_sampled, m.seconds, m.num_ranks, m.num_workers, m.num_lost_workers);
+    wire(m.idle_share, m.num_failed, m.num_dropped, m.num_repeated, m.num_restarts, m.num_generate_restarts);
+    wire(m.num_generate_repeated, m.num_unnamed, m.first_failure, m.filtered);
+  }
 
   // Sets num_failed, num_dropped and first_failure from samples and grades.
   void count_failures();

@@ -3,11 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 #include <iterator>
 #include <limits>
-#include <map>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -16,10 +13,13 @@
 #include "base/log.h"
 #include "base/message_text.h"
 #include "device/waits_for_samples.h"
-#include "sampling/group_selection.h"
-#include "sampling/group_shares.h"
-#include "sampling/group_work.h"
-#include "sampling/rank_message.h"
+#include "memory/arena_allocator.h"
+#include "sampling/coordinator.h"
+#include "sampling/group_pool.h"
+#include "sampling/pool_client.h"
+#include "sampling/rollout_message.h"
+#include "sampling/sampler.h"
+#include "sampling/schedule.h"
 
 namespace tandem::sampling {
 
@@ -28,225 +28,21 @@ namespace {
 using base::Clock;
 using base::seconds_since;
 
-// Of reasons to drop groups, in one rollout: each is a metric of its own.
+// The reasons to drop groups in one rollout, of which each is a metric of its own, are at most so many.
 constexpr size_t kMaxDropReasons = 32;
+constexpr double kPollInterval = 0.05;  // seconds between two looks at the stop signal
 
-// Makes one rollout: draws groups, has them sampled, graded and judged, and takes them in the order in which they were
-// drawn. Every rank draws all groups. Of the ranks that hold one copy of the model between them the first has them
-// sampled, graded and judged.
-class Sampling {
- public:
-  Sampling(const RolloutRequest& request, GroupSource& source, reward::Scorer* graders, report::Report& report,
-           mesh::Mesh& mesh, const RolloutPhase::IsStopped& is_stopped)
-      : request_(request),
-        source_(source),
-        report_(report),
-        mesh_(mesh),
-        is_stopped_(is_stopped),
-        work_(
-            source.start(request, graders, [this](size_t index, GradedGroup group) { done(index, std::move(group)); })),
-        selection_(request.dynamic ? request.dynamic->num_groups : std::ssize(request.prompts),
-                   request.dynamic ? request.dynamic->groups_at_once : std::ssize(request.prompts),
-                   request.dynamic ? request.dynamic->limits : SearchLimits()) {}
-
-  // False when the run was asked to stop.
-  bool sample_alone();
-  // The same with the other ranks: the groups that may be drawn now are shared out, and each rank tells the others what
-  // it has made of its own, until the rollout is full. `name` is that of this rollout among all of the run.
-  bool sample_with_others(const std::string& name, KnownLengths& lengths);
-  // What was sampled. UserError where a filter kept too few groups of it.
-  Rollout rollout();
-
- private:
-  struct DrawnGroup {
-    const session::PromptLine* line = nullptr;
-    GradedGroup graded = {};  // without samples once it is dropped
-  };
-
-  // Whether groups of this rank are its own: not where it does what the first of its replica does, or where others
-  // sample for the conductor.
-  bool follows() const { return source_.is_shared_by_ranks() && mesh_.tensor().rank() > 0; }
-  bool has_share() const { return source_.is_shared_by_ranks() ? !follows() : mesh_.is_conductor(); }
-
-  size_t draw();
-  void done(size_t index, GradedGroup group);
-  bool sample_share(GroupShares& shares, size_t first);
-  bool take_messages(RankMessage mine, size_t first, KnownLengths& lengths);
-  void decide(size_t index, GradedGroup group);
-  void abort_excess();
-  void check_that_enough_passed() const;
-  void show_progress() const;
-  FilteredGroups filtered() const;
-  uint64_t first_group_id() const {
-    return request_.first_sample_id / static_cast<uint64_t>(request_.n_samples_per_prompt);
-  }
-
-  const RolloutRequest& request_;
-  GroupSource& source_;
-  report::Report& report_;
-  mesh::Mesh& mesh_;
-  const RolloutPhase::IsStopped& is_stopped_;
-  const std::unique_ptr<GroupWork> work_;
-  GroupSelection selection_;
-  std::vector<DrawnGroup> groups_;                            // in the order in which they were drawn
-  size_t excess_begin_ = std::numeric_limits<size_t>::max();  // groups from here on have been ended
-  // Of a rank among several.
-  std::map<size_t, GradedGroup> mine_;  // that the others do not have yet
-  int64_t num_begun_ = 0;
-  // Of all ranks.
-  rollout::EngineStats stats_;
-  GroupWork::Losses losses_;
-  double idle_s_ = 0.0, ranks_s_ = 0.0;  // seconds of all ranks: waiting for the last one, and all
-};
-
-// The groups that may be drawn now; returns the first.
-size_t Sampling::draw() {
-  const size_t first = groups_.size();
-  for (int64_t left = selection_.num_to_draw(); left > 0; --left) {
-    const size_t index = groups_.size();
-    groups_.push_back({.line = request_.dynamic ? request_.dynamic->next_prompt() : request_.prompts[index]});
-    selection_.draw();
-  }
-  return first;
+int64_t num_wanted(const RolloutRequest& request) {
+  return request.dynamic ? request.dynamic->num_groups : std::ssize(request.prompts);
+}
+int64_t num_at_once(const RolloutRequest& request) {
+  return request.dynamic ? request.dynamic->groups_at_once : std::ssize(request.prompts);
 }
 
-void Sampling::done(size_t index, GradedGroup group) {
-  if (mesh_.is_alone()) return decide(index, std::move(group));
-  mine_.emplace(index, std::move(group));
-}
-
-bool Sampling::sample_alone() {
-  while (true) {
-    for (size_t index = draw(); index < groups_.size(); ++index) work_->begin(index, *groups_[index].line);
-    if (is_stopped_()) {
-      work_->abort_all();
-      return false;
-    }
-    if (selection_.is_over()) break;
-    show_progress();
-    work_->advance();
-  }
-  work_->finish();
-  stats_ = work_->stats();
-  losses_ = work_->losses();
-  return true;
-}
-
-bool Sampling::sample_with_others(const std::string& name, KnownLengths& lengths) {
-  for (int64_t wave = 0; !selection_.is_over(); ++wave) {
-    const size_t first = draw();
-    std::vector<GroupLength> expected;
-    for (size_t index = first; index < groups_.size(); ++index) {
-      const rl::SharedPrompt& prompt = groups_[index].line->prompt;
-      const auto known = lengths.find(prompt.get());
-      expected.push_back({.completion = known == lengths.end() ? std::nullopt : std::optional(known->second),
-                          .prompt = std::ssize(prompt->tokens)});
-    }
-    const bool is_shared = source_.is_shared_by_ranks();
-    const mesh::Group replicas = mesh_.data();
-    GroupShares shares(expected, is_shared ? replicas.rank() : 0, is_shared ? replicas.size() : 1, [&](int owner) {
-      return mesh_.take_ticket(fmt::format("{}/wave {}/of replica {}", name, wave, owner));
-    });
-    const Clock::time_point begin = Clock::now();
-    RankMessage mine;
-    if (has_share()) {
-      mine.is_stopped = !sample_share(shares, first);
-      source_.end_share();
-      mine.groups = std::exchange(mine_, {});
-      mine.stats = work_->stats();
-      mine.losses = work_->losses();
-    } else if (follows()) {
-      source_.follow();
-    }
-    mine.seconds = seconds_since(begin);
-    if (!take_messages(std::move(mine), first, lengths)) return false;
-  }
-  return true;
-}
-
-bool Sampling::sample_share(GroupShares& shares, size_t first) {
-  bool is_some_left = true;
-  while (true) {
-    // What the engine has no room for is better left to a rank that has.
-    while (is_some_left && work_->num_under_way() < shares.most_at_once() &&
-           (work_->num_under_way() == 0 || work_->has_room())) {
-      const std::optional<size_t> next = shares.next();
-      is_some_left = next.has_value();
-      if (!next) break;
-      work_->begin(first + *next, *groups_[first + *next].line);
-      ++num_begun_;
-    }
-    if (is_stopped_()) {
-      work_->abort_all();
-      return false;
-    }
-    if (work_->num_under_way() == 0) return true;
-    show_progress();
-    work_->advance();
-  }
-}
-
-// False where a rank was asked to stop.
-bool Sampling::take_messages(RankMessage mine, size_t first, KnownLengths& lengths) {
-  const auto prompt_of = [&](size_t index) {
-    TANDEM_ENV_CHECK(index >= first && index < groups_.size(), "another rank sampled group", index,
-                     "of a rollout, which nobody was asked for: start all ranks with the same build and flags");
-    return groups_[index].line->prompt;
-  };
-  std::vector<RankMessage> messages;
-  const std::vector<std::string> texts = [&] {
-    const device::WaitsForSamples as_long_as_it_takes(mesh_.host());
-    return device::all_gather_text(mesh_.host(), to_bytes(mine, prompt_of));
-  }();
-  for (int rank = 0; rank < mesh_.size(); ++rank) {
-    const bool is_mine = rank == mesh_.rank();
-    messages.push_back(is_mine ? std::move(mine) : rank_message(texts[static_cast<size_t>(rank)], prompt_of));
-  }
-  if (std::ranges::any_of(messages, &RankMessage::is_stopped)) return false;
-  stats_ = {};
-  losses_ = {};
-  const double slowest = std::ranges::max(messages, {}, &RankMessage::seconds).seconds;
-  std::map<size_t, GradedGroup> groups;
-  for (RankMessage& message : messages) {
-    add(message.stats, stats_);
-    add(message.losses, losses_);
-    idle_s_ += slowest - message.seconds;
-    ranks_s_ += slowest;
-    groups.merge(message.groups);
-    TANDEM_ENV_CHECK(message.groups.empty(),
-                     "two ranks were given one group: somebody else has written into the ranks' store; look who is on "
-                     "the network between the machines");
-  }
-  // Ranks take groups by numbers from their store.
-  TANDEM_ENV_CHECK(groups.size() == groups_.size() - first, groups_.size() - first - groups.size(), "of",
-                   groups_.size() - first,
-                   "groups were taken by no rank: somebody else has written into the ranks' store; look who is on the "
-                   "network between the machines");
-  for (auto& [index, group] : groups) {
-    lengths[groups_[index].line->prompt.get()] = group.longest;
-    if (selection_.may_be_taken(index)) decide(index, std::move(group));
-  }
-  return true;
-}
-
-void Sampling::decide(size_t index, GradedGroup group) {
-  const bool is_kept = group.verdict.is_kept;
-  groups_[index].graded = std::move(group);
-  selection_.decide(index, is_kept);
-  if (request_.dynamic && mesh_.is_alone()) abort_excess();
-}
-
-// Groups that can no longer be taken need not be finished. None is drawn behind them.
-void Sampling::abort_excess() {
-  size_t begin = std::min(excess_begin_, groups_.size());
-  for (; begin > 0 && !selection_.may_be_taken(begin - 1); --begin) work_->abort(begin - 1);
-  if (begin < groups_.size()) excess_begin_ = begin;
-}
-
-void Sampling::check_that_enough_passed() const {
-  if (!request_.dynamic || selection_.is_full()) return;
-  const DynamicSampling& dynamic = *request_.dynamic;
-  const FilteredGroups found = filtered();
+void check_that_enough_passed(const RolloutRequest& request, const Rollout& rollout) {
+  if (!request.dynamic || rollout.filtered->num_missing() == 0) return;
+  const DynamicSampling& dynamic = *request.dynamic;
+  const FilteredGroups& found = *rollout.filtered;
   if (found.num_kept > 0 && !dynamic.stops_when_too_few) return;
   std::vector<std::pair<int64_t, std::string>> sorted;
   for (const auto& [reason, count] : found.dropped) sorted.emplace_back(count, reason);
@@ -262,100 +58,296 @@ void Sampling::check_that_enough_passed() const {
       "{}: --dynamic-sampling-filter-path {} kept {} of the {} groups that a rollout needs, and dropped {} ({}), until "
       "a limit ended the search ({}): give prompts that are sometimes answered right, raise --n-samples-per-prompt or "
       "--rollout-temperature, {}",
-      request_.title, dynamic.filter_name, found.num_kept == 0 ? "none" : std::to_string(found.num_kept),
+      request.title, dynamic.filter_name, found.num_kept == 0 ? "none" : std::to_string(found.num_kept),
       dynamic.num_groups, found.num_dropped(), shown, limit,
       found.num_kept > 0 ? "or give --on-too-few-groups train to train on those"
       : is_budget        ? "raise --max-sampled-groups, or leave the filter out"
                          : "or leave the filter out"));
 }
 
-void Sampling::show_progress() const {
-  const std::string tokens = base::with_commas(work_->stats().generated_tokens);
+// Draws the groups of one rollout into a pool, and takes those that the schedule keeps.
+class Drawing {
+ public:
+  using Lengths = std::unordered_map<const rl::Prompt*, int64_t>;
+  Drawing(const RolloutRequest& request, GroupPool& pool, const Lengths* lengths)
+      : request_(request),
+        pool_(pool),
+        lengths_(lengths),
+        schedule_(num_wanted(request), num_at_once(request),
+                  request.dynamic ? request.dynamic->limits : SearchLimits()) {}
+
+  // Draws the groups that may be drawn now.
+  void draw() {
+    for (int64_t left = schedule_.num_to_draw(); left > 0; --left) {
+      const session::PromptLine* const line =
+          request_.dynamic ? request_.dynamic->next_prompt() : request_.prompts[pool_.num_opened()];
+      pool_.open(*line, length_of(*line->prompt));
+      schedule_.draw();
+    }
+  }
+  // Decides about groups that are done, and ends those that can no longer be taken. None is drawn after them.
+  void decide(Coordinator& coordinator) {
+    for (const size_t group : pool_.take_done()) {
+      if (schedule_.may_be_taken(group)) schedule_.decide(group, pool_.group(group).graded.verdict.is_kept);
+    }
+    if (!request_.dynamic) return;
+    size_t begin = std::min(excess_begin_, pool_.num_opened());
+    for (; begin > 0 && !schedule_.may_be_taken(begin - 1); --begin) coordinator.abort(begin - 1);
+    if (begin < pool_.num_opened()) excess_begin_ = begin;
+  }
+  bool is_over() const { return schedule_.is_over(); }
+  std::vector<size_t> taken() const { return schedule_.taken(); }
+
+  void show_progress(const Coordinator& coordinator, report::Report& report) const;
+  FilteredGroups filtered() const;
+
+ private:
+  const RolloutRequest& request_;
+  GroupPool& pool_;
+  const Lengths* const lengths_;  // null: nothing is to be gained by an order
+  const int64_t average_ = lengths_ == nullptr ? 0 : average_of(*lengths_);
+  Schedule schedule_;
+  size_t excess_begin_ = std::numeric_limits<size_t>::max();  // groups from here on have been ended
+
+  GroupLength length_of(const rl::Prompt& prompt) const {
+    if (lengths_ == nullptr) return {};
+    const auto known = lengths_->find(&prompt);
+    return {.completion = known == lengths_->end() ? average_ : known->second, .prompt = std::ssize(prompt.tokens)};
+  }
+  static int64_t average_of(const Lengths& lengths) {
+    int64_t sum = 0;
+    for (const auto& [prompt, length] : lengths) sum += length;
+    return lengths.empty() ? 0 : sum / std::ssize(lengths);
+  }
+};
+
+void Drawing::show_progress(const Coordinator& coordinator, report::Report& report) const {
+  const std::string tokens = base::with_commas(coordinator.stats().generated_tokens);
+  const int64_t num_groups = std::ssize(request_.prompts);
   if (const std::optional<DynamicSampling>& dynamic = request_.dynamic) {
-    const int64_t kept = std::min(selection_.num_kept(), dynamic->num_groups);
-    report_.progress(request_.title, kept, dynamic->num_groups,
-                     fmt::format("groups kept of {} sampled, {} tokens", work_->num_sampled(), tokens));
-  } else if (!mesh_.is_alone()) {
-    report_.progress(request_.title, work_->num_sampled(), num_begun_,
-                     fmt::format("prompts of rank {}, {} tokens", mesh_.rank(), tokens));
-  } else if (work_->num_in_sampler() > 0) {
-    report_.progress(request_.title, work_->num_sampled(), std::ssize(request_.prompts),
-                     fmt::format("prompts, {} tokens", tokens));
+    const int64_t kept = std::min(schedule_.num_kept(), dynamic->num_groups);
+    report.progress(request_.title, kept, dynamic->num_groups,
+                    fmt::format("groups kept of {} sampled, {} tokens", pool_.num_sampled(), tokens));
+  } else if (pool_.num_sampled() < num_groups) {
+    report.progress(request_.title, pool_.num_sampled(), num_groups, fmt::format("prompts, {} tokens", tokens));
   } else {
-    report_.progress(request_.title, work_->num_graded(), std::ssize(request_.prompts) * request_.n_samples_per_prompt,
-                     "rewards");
+    report.progress(request_.title, pool_.num_graded(), num_groups * request_.n_samples_per_prompt, "rewards");
   }
 }
 
-// Of the groups up to the last one taken, which the order alone decides.
-FilteredGroups Sampling::filtered() const {
+// Returns the numbers of the groups up to the last one taken, which the order alone decides.
+FilteredGroups Drawing::filtered() const {
   FilteredGroups result;
-  result.num_kept = std::ssize(selection_.taken());
+  result.num_kept = std::ssize(schedule_.taken());
   result.num_wanted = request_.dynamic->num_groups;
+  const uint64_t first_group_id = request_.first_sample_id / static_cast<uint64_t>(request_.n_samples_per_prompt);
   double reward_sum = 0.0;
   int64_t num_rewarded = 0;
-  for (size_t i = 0; i < selection_.num_judged(); ++i) {
-    const GradedGroup& group = groups_[i].graded;
+  for (size_t i = 0; i < schedule_.num_judged(); ++i) {
+    const GroupGrades& group = pool_.group(i).graded;
     ++result.num_groups;
     reward_sum += group.reward_sum;
     num_rewarded += group.num_rewarded;
     if (!group.is_judged) continue;
     ++result.num_judged;
     if (!group.verdict.failure.empty() && ++result.num_failures == 1)
-      result.first_failure = fmt::format("group {}: {}", first_group_id() + i, group.verdict.failure);
+      result.first_failure = fmt::format("group {}: {}", first_group_id + i, group.verdict.failure);
     if (group.verdict.is_kept) continue;
     const bool is_listed = result.dropped.contains(group.verdict.reason) || result.dropped.size() < kMaxDropReasons;
     ++result.dropped[is_listed ? group.verdict.reason : "other"];
   }
   if (num_rewarded > 0) result.mean_reward = reward_sum / static_cast<double>(num_rewarded);
   result.has_mean_reward = num_rewarded > 0;
-  result.num_excess = static_cast<int64_t>(groups_.size() - selection_.num_judged());
-  result.num_aborted = work_->num_cut();
+  result.num_excess = static_cast<int64_t>(pool_.num_opened() - schedule_.num_judged());
+  result.num_aborted = pool_.num_cut();
   return result;
-}
-
-Rollout Sampling::rollout() {
-  check_that_enough_passed();
-  Rollout rollout;
-  for (const size_t index : selection_.taken()) {
-    std::ranges::move(groups_[index].graded.samples, std::back_inserter(rollout.samples));
-    std::ranges::move(groups_[index].graded.grades, std::back_inserter(rollout.grades));
-  }
-  rollout.stats = stats_;
-  rollout.is_sampled = true;
-  rollout.num_ranks = mesh_.size();
-  if (ranks_s_ > 0) rollout.idle_share = idle_s_ / ranks_s_;
-  if (const GroupWork::Workers workers = work_->workers(); workers.count > 0) {
-    rollout.num_workers = workers.count;
-    rollout.num_ranks = workers.count * mesh_.tensor().size();  // an engine is spread as the trainers are
-    rollout.idle_share = workers.idle_share;
-    rollout.num_lost_workers = workers.num_lost;
-  }
-  rollout.num_generate_restarts = losses_.generator_restarts;
-  rollout.num_generate_repeated = losses_.repeated_generations;
-  if (request_.dynamic) rollout.filtered = filtered();
-  if (!request_.is_graded) return rollout;
-  put_grades(request_.failure_reward, rollout);
-  rollout.num_repeated = losses_.repeated_grades;
-  rollout.num_restarts = losses_.grader_restarts;
-  return rollout;
 }
 
 }  // namespace
 
+RolloutPhase::RolloutPhase(rollout::Engine& engine, text::TextWorker& text, mesh::Mesh& mesh, const LinkSettings& links,
+                           IsStopped is_stopped)
+    : mesh_(mesh),
+      engine_(&engine),
+      text_(&text),
+      workers_(nullptr),
+      timeout_s_(links.timeout_s),
+      is_stopped_(std::move(is_stopped)),
+      links_(link_ranks(mesh, links)),
+      leading_(mesh.tensor().size() > 1 && mesh.tensor().rank() == 0
+                   ? std::make_unique<rollout::LeadingEngine>(engine, mesh.tensor().host)
+                   : nullptr) {}
+
+RolloutPhase::RolloutPhase(rollout::Engine& engine, text::TextWorker& text)
+    : solo_(mesh::solo_mesh()),
+      mesh_(*solo_),
+      engine_(&engine),
+      text_(&text),
+      workers_(nullptr),
+      timeout_s_(0.0),
+      is_stopped_(session::stop_requested) {}
+
+RolloutPhase::RolloutPhase(Connections* workers, double timeout_s, mesh::Mesh& mesh)
+    : mesh_(mesh),
+      engine_(nullptr),
+      text_(nullptr),
+      workers_(workers),
+      timeout_s_(timeout_s),
+      is_stopped_(session::stop_requested) {}
+
 std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, reward::Scorer* graders,
                                          report::Report& report) {
+  const uint64_t number = num_begun_++;
+  std::optional<Rollout> rollout;
+  if (mesh_.is_conductor()) {
+    Gathered gathered = gather(request, number, graders, report);
+    if (!mesh_.is_alone()) {
+      const memory::BypassArena message;
+      device::broadcast_text(mesh_.host(), 0, to_bytes(gathered.rollout, gathered.groups));
+    }
+    rollout = std::move(gathered.rollout);
+  } else {
+    if (engine_ != nullptr && mesh_.tensor().rank() > 0) {
+      rollout::follow(*engine_, mesh_.tensor().host);
+    } else if (engine_ != nullptr) {
+      sample_for_rank0(request, number, graders);
+    }
+    rollout = hear_from_rank0(request);
+  }
+  if (!rollout) return std::nullopt;
+  check_that_enough_passed(request, *rollout);
+  warn_of_names(*rollout, request.title);
+  return rollout;
+}
+
+RolloutPhase::Gathered RolloutPhase::gather(const RolloutRequest& request, uint64_t number, reward::Scorer* graders,
+                                            report::Report& report) {
   const Clock::time_point begin = Clock::now();
-  Sampling sampling(request, source_, graders, report, mesh_, is_stopped_);
-  const std::string name = fmt::format("rollout {}", num_begun_++);
-  if (mesh_.is_alone() ? !sampling.sample_alone() : !sampling.sample_with_others(name, lengths_)) return std::nullopt;
-  Rollout rollout = sampling.rollout();
-  warn_of_names(rollout, request.title);
-  rollout.seconds = seconds_since(begin);
-  if (mesh_.is_alone()) return rollout;
-  const double seconds = rollout.seconds;
-  for (const std::vector<double>& of_rank : device::all_gather_numbers(mesh_.host(), {&seconds, 1}))
-    rollout.seconds = std::max(rollout.seconds, of_rank.front());
+  const int64_t n = request.n_samples_per_prompt;
+  const int64_t num_samples = num_at_once(request) * n;
+  Connections* const connections = links_.connections ? links_.connections.get() : workers_;
+  GroupPool pool(n, request.is_graded);
+  std::optional<Sampler> own;
+  if (engine_ != nullptr) {
+    const int64_t num_samplers = mesh_.data().size();
+    own.emplace(request, leading_ ? *leading_ : *engine_, *text_, graders,
+                (num_samples + num_samplers - 1) / num_samplers, /*shares=*/num_samplers > 1);
+  }
+  Gathered gathered;
+  {
+    Coordinator coordinator(request, number, pool, own ? &*own : nullptr,
+                            connections == nullptr ? std::nullopt
+                                                   : std::optional(Coordinator::Others{.connections = *connections,
+                                                                                       .timeout_s = timeout_s_}),
+                            num_samples);
+    Drawing drawing(request, pool, connections == nullptr ? nullptr : &lengths_);
+    bool is_stopped = false;
+    while (true) {
+      drawing.draw();
+      is_stopped = is_stopped_() || coordinator.is_stop_asked();
+      if (is_stopped || drawing.is_over()) break;
+      drawing.show_progress(coordinator, report);
+      coordinator.serve();
+      drawing.decide(coordinator);
+    }
+    if (own) own->abort_all();  // what nobody wants
+    if (!is_stopped) {
+      gathered.groups = drawing.taken();
+      gathered.rollout = rollout_of_groups(request, pool, gathered.groups, coordinator);
+      if (request.dynamic) gathered.rollout->filtered = drawing.filtered();
+    }
+  }
+  if (leading_) leading_->end();
+  if (gathered.rollout) gathered.rollout->seconds = seconds_since(begin);
+  return gathered;
+}
+
+Rollout RolloutPhase::rollout_of_groups(const RolloutRequest& request, GroupPool& pool,
+                                        const std::vector<size_t>& groups, const Coordinator& coordinator) {
+  Rollout rollout;
+  for (const size_t index : groups) {
+    Group& group = pool.group(index);
+    int64_t longest = 0;
+    for (Member& member : group.members) {
+      longest = std::max(longest, std::ssize(member.sample.completion));
+      rollout.samples.push_back(std::move(member.sample));
+    }
+    if (connections_to_lend()) lengths_[group.line->prompt.get()] = longest;
+    std::ranges::move(group.graded.grades, std::back_inserter(rollout.grades));
+  }
+  rollout.stats = coordinator.stats();
+  rollout.is_sampled = true;
+  rollout.num_ranks = mesh_.size();
+  const Coordinator::Samplers samplers = coordinator.samplers();
+  if (samplers.count > 1 || engine_ == nullptr) rollout.idle_share = samplers.idle_share;
+  if (engine_ == nullptr) {
+    rollout.num_workers = samplers.count;
+    rollout.num_ranks = samplers.count * mesh_.tensor().size();  // an engine is spread as the trainers are
+    rollout.num_lost_workers = samplers.num_lost;
+  }
+  const ProcessLosses losses = coordinator.losses();
+  rollout.num_generate_restarts = losses.generator_restarts;
+  rollout.num_generate_repeated = losses.repeated_generations;
+  if (!request.is_graded) return rollout;
+  put_grades(request.failure_reward, rollout);
+  rollout.num_repeated = losses.repeated_grades;
+  rollout.num_restarts = losses.grader_restarts;
+  return rollout;
+}
+
+void RolloutPhase::sample_for_rank0(const RolloutRequest& request, uint64_t number, reward::Scorer* graders) {
+  mesh::Channel& rank0 = *links_.rank0;
+  std::optional<Sampler> sampler;
+  std::optional<PoolClient> client;
+  bool is_over = false, has_asked_to_stop = false;
+  while (!is_over) {
+    // A rank that is lost ends all; what rank 0 waits for may take as long as it takes.
+    std::optional<std::string> frame = rank0.receive(client && client->has_work() ? 0.0 : kPollInterval);
+    for (; frame && !is_over; frame = is_over ? std::nullopt : rank0.receive(0.0)) {
+      Message message = message_of(*frame);
+      if (const auto* const open = std::get_if<Open>(&message)) {
+        TANDEM_ENV_CHECK(open->rollout == number, "rank 0 samples another rollout than this rank");
+        sampler.emplace(request, leading_ ? *leading_ : *engine_, *text_, graders, open->samples_at_once,
+                        /*shares=*/true);
+        client.emplace(rank0, number, *sampler);
+      } else if (const auto* const close = std::get_if<Close>(&message)) {
+        is_over = close->rollout == number;
+      } else if (auto* const samples = std::get_if<LendSamples>(&message)) {
+        client.value().take(*samples);
+      } else if (auto* const grading = std::get_if<LendGrading>(&message)) {
+        client.value().take(*grading);
+      } else if (const auto* const abort = std::get_if<Abort>(&message)) {
+        client.value().take(*abort);
+      }
+    }
+    if (is_over || !client) continue;
+    if (is_stopped_() && !std::exchange(has_asked_to_stop, true)) rank0.send(to_bytes(StopAsked{.rollout = number}));
+    client->work(kPollInterval);
+  }
+  if (sampler) sampler->abort_all();
+  if (leading_) leading_->end();
+}
+
+std::optional<Rollout> RolloutPhase::hear_from_rank0(const RolloutRequest& request) {
+  std::string bytes;
+  {
+    const memory::BypassArena message;
+    const device::WaitsForSamples as_long_as_it_takes(mesh_.host());
+    bytes = device::broadcast_text(mesh_.host(), 0, "");
+  }
+  std::vector<const session::PromptLine*> drawn;  // with dynamic sampling, as far as they were asked for
+  std::optional<Rollout> rollout = rollout_of(bytes, [&](size_t group) {
+    if (!request.dynamic) {
+      TANDEM_ENV_CHECK(group < request.prompts.size(), "rank 0 sampled group", group,
+                       "of a rollout, which nobody was asked for: start all ranks with the same build and flags");
+      return request.prompts[group]->prompt;
+    }
+    while (drawn.size() <= group) drawn.push_back(request.dynamic->next_prompt());
+    return drawn[group]->prompt;
+  });
+  if (rollout && rollout->filtered) {
+    while (std::ssize(drawn) < rollout->filtered->num_groups) drawn.push_back(request.dynamic->next_prompt());
+  }
   return rollout;
 }
 

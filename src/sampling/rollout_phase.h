@@ -1,6 +1,7 @@
-// One rollout: completions of some prompts, scored. Groups go to the graders as they end, while the tail still decodes;
-// what comes back is in sample order, whatever the order of arrival. Where a run has several ranks, all of them ask for
-// the same rollout, each samples and grades a share of its groups, and each gets all of it, the same bits as one rank.
+// One rollout: completions of some prompts, scored. A group goes to the graders when its last sample has ended, while
+// the tail still decodes; what comes back is in sample order, whatever the order of arrival. Rank 0 has the pool of
+// groups and lends samples to all who have an engine: itself, other ranks that train, rollout workers. All ranks ask
+// for the same rollouts, and each gets all of it, the same bits as one rank alone.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,15 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "mesh/mesh.h"
 #include "report/report.h"
 #include "reward/scorer.h"
 #include "rollout/engine.h"
-#include "sampling/local_group_work.h"
+#include "rollout/replica.h"
+#include "sampling/connections.h"
+#include "sampling/rank_links.h"
 #include "sampling/rollout.h"
 #include "sampling/rollout_request.h"
 #include "session/stop_signal.h"
@@ -22,50 +26,57 @@
 
 namespace tandem::sampling {
 
-// Tokens of a prompt's longest completion when it was sampled last: the same on all ranks.
-using KnownLengths = std::unordered_map<const rl::Prompt*, int64_t>;
+class Coordinator;
+class GroupPool;
 
 class RolloutPhase {
  public:
   using IsStopped = std::function<bool()>;
-  // Both borrowed. A mesh of several ranks has one phase.
-  RolloutPhase(GroupSource& source, mesh::Mesh& mesh, IsStopped is_stopped = session::stop_requested)
-      : source_(source), mesh_(mesh), is_stopped_(std::move(is_stopped)) {}
-  // Of this process's engine, which is borrowed as all else.
-  RolloutPhase(rollout::Engine& engine, text::TextWorker& text, mesh::Mesh& mesh,
-               IsStopped is_stopped = session::stop_requested)
-      : own_(std::make_unique<EngineSource>(engine, text, mesh)),
-        source_(*own_),
-        mesh_(mesh),
-        is_stopped_(std::move(is_stopped)) {}
-  // Of one rank.
-  RolloutPhase(rollout::Engine& engine, text::TextWorker& text) : RolloutPhase(engine, text, mesh::solo_mesh()) {}
+  // Each rank samples with its own engine. All is borrowed. All ranks make their phase together.
+  RolloutPhase(rollout::Engine& engine, text::TextWorker& text, mesh::Mesh& mesh, const LinkSettings& links,
+               IsStopped is_stopped = session::stop_requested);
+  // This is the same for one rank.
+  RolloutPhase(rollout::Engine& engine, text::TextWorker& text);
+  // Rollout workers sample for rank 0, which has their connections; they are null on other ranks. A rollout may have no
+  // worker for `timeout_s`.
+  RolloutPhase(Connections* workers, double timeout_s, mesh::Mesh& mesh);
 
-  // nullopt when the run was asked to stop, which is so on all ranks when it is on one: the groups in flight are
-  // dropped. `graders`: null where nothing is graded, or others do it. `report` shows the live line. UserError when
-  // dynamic sampling finds too few groups; with several ranks, EnvironmentError when another one is lost. Another
-  // error ends this rank, and leaves the others waiting: the launcher ends them.
+  // Returns nullopt if the run was asked to stop, which is so on all ranks when it is on one: the groups in flight are
+  // dropped. `graders` are null if nothing is graded, or rollout workers do it. `report` shows the live line. Throws
+  // UserError when dynamic sampling finds too few groups and, with several ranks, EnvironmentError when another one is
+  // lost. Another error ends this rank, and leaves the others waiting: the launcher ends them.
   std::optional<Rollout> run(const RolloutRequest& request, reward::Scorer* graders, report::Report& report);
 
-  // Whether this rank is the one that says what is to be said once.
+  // Returns whether this rank says what is to be said once.
   bool speaks() const { return mesh_.is_conductor(); }
 
  private:
-  RolloutPhase(rollout::Engine& engine, text::TextWorker& text, std::unique_ptr<mesh::Mesh> solo)
-      : solo_(std::move(solo)),
-        own_(std::make_unique<EngineSource>(engine, text, *solo_)),
-        source_(*own_),
-        mesh_(*solo_),
-        is_stopped_(session::stop_requested) {}
+  // The rollout that rank 0 has gathered, and the groups of its samples.
+  struct Gathered {
+    std::optional<Rollout> rollout;
+    std::vector<size_t> groups;
+  };
+  Gathered gather(const RolloutRequest& request, uint64_t number, reward::Scorer* graders, report::Report& report);
+  Rollout rollout_of_groups(const RolloutRequest& request, GroupPool& pool, const std::vector<size_t>& groups,
+                            const Coordinator& coordinator);
+  bool connections_to_lend() const { return links_.connections || workers_ != nullptr; }
+  // Another rank with an engine samples for rank 0 until the rollout is over.
+  void sample_for_rank0(const RolloutRequest& request, uint64_t number, reward::Scorer* graders);
+  std::optional<Rollout> hear_from_rank0(const RolloutRequest& request);
   void warn_of_names(const Rollout& rollout, const std::string& title);
 
-  const std::unique_ptr<mesh::Mesh> solo_;   // or null
-  const std::unique_ptr<EngineSource> own_;  // or null
-  GroupSource& source_;
+  const std::unique_ptr<mesh::Mesh> solo_;  // or null
   mesh::Mesh& mesh_;
+  rollout::Engine* const engine_;  // null: rollout workers sample
+  text::TextWorker* const text_;   // null with the engine
+  Connections* const workers_;     // null: there are none, or they are another rank's
+  const double timeout_s_;
   const IsStopped is_stopped_;
-  KnownLengths lengths_;   // with several ranks
-  int64_t num_begun_ = 0;  // rollouts
+  const RankLinks links_;
+  const std::unique_ptr<rollout::LeadingEngine> leading_;  // null: this rank leads no tensor-parallel group
+  // Tokens of a prompt's longest completion when it was sampled last; on rank 0.
+  std::unordered_map<const rl::Prompt*, int64_t> lengths_;
+  uint64_t num_begun_ = 0;  // rollouts
   bool names_are_said_ = false;
 };
 

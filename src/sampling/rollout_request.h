@@ -11,7 +11,7 @@
 #include "rl/sample.h"
 #include "sampling/failure_reward.h"
 #include "sampling/group_filter.h"
-#include "sampling/group_selection.h"
+#include "sampling/schedule.h"
 #include "session/prompt_set.h"
 
 namespace tandem::sampling {

@@ -31,8 +31,8 @@ namespace {
 using base::Clock;
 using base::seconds_since;
 
-constexpr double kLookEvery = 0.2;  // seconds between two looks at the stop signal
-constexpr double kAliveEvery = 1.0;
+constexpr double kLookEvery = 0.2;   // seconds between two looks at the stop signal
+constexpr double kGraderWait = 0.1;  // seconds
 constexpr double kAskEvery = 1.0;
 constexpr double kFarewell = 2.0;  // that the run has to hear the last word
 
@@ -67,7 +67,7 @@ Welcome greet(mesh::Channel& run, const config::TrainConfig& config, const confi
     const std::optional<std::string> frame = run.receive(kLookEvery);
     silence.look(frame.has_value());
     if (!frame) continue;
-    WorkerMessage message = worker_message(*frame);
+    Message message = message_of(*frame);
     if (std::holds_alternative<Alive>(message)) continue;
     if (auto* const welcome = std::get_if<Welcome>(&message)) return std::move(*welcome);
     if (const auto* const refused = std::get_if<Refused>(&message)) throw UserError(refused->why);
@@ -116,17 +116,17 @@ class Worker {
     while (!is_over_) {
       if (is_asked_to_stop()) return leave();
       take_messages();
-      if (rollout_) sample();
+      if (rollout_) rollout_->client.work(kGraderWait);
     }
   }
 
  private:
   void take_messages() {
-    const bool waits = !rollout_ || !rollout_->has_work();
+    const bool waits = !rollout_ || !rollout_->client.has_work();
     std::optional<std::string> frame = run_.receive(waits ? kLookEvery : 0.0);
     silence_.look(frame.has_value());
     while (frame) {
-      WorkerMessage message = worker_message(*frame);
+      Message message = message_of(*frame);
       std::visit([this](auto& m) { take(m); }, message);
       if (is_over_) return;  // the run has its answer, and may be gone already
       frame = run_.receive(0.0);
@@ -159,23 +159,26 @@ class Worker {
     close_rollout();
     ranks_.pass_on(open);
     rollout::Engine& engine = engine_.begin_rollout();
-    rollout_.emplace(open, WorkerParts{.config = config_,
-                                       .evaluation = evaluation_,
-                                       .context_tokens = session_.config().max_positions,
-                                       .vocab = session_.config().vocab,
-                                       .engine = engine,
-                                       .text = session_.text(),
-                                       .rewards = rewards_});
+    rollout_.emplace(open,
+                     WorkerParts{.config = config_,
+                                 .evaluation = evaluation_,
+                                 .context_tokens = session_.config().max_positions,
+                                 .vocab = session_.config().vocab,
+                                 .rewards = rewards_},
+                     engine, session_.text(), run_);
   }
 
-  void take(Task& task) {
-    if (is_of_rollout(task.rollout)) rollout_->add(std::move(task));
+  void take(LendSamples& loan) {
+    if (rollout_) rollout_->client.take(loan);
+  }
+  void take(LendGrading& loan) {
+    if (rollout_) rollout_->client.take(loan);
   }
   void take(const Abort& abort) {
-    if (is_of_rollout(abort.rollout)) rollout_->abort(abort.index);
+    if (rollout_) rollout_->client.take(abort);
   }
   void take(const Close& close) {
-    if (is_of_rollout(close.rollout)) close_rollout();
+    if (rollout_ && rollout_->number == close.rollout) close_rollout();
   }
   void take(const Stop& /*stop*/) {
     is_over_ = true;
@@ -187,19 +190,9 @@ class Worker {
     TANDEM_ENV_CHECK(false, "the run says what only a process that samples does");
   }
 
-  void sample() {
-    if (const int64_t count = rollout_->num_to_pull(); count > 0)
-      run_.send(to_bytes(Pull{.rollout = rollout_->number(), .count = count}));
-    if (!rollout_->has_work()) return;
-    if (std::optional<Done> done = rollout_->advance()) run_.send(to_bytes(*done));
-    if (seconds_since(last_alive_) < kAliveEvery) return;
-    last_alive_ = Clock::now();
-    run_.send(to_bytes(Alive{}));
-  }
-
   void close_rollout() {
     if (!rollout_) return;
-    rollout_->close();
+    rollout_->sampler.abort_all();
     rollout_.reset();
     engine_.end_rollout();
   }
@@ -209,8 +202,6 @@ class Worker {
     ranks_.pass_on(Stop{});
     run_.wait_until_closed(kFarewell);
   }
-
-  bool is_of_rollout(uint64_t number) const { return rollout_ && rollout_->number() == number; }
 
   const config::TrainConfig config_;
   mesh::Channel& run_;
@@ -222,7 +213,7 @@ class Worker {
   const session::RewardContext context_;
   Rewards rewards_;
   std::optional<ServedRollout> rollout_;  // that goes on
-  Clock::time_point last_alive_, last_asked_;
+  Clock::time_point last_asked_;
   bool is_over_ = false;
 };
 

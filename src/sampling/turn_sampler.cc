@@ -181,11 +181,12 @@ TurnSampler::~TurnSampler() {
   }
 }
 
-void TurnSampler::add(rollout::GroupRequest request, const rl::PromptRecord& record) {
+void TurnSampler::add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) {
   const auto num_prompt = std::ssize(request.prompt->tokens);
   const int64_t asked_context = request.sampling.max_context_tokens;
   const int64_t context = asked_context > 0 ? asked_context : settings_.context_tokens;
   Group group;
+  group.group_id = request.group_id;
   group.prompt = request.prompt;
   group.record = &record;
   group.sampling = request.sampling;
@@ -197,7 +198,7 @@ void TurnSampler::add(rollout::GroupRequest request, const rl::PromptRecord& rec
   group.sample_ids = request.sample_ids;
   const base::Json sampling = sampling_json(request.sampling, settings_.skip_special_tokens);
   for (const uint64_t sample_id : request.sample_ids) {
-    sessions_[sample_id].group_id = request.group_id;
+    sessions_[sample_id].key = key;
     reward::GenerateRequest asked;
     asked.group_id = request.group_id;
     asked.sample_id = sample_id;
@@ -211,7 +212,7 @@ void TurnSampler::add(rollout::GroupRequest request, const rl::PromptRecord& rec
     asked.is_evaluation = settings_.is_evaluation;
     generators_.begin(std::move(asked));
   }
-  groups_.emplace(request.group_id, std::move(group));
+  groups_.emplace(key, std::move(group));
 }
 
 void TurnSampler::step() {
@@ -236,12 +237,12 @@ void TurnSampler::ask_engine(reward::EngineCall call) {
   if (call.attempt < session.attempt) return;
   if (call.attempt > session.attempt) {  // the function began again, and so does all that it asked
     end_calls(session);
-    const uint64_t group_id = session.group_id;
+    const uint64_t key = session.key;
     session = Session();
-    session.group_id = group_id;
+    session.key = key;
     session.attempt = call.attempt;
   }
-  const Group& group = groups_.at(session.group_id);
+  const Group& group = groups_.at(session.key);
   const auto refuse = [&](const std::string& error) {
     generators_.answer(call.sample_id, call.attempt, call.call, {.error = error});
   };
@@ -277,7 +278,7 @@ void TurnSampler::ask_engine(reward::EngineCall call) {
   request.prompt = rl::make_prompt(std::move(call.input_ids));
   request.sample_ids = {call.sample_id};
   request.sampling = std::move(sampling);
-  request.owner = rollout::PrefixOwner{.group_id = session.group_id, .sample_id = call.sample_id};
+  request.owner = rollout::PrefixOwner{.group_id = group.group_id, .sample_id = call.sample_id};
   try {
     engine_.add(std::move(request));
   } catch (const UserError& error) {
@@ -310,25 +311,25 @@ void TurnSampler::take_answers() {
 void TurnSampler::finish(reward::Generated made) {
   const uint64_t sample_id = made.sample_id;
   Session& session = sessions_.at(sample_id);
-  const uint64_t group_id = session.group_id;
-  Group& group = groups_.at(group_id);
+  const uint64_t key = session.key;
+  Group& group = groups_.at(key);
   if (made.attempt > session.attempt) session.turns.clear();  // of an attempt that was lost
   group.members[sample_id] = member_of(made, session, group);
   end_session(sample_id);
   if (group.members.size() < group.sample_ids.size()) return;
-  SampledGroup result;
-  result.group_id = group_id;
+  SampledLoan result;
+  result.key = key;
   for (auto& [id, member] : group.members) result.members.push_back(std::move(member));
   finished_.push_back(std::move(result));
-  groups_.erase(group_id);
+  groups_.erase(key);
 }
 
-SampledGroup::Member TurnSampler::member_of(const reward::Generated& made, Session& session, const Group& group) const {
+Member TurnSampler::member_of(const reward::Generated& made, Session& session, const Group& group) const {
   std::string failure = made.failure;
   if (failure.empty()) {
     try {
-      SampledGroup::Member member;
-      member.sample = sample_of_turns(made, group.prompt, session.group_id, session.turns, group.max_tokens,
+      Member member;
+      member.sample = sample_of_turns(made, group.prompt, group.group_id, session.turns, group.max_tokens,
                                       settings_.vocab, group.sampling.truncates());
       member.metadata = with_own_metadata(group.record->metadata, settings_.metadata_key, made.metadata);
       member.attributes = made.attributes;
@@ -337,17 +338,17 @@ SampledGroup::Member TurnSampler::member_of(const reward::Generated& made, Sessi
       failure = error.what();
     }
   }
-  SampledGroup::Member member = failed_member(group, session.group_id, made.sample_id);
+  Member member = failed_member(group, made.sample_id);
   member.failure = fmt::format("{}: {}", settings_.function, failure);
   member.machine_failed = made.machine_failed;
   return member;
 }
 
 // A sample has a token at least; this one's is not trained on.
-SampledGroup::Member TurnSampler::failed_member(const Group& group, uint64_t group_id, uint64_t sample_id) const {
-  SampledGroup::Member member;
+Member TurnSampler::failed_member(const Group& group, uint64_t sample_id) {
+  Member member;
   rl::Sample& sample = member.sample;
-  sample.group_id = group_id;
+  sample.group_id = group.group_id;
   sample.sample_id = sample_id;
   sample.prompt = group.prompt;
   sample.completion = {group.prompt->tokens.back()};
@@ -370,34 +371,27 @@ void TurnSampler::end_session(uint64_t sample_id) {
   sessions_.erase(session);
 }
 
-void TurnSampler::cut(uint64_t group_id) {
-  Group& group = groups_.at(group_id);
-  SampledGroup result;
-  result.group_id = group_id;
-  result.is_cut = true;
+void TurnSampler::abort(uint64_t key) {
+  const auto found = groups_.find(key);
+  if (found == groups_.end()) {
+    std::erase_if(finished_, [&](const SampledLoan& loan) { return loan.key == key; });
+    return;
+  }
+  const Group& group = found->second;
   for (const uint64_t sample_id : group.sample_ids) {
-    if (const auto made = group.members.find(sample_id); made != group.members.end()) {
-      result.members.push_back(std::move(made->second));
-      continue;
-    }
+    if (group.members.contains(sample_id)) continue;
     generators_.cancel(sample_id);
     end_session(sample_id);
-    result.members.push_back(failed_member(group, group_id, sample_id));
   }
-  finished_.push_back(std::move(result));
-  groups_.erase(group_id);
-}
-
-void TurnSampler::abort(uint64_t group_id) {
-  if (groups_.contains(group_id)) cut(group_id);
+  groups_.erase(found);
   take_answers();
 }
 
 void TurnSampler::abort_all() {
-  while (!groups_.empty()) cut(groups_.begin()->first);
-  take_answers();
+  while (!groups_.empty()) abort(groups_.begin()->first);
+  finished_.clear();
 }
 
-std::vector<SampledGroup> TurnSampler::take_finished() { return std::exchange(finished_, {}); }
+std::vector<SampledLoan> TurnSampler::take_finished() { return std::exchange(finished_, {}); }
 
 }  // namespace tandem::sampling

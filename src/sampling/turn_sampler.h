@@ -63,23 +63,24 @@ class TurnSampler final : public GroupSampler {
       : engine_(engine), generators_(generators), settings_(std::move(settings)) {}
   ~TurnSampler() override;
 
-  void add(rollout::GroupRequest request, const rl::PromptRecord& record) override;
+  void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) override;
   void step() override;
-  std::vector<SampledGroup> take_finished() override;
-  void abort(uint64_t group_id) override;
+  std::vector<SampledLoan> take_finished() override;
+  void abort(uint64_t key) override;
   void abort_all() override;
 
  private:
-  struct Group {
+  struct Group {  // a loan's share of it
+    uint64_t group_id = 0;
     rl::SharedPrompt prompt;
     const rl::PromptRecord* record = nullptr;
     rl::SamplingParams sampling;
     int64_t max_tokens = 0;  // of prompt and response
     std::vector<uint64_t> sample_ids;
-    std::map<uint64_t, SampledGroup::Member> members;  // that are there, by sample id
+    std::map<uint64_t, Member> members;  // that are there, by sample id
   };
   struct Session {
-    uint64_t group_id = 0;
+    uint64_t key = 0;                       // of its loan
     uint64_t attempt = 0;                   // of the function, whose calls these are
     std::map<uint64_t, int64_t> num_begun;  // by PrefixHash: calls that began so
     std::vector<TurnRecord> turns;          // that are answered
@@ -95,21 +96,20 @@ class TurnSampler final : public GroupSampler {
   void ask_engine(reward::EngineCall call);
   void take_answers();
   void finish(reward::Generated made);
-  SampledGroup::Member member_of(const reward::Generated& made, Session& session, const Group& group) const;
-  SampledGroup::Member failed_member(const Group& group, uint64_t group_id, uint64_t sample_id) const;
+  Member member_of(const reward::Generated& made, Session& session, const Group& group) const;
+  static Member failed_member(const Group& group, uint64_t sample_id);
   // Ends what the session has in the engine.
   void end_calls(Session& session);
   void end_session(uint64_t sample_id);
-  void cut(uint64_t group_id);
 
   rollout::Engine& engine_;
   reward::Generators& generators_;
   const Settings settings_;
-  std::map<uint64_t, Group> groups_;      // under way, by id
+  std::map<uint64_t, Group> groups_;      // under way, by their loans
   std::map<uint64_t, Session> sessions_;  // by sample id
   std::map<uint64_t, Call> calls_;        // in the engine, by its number
   uint64_t last_call_ = 0;
-  std::vector<SampledGroup> finished_;
+  std::vector<SampledLoan> finished_;
 };
 
 }  // namespace tandem::sampling

@@ -10,7 +10,7 @@
 #include "plan/plan.h"
 #include "rollout/replica.h"
 #include "sampling/engine_ranks.h"
-#include "sampling/worker_messages.h"
+#include "sampling/messages.h"
 #include "sampling/worker_weights.h"
 #include "session/model_session.h"
 #include "session/own_engine.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "sampling/engine_ranks.h"
-#include "sampling/worker_messages.h"
+#include "sampling/messages.h"
 #include "session/model_session.h"
 #include "weights/shown_weights.h"
 #include "weights/sync.h"

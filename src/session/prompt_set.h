@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "config/data_options.h"
@@ -20,6 +23,17 @@ namespace tandem::session {
 struct PromptLine {
   rl::PromptRecord record;
   rl::SharedPrompt prompt;
+
+  static void fields(auto& wire, auto& m) {
+    wire(m.record);
+    if constexpr (std::remove_cvref_t<decltype(wire)>::kReads) {
+      rl::Prompt prompt;
+      wire(prompt.tokens, prompt.text, prompt.label);
+      m.prompt = std::make_shared<const rl::Prompt>(std::move(prompt));
+    } else {
+      wire(m.prompt->tokens, m.prompt->text, m.prompt->label);
+    }
+  }
 };
 
 struct PromptSet {

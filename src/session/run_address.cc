@@ -119,6 +119,12 @@ mesh::NetworkDoor network_door(const config::TrainConfig& config) {
           .secret = own_secret()};
 }
 
+mesh::NetworkDoor ranks_door(const config::TrainConfig& config) {
+  const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
+  if (!launch || launch->is_one_host()) return {};
+  return {.address = mesh::own_address(*launch, config.mesh.network_interface), .port = 0, .secret = own_secret()};
+}
+
 void say_where(const config::TrainConfig& config, const mesh::NetworkDoor& door, int port) {
   if (door.address.empty()) return;
   const std::string place = fmt::format("{}:{}", door.address, port);

@@ -23,6 +23,9 @@ bool is_on_several_hosts(const config::TrainConfig& config);
 // Of the conductor: where it listens for other machines, if it does, since processes of its launch are there or
 // --rollout-listen asks for it. UserError: it has neither a secret nor --trust-network, or no network to listen on.
 mesh::NetworkDoor network_door(const config::TrainConfig& config);
+// Of the conductor: where it listens for the other ranks that train, if they are on several machines. On every rank it
+// has the secret.
+mesh::NetworkDoor ranks_door(const config::TrainConfig& config);
 // To those of the launch, and to the user; `port`: where it listens.
 void say_where(const config::TrainConfig& config, const mesh::NetworkDoor& door, int port);
 

@@ -57,7 +57,7 @@ TEST_F(SpreadWorkers, AnEngineThatLosesAProcessIsMissedByNobody) {
   std::mt19937_64 random(7);
   for (int64_t i = 0; i < base::short_or_full(1, 50); ++i) {
     const std::string name = fmt::format("killed_{}", i);
-    Program program(with_workers(spread_arguments(name, i == 0 ? graded_slowly() : Arguments()), 2, 4));
+    Program program(with_workers(spread_arguments(name, i == 0 ? graded_slowly(0.5) : Arguments()), 2, 4));
     const std::map<int, pid_t> processes = processes_of(program.pid(), 6);
     ASSERT_EQ(processes.size(), 6U);
     if (i % 2 == 0) wait_for_rollout(name, 0);

@@ -1,11 +1,14 @@
 // The memory of a process that only samples, beside its plan.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
+#include <array>
 #include <cstring>
 #include <utility>
 
 #include "base/options.h"
 #include "device/registry.h"
+#include "mesh/channel.h"
 #include "plan/plan.h"
 #include "sampling/served_rollout.h"
 #include "session/own_engine.h"
@@ -53,23 +56,41 @@ base::Json serve_one_rollout(const config::TrainConfig& config) {
   send(trainer.base(), session.base());
   if (config.lora.rank) send(trainer.trained(), session.trained());
   session::OwnEngine engine(config, session, plan, memory);
-  const int64_t num_groups = config.rollout_batch_size;
-  sampling::ServedRollout rollout({.n_samples_per_prompt = config.rollout.n_samples_per_prompt,
-                                   .sampling = config.rollout.sampling(),
-                                   .groups_at_once = num_groups},
-                                  {.config = config,
-                                   .evaluation = evaluation,
-                                   .context_tokens = session.config().max_positions,
-                                   .engine = engine.engine(),
-                                   .text = session.text(),
-                                   .rewards = rewards});
-  EXPECT_GT(rollout.num_to_pull(), 0);
-  for (int64_t i = 0; i < num_groups; ++i)
-    rollout.add({.rollout = 0, .index = static_cast<uint64_t>(i), .line = prompts.prompts[static_cast<size_t>(i)]});
-  bool has_answered = false;
-  while (rollout.has_work()) has_answered |= rollout.advance().has_value();
-  EXPECT_TRUE(has_answered);
-  rollout.close();
+  const int64_t num_groups = config.rollout_batch_size, n = config.rollout.n_samples_per_prompt;
+  std::array<int, 2> ends = {};
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  mesh::Channel worker(mesh::OwnedDescriptor(ends[0]), 20.0), rank0(mesh::OwnedDescriptor(ends[1]), 20.0);
+  sampling::ServedRollout rollout(
+      {.n_samples_per_prompt = n, .sampling = config.rollout.sampling(), .samples_at_once = num_groups * n},
+      {.config = config,
+       .evaluation = evaluation,
+       .context_tokens = session.config().max_positions,
+       .vocab = session.config().vocab,
+       .rewards = rewards},
+      engine.engine(), session.text(), worker);
+  for (uint64_t i = 0; i < static_cast<uint64_t>(num_groups); ++i) {
+    sampling::LendSamples loan = {
+        .rollout = 0, .key = i, .group = i, .first = 0, .count = static_cast<uint64_t>(n), .line = prompts.prompts[i]};
+    rollout.client.take(loan);
+  }
+  for (int64_t num_graded = 0; num_graded < num_groups;) {
+    rollout.client.work(/*wait_s=*/0.1);
+    while (const std::optional<std::string> frame = rank0.receive(0.0)) {
+      sampling::Message message = sampling::message_of(*frame);
+      if (auto* const sampled = std::get_if<sampling::Sampled>(&message)) {
+        const uint64_t group = sampled->key;
+        sampling::LendGrading loan = {.rollout = 0,
+                                      .key = static_cast<uint64_t>(num_groups) + group,
+                                      .group = group,
+                                      .line = prompts.prompts[group],
+                                      .members = std::move(sampled->members)};
+        rollout.client.take(loan);
+      } else {
+        num_graded += std::holds_alternative<sampling::Graded>(message) ? 1 : 0;
+      }
+    }
+  }
+  rollout.sampler.abort_all();
   return base::parse_json(memory.timeline(0).back(), "the timeline");
 }
 

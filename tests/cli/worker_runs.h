@@ -86,13 +86,15 @@ class WorkerRuns : public testing::Test {
   }
 
   // The same rewards, so late that the run lasts until a death is noticed. Each grading prints "graded".
-  static Arguments graded_slowly() {
+  static Arguments graded_slowly(double seconds = 0.2) {
     base::write_file_durably(path("slow.py"),
                              "import time\n"
                              "def reward(prompts, completions, **kwargs):\n"
                              "    print('graded', flush=True)\n"
-                             "    time.sleep(0.2)\n"
-                             "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
+                             "    time.sleep(" +
+                                 fmt::format("{}", seconds) +
+                                 ")\n"
+                                 "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
     return {"--custom-rm-path", path("slow.py:reward"), "--rm-num-workers", "1"};
   }
 

@@ -67,11 +67,11 @@ TEST(LocalStore, CountersOfManyAddUp) {
     for (int i = 0; i < 4; ++i) {
       threads.emplace_back([] {
         LocalStore store = open();
-        for (int k = 0; k < 100; ++k) store.add("ticket", 1);
+        for (int k = 0; k < 100; ++k) store.add("counter", 1);
       });
     }
   }
-  EXPECT_EQ(open().add("ticket", 0), 400);
+  EXPECT_EQ(open().add("counter", 0), 400);
 }
 
 TEST(LocalStore, ConnectsTwoThatAsk) {
@@ -98,10 +98,10 @@ TEST(LocalStore, AServerThatIsGoneOrFrozenIsNotWaitedFor) {
   std::optional<OwnedDescriptor> socket;
   while (!(socket = connect_locally(name))) usleep(1000);
   LocalStore store(std::move(*socket), "rank 1 of 2", milliseconds(500));
-  EXPECT_EQ(store.add("ticket", 2), 2);
+  EXPECT_EQ(store.add("counter", 2), 2);
   const auto why = [&] {
     try {
-      store.add("ticket", 1);
+      store.add("counter", 1);
       return std::string("answered");
     } catch (const EnvironmentError& error) {
       return std::string(error.what());

@@ -31,8 +31,8 @@ std::string texts(const std::vector<std::string>& all) { return fmt::format("{}"
 
 // Uses everything that a mesh is for.
 void talk(Mesh& mesh) {
-  std::string tickets = texts(device::all_gather_text(mesh.host(), fmt::format("r{}", mesh.rank())));
-  tickets += texts(device::all_gather_text(mesh.savers(), mesh.is_conductor() ? " saved by" : "0"));
+  std::string said = texts(device::all_gather_text(mesh.host(), fmt::format("r{}", mesh.rank())));
+  said += texts(device::all_gather_text(mesh.savers(), mesh.is_conductor() ? " saved by" : "0"));
   device::TensorLists parts;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     parts.push_back({at::full({2}, rank == mesh.rank() ? rank + 1.0F : 0.0F)});
@@ -40,12 +40,7 @@ void talk(Mesh& mesh) {
   device::all_gather(mesh.data().device, parts);
   double sum = 0.0;
   for (const auto& part : parts) sum += part[0].sum().item<double>();
-  double mine = 0.0;
-  for (int i = 0; i < 5; ++i) mine += static_cast<double>(mesh.take_ticket("groups"));
-  const double own[] = {mine};
-  double all = 0.0;
-  for (const auto& numbers : device::all_gather_numbers(mesh.host(), own)) all += numbers[0];
-  if (mesh.is_conductor()) std::printf("%d ranks, sum %g, tickets %g\n", mesh.size(), sum, all);
+  if (mesh.is_conductor()) std::printf("%d ranks, sum %g\n", mesh.size(), sum);
   std::fflush(stdout);
   for (const cli::InternetSocket& socket : cli::internet_sockets(std::to_string(getpid()))) {
     throw BugError("a socket of the internet at " + socket.address);
@@ -188,9 +183,7 @@ std::vector<Ended> run_ranks(const std::string& scenario, int size, bool launche
 TEST(Rendezvous, OfOneToEightRanks) {
   for (const int size : {1, 3, 8}) {
     const std::vector<Ended> ranks = run_ranks("meet", size, /*launcher_is_ours=*/size == 8);
-    const int tickets = 5 * size;
-    EXPECT_EQ(ranks[0].said,
-              fmt::format("{} ranks, sum {}, tickets {}\n", size, size * (size + 1), tickets * (tickets - 1) / 2));
+    EXPECT_EQ(ranks[0].said, fmt::format("{} ranks, sum {}\n", size, size * (size + 1)));
     for (const Ended& rank : ranks) EXPECT_EQ(rank.code, 0) << rank.said;
     for (int i = 1; i < size; ++i) EXPECT_EQ(ranks[static_cast<size_t>(i)].said, "");
   }
@@ -274,7 +267,7 @@ TEST(Rendezvous, SeveralHostsNeedATrustedNetwork) {
 
 TEST(Rendezvous, WithASecret) {
   const std::vector<Ended> ranks = run_ranks("secret", 2);
-  EXPECT_EQ(ranks[0].said, "2 ranks, sum 6, tickets 45\n");
+  EXPECT_EQ(ranks[0].said, "2 ranks, sum 6\n");
   for (const Ended& rank : ranks) EXPECT_EQ(rank.code, 0) << rank.said;
 }
 

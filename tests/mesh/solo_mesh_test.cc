@@ -17,12 +17,5 @@ TEST(SoloMesh, IsTheConductorAndHearsItself) {
   device::all_gather(mesh->data().device, {{at::arange(3)}});
 }
 
-TEST(SoloMesh, TicketsOfASeriesCountFromZero) {
-  const std::unique_ptr<Mesh> mesh = solo_mesh();
-  EXPECT_EQ(mesh->take_ticket("a"), 0);
-  EXPECT_EQ(mesh->take_ticket("a"), 1);
-  EXPECT_EQ(mesh->take_ticket("b"), 0);
-}
-
 }  // namespace
 }  // namespace tandem::mesh

@@ -177,8 +177,9 @@ TEST(Replica, ACallComesThroughAsItIs) {
                       .ignore_eos = true,
                       .seed = 1234567890123};
   request.owner = PrefixOwner{.group_id = 21, .sample_id = 22};
-  const std::string bytes = to_bytes({request, PlainCall::kStep, AbortCall{.group_id = 1}, ReleaseCall{.sample_id = 2},
-                                      PauseCall{.mode = PauseMode::kDropKv}, PlainCall::kEnd});
+  const std::string bytes =
+      to_bytes({request, PlainCall{PlainCallKind::kStep}, AbortCall{.group_id = 1}, ReleaseCall{.sample_id = 2},
+                PauseCall{.mode = PauseMode::kDropKv}, PlainCall{PlainCallKind::kEnd}});
   const std::vector<ReplicaCall> calls = replica_calls(bytes);
   EXPECT_EQ(to_bytes(calls), bytes);
   ASSERT_EQ(calls.size(), 6U);

@@ -28,8 +28,9 @@ class DrawnEngine final : public rollout::Engine {
 
   void add(rollout::GroupRequest request) override {
     ++num_added_;
-    most_unfinished_ = std::max(most_unfinished_, num_unfinished_groups() + 1);
     Running running{.request = std::move(request)};
+    num_unfinished_ += std::ssize(running.request.sample_ids);
+    most_unfinished_ = std::max(most_unfinished_, num_unfinished_);
     for (const uint64_t id : running.request.sample_ids) {
       const auto length = 1 + static_cast<int64_t>(draw(id, 0) * static_cast<double>(kLongest));
       running.length = std::max(running.length, length);
@@ -81,8 +82,8 @@ class DrawnEngine final : public rollout::Engine {
   void reset_stats() override { stats_ = {}; }
 
   bool is_stopped() const { return settings_.steps_to_stop >= 0 && num_steps_ >= settings_.steps_to_stop; }
-  int64_t num_added() const { return num_added_; }  // groups
-  int64_t most_unfinished() const { return most_unfinished_; }
+  int64_t num_added() const { return num_added_; }              // groups
+  int64_t most_unfinished() const { return most_unfinished_; }  // samples
 
  private:
   static constexpr int64_t kLongest = 24;
@@ -96,6 +97,7 @@ class DrawnEngine final : public rollout::Engine {
 
   void hand_over(const Running& running, rl::FinishReason reason) {
     const rollout::GroupRequest& request = running.request;
+    num_unfinished_ -= std::ssize(request.sample_ids);
     rl::Group group{.group_id = request.group_id, .prompt = request.prompt, .completions = {}};
     for (size_t s = 0; s < request.sample_ids.size(); ++s) {
       rl::Completion completion;
@@ -118,7 +120,8 @@ class DrawnEngine final : public rollout::Engine {
   std::deque<Running> groups_;
   std::deque<rl::Group> finished_;
   rollout::EngineStats stats_;
-  int64_t num_steps_ = 0, num_added_ = 0, most_unfinished_ = 0;
+  int64_t num_steps_ = 0, num_added_ = 0;
+  int64_t num_unfinished_ = 0, most_unfinished_ = 0;  // samples
 };
 
 }  // namespace tandem::sampling

@@ -39,7 +39,7 @@ std::vector<std::string> sampled(session::ModelSession& session, mesh::Mesh& mes
   const auto model = session.make_model();
   const auto engine = rollout::make_engine(config, *model);
   const std::vector<session::PromptLine> lines = prompts();
-  RolloutPhase phase(*engine, session.text(), mesh);
+  RolloutPhase phase(*engine, session.text(), mesh, LinkSettings());
   report::Report report;
   std::vector<std::string> results;
   for (uint64_t i = 0; i < 2; ++i) {
@@ -103,7 +103,7 @@ std::vector<report::Metrics> evaluated(session::ModelSession& session, mesh::Mes
   const EvaluationRewards rewards(evaluation, {});
   const auto model = session.make_model();
   const auto engine = rollout::make_engine(session.engine_config({}, 64), *model);
-  RolloutPhase phase(*engine, session.text(), mesh);
+  RolloutPhase phase(*engine, session.text(), mesh, LinkSettings());
   report::Report report;
   std::vector<report::Metrics> metrics;
   const auto results = evaluation.run(phase, rewards.of_sets(), std::nullopt, report);

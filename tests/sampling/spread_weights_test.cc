@@ -31,9 +31,9 @@ Sessions sessions(const std::vector<std::unique_ptr<device::Communicator>>& rank
   return result;
 }
 
-// What the conductor sends to the engine's first process.
+// What rank 0 sends to the engine's first process.
 struct Sent {
-  WorkerMessage message;
+  Message message;
   std::vector<std::byte> bytes;
 };
 
@@ -122,14 +122,14 @@ class SpreadWeights : public testing::Test {
       EXPECT_EQ(weights.maps(), std::holds_alternative<CopyWeights>(update.sent.front().message));
       for (const Sent& sent : update.sent) {
         const bool is_last = std::visit(
-            [&]<typename Message>(const Message& message) {
-              if constexpr (std::is_same_v<Message, Weights>) {
+            [&]<typename Kind>(const Kind& message) {
+              if constexpr (std::is_same_v<Kind, Weights>) {
                 return weights.take(message, [&](std::span<std::byte> into) {
                   ASSERT_EQ(rank, 0) << "the first alone talks with the run";
                   ASSERT_EQ(into.size(), sent.bytes.size());
                   std::memcpy(into.data(), sent.bytes.data(), into.size());
                 });
-              } else if constexpr (std::is_same_v<Message, CopyWeights> || std::is_same_v<Message, WeightChecksums>) {
+              } else if constexpr (std::is_same_v<Kind, CopyWeights> || std::is_same_v<Kind, WeightChecksums>) {
                 return weights.take(message);
               } else {
                 return false;

@@ -1,15 +1,13 @@
-// Ranks that are threads of one process, for tests of what ranks do together: an exchange copies memory, tickets are
-// counters. It needs no torch.
+// Ranks that are threads of one process, for tests of what ranks do together: an exchange copies memory. It needs no
+// torch.
 #pragma once
 
 #include <condition_variable>
 #include <cstring>
 #include <exception>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -45,8 +43,6 @@ class ThreadRanks {
     }
     if (!errors.empty()) std::rethrow_exception(errors.front());
   }
-  // How many numbers of a series were taken.
-  std::map<std::string, int64_t> tickets() const { return tickets_; }
 
  private:
   class ThreadCommunicator final : public device::Communicator {
@@ -75,10 +71,6 @@ class ThreadRanks {
     mesh::Group tensor() const override { return {.device = *nobody_, .host = *nobody_}; }
     device::Communicator& tensor_savers() const override { return *nobody_; }
     mesh::Group data() const override { return {.device = communicator_, .host = communicator_}; }
-    int64_t take_ticket(const std::string& series) override {
-      const std::scoped_lock lock(ranks_.mutex_);
-      return ranks_.tickets_[series]++;
-    }
 
    private:
     ThreadRanks& ranks_;
@@ -116,7 +108,6 @@ class ThreadRanks {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<const device::TensorLists*> posted_;
-  std::map<std::string, int64_t> tickets_;
   int num_here_ = 0;
   int64_t num_meetings_ = 0;
   bool is_broken_ = false;

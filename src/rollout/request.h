@@ -1,0 +1,55 @@
+// A request to the rollout engine, and the engine's numbers. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "rl/sample.h"
+#include "rollout/prefix_owner.h"
+
+namespace tandem::rollout {
+
+struct GroupRequest {
+  uint64_t group_id = 0;
+  rl::SharedPrompt prompt;           // at least one token
+  std::vector<uint64_t> sample_ids;  // n ids, one for each completion
+  rl::SamplingParams sampling;
+  // Owner of a turn of a conversation, which is a group of one. The KV cache of its beginning is taken from the
+  // previous turn, and its own is kept for the next one, as long as memory allows and until release().
+  std::optional<PrefixOwner> owner = {};
+
+  // The message has the tokens of the prompt, and nothing else of it.
+  static void fields(auto& wire, auto& m) {
+    wire(m.group_id, m.sample_ids, m.sampling, m.owner);
+    if constexpr (std::remove_cvref_t<decltype(wire)>::kReads) {
+      std::vector<int32_t> tokens;
+      wire(tokens);
+      m.prompt = rl::make_prompt(std::move(tokens));
+    } else {
+      wire(m.prompt->tokens);
+    }
+  }
+};
+
+enum class PauseMode : uint8_t { kKeepKv, kDropKv };
+
+struct EngineStats {  // counts since the last reset_stats()
+  int64_t generated_tokens = 0, prefill_tokens = 0, shared_prompt_tokens = 0, recomputed_tokens = 0;
+  int64_t kept_tokens = 0;   // tokens of turns whose KV cache was kept from the previous turn
+  int64_t kept_dropped = 0;  // kept prefixes that memory was too short for
+  int64_t wasted_rows = 0;   // rows decoded for sequences that the previous token had ended
+  int64_t forwards = 0, preemptions = 0, copies_on_write = 0, peak_running = 0, peak_blocks = 0, num_blocks = 0;
+
+  static void fields(auto& wire, auto& m) {
+    wire(m.generated_tokens, m.prefill_tokens, m.shared_prompt_tokens, m.recomputed_tokens, m.kept_tokens);
+    wire(m.kept_dropped, m.wasted_rows, m.forwards, m.preemptions, m.copies_on_write);
+    wire(m.peak_running, m.peak_blocks, m.num_blocks);
+  }
+};
+// Adds the numbers of another engine to `sum`, and takes the larger one of each peak.
+void add(const EngineStats& of_engine, EngineStats& sum);
+
+}  // namespace tandem::rollout

@@ -1,0 +1,376 @@
+#include "sampling/connections.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/message_text.h"
+#include "mesh/hosts.h"
+
+namespace tandem::sampling {
+
+namespace {
+
+constexpr double kFarewell = 2.0;   // seconds that a worker has to answer Stop
+constexpr double kBeatEvery = 1.0;  // seconds
+constexpr std::chrono::milliseconds kBetweenLooks{200};
+
+Connections::Settings with_shown_weights(Connections::Settings settings, const WeightFeed* weights) {
+  if (weights == nullptr) return settings;
+  settings.welcome.shown_trained = weights->words(/*is_base=*/false);
+  settings.welcome.shown_base = weights->words(/*is_base=*/true);
+  return settings;
+}
+
+// Elsewhere words of this machine's memory mean nothing, or something else.
+void forget_words(Welcome& welcome) {
+  for (auto* const words : {&welcome.shown_trained, &welcome.shown_base}) std::fill(words->begin(), words->end(), "");
+}
+
+// Work with one worker, which is gone where that fails.
+template <typename Worker, typename Work>
+void attempt(Worker& worker, const Work& work) {
+  try {
+    work();
+  } catch (const EnvironmentError& error) {
+    worker.state = decltype(worker.state)::kGone;
+    worker.why_gone = error.what();
+  }
+}
+
+}  // namespace
+
+Connections::Connections(Settings settings, WeightFeed* weights)
+    : settings_(with_shown_weights(std::move(settings), weights)),
+      weights_(weights),
+      listener_(settings_.address, settings_.door, settings_.silence_s),
+      started_(settings_.launcher_descriptor),
+      num_exceptions_(std::uncaught_exceptions()) {
+  // Ranks that train see by their mesh that rank 0 runs.
+  if (weights_ != nullptr) beats_ = std::jthread([this](const std::stop_token& end) { beat_until(end); });
+}
+
+Connections::~Connections() {
+  beats_ = {};  // it has ended
+  if (std::uncaught_exceptions() > num_exceptions_) return;
+  accept_new();  // who has only just come
+  for (auto& [id, worker] : workers_) {
+    if (worker.is_rank) continue;
+    try {
+      worker.channel->send(to_bytes(Stop{}));
+      // A socket that is closed with something unread in it loses what was said last.
+      for (const auto begin = base::Clock::now(); base::seconds_since(begin) < kFarewell;) {
+        const std::optional<std::string> frame = worker.channel->receive(kFarewell);
+        if (frame && std::holds_alternative<Leaving>(message_of(*frame))) break;
+      }
+    } catch (const EnvironmentError&) {  // it is gone already
+    }
+  }
+}
+
+void Connections::beat_until(const std::stop_token& end) {
+  while (!end.stop_requested()) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) continue;  // who has it beats
+    try {
+      accept_new();
+      beat();
+    } catch (const EnvironmentError&) {  // poll() meets it too, and says it
+    }
+  }
+}
+
+void Connections::beat() {
+  if (base::seconds_since(last_beat_) < kBeatEvery) return;
+  last_beat_ = base::Clock::now();
+  for (auto& [id, worker] : workers_) {
+    pollfd polled = {worker.channel->descriptor(), POLLOUT, 0};
+    if (worker.is_rank) continue;
+    const bool takes_it = worker.state != State::kGone && ::poll(&polled, 1, 0) == 1 && polled.revents == POLLOUT;
+    if (takes_it) attempt(worker, [&channel = worker.channel] { channel->send(to_bytes(Alive{})); });
+  }
+}
+
+std::vector<SamplerId> Connections::ready() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<SamplerId> result;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.state == State::kReady) result.push_back(id);
+  }
+  return result;
+}
+
+std::optional<Failed> Connections::why_nobody_comes() {
+  const std::scoped_lock lock(mutex_);
+  if (!workers_.empty()) return std::nullopt;
+  const std::optional<bool> have_ended = started_.have_all_ended();
+  if (have_ended.has_value() && !*have_ended) return std::nullopt;
+  const bool are_seen_to_end = have_ended && settings_.are_all_here;
+  if (failure_ && (are_seen_to_end || num_greeted_ >= settings_.num_started)) return failure_;
+  if (!are_seen_to_end || has_one_joined_) return std::nullopt;
+  constexpr int kUserCode = 2;
+  const mesh::WorkerEnd end = started_.first_end().value_or(mesh::WorkerEnd{.how = "they have all ended"});
+  return Failed{.why = fmt::format("no process that samples has joined the run, and none is left: {}; mend that and "
+                                   "start the run again (others may join it with its flags and --rollout-join)",
+                                   end.how),
+                .is_users = end.code == kUserCode};
+}
+
+void Connections::wait_for_ranks(int64_t num_ranks, double timeout_s) {
+  class NobodyWorksYet final : public Events {
+    void joined(SamplerId /*sampler*/) override {}
+    void said(SamplerId /*sampler*/, Message& /*message*/) override {
+      TANDEM_ENV_CHECK(false, "it speaks before it is asked");
+    }
+    bool has_loans(SamplerId /*sampler*/) const override { return false; }
+    int64_t lost(SamplerId /*sampler*/, bool /*has_left*/) override { return 0; }
+  } events;
+  const auto begin = base::Clock::now();
+  while (std::ssize(ready()) < num_ranks) {
+    TANDEM_ENV_CHECK(base::seconds_since(begin) < timeout_s,
+                     fmt::format("{} of {} other ranks have connected to rank 0 within {:g} s "
+                                 "(--distributed-timeout-minutes)",
+                                 ready().size(), num_ranks, timeout_s));
+    poll(0.1, events);
+  }
+}
+
+void Connections::poll(double wait_s, Events& events) {
+  std::unique_lock lock(mutex_);
+  beat();
+  if (!take_messages(events)) {
+    std::vector<pollfd> polled;
+    for (const int descriptor : listener_.descriptors()) polled.push_back({descriptor, POLLIN, 0});
+    for (const auto& [id, worker] : workers_) polled.push_back({worker.channel->descriptor(), POLLIN, 0});
+    lock.unlock();
+    ::poll(polled.data(), polled.size(), static_cast<int>(wait_s * 1000.0));
+    lock.lock();
+    accept_new();
+    take_messages(events);
+  }
+  for (auto& [id, worker] : workers_) {
+    if (worker.state != State::kReady || worker.is_rank || !events.has_loans(id)) continue;
+    attempt(worker, [&] { check_heard(worker, worker.last_heard); });
+  }
+  remove_gone(events);
+}
+
+void Connections::accept_new() {
+  while (std::unique_ptr<mesh::Channel> channel = listener_.accept()) {
+    const SamplerId id = next_id_++;
+    workers_[id] = {
+        .channel = std::move(channel), .name = fmt::format("rollout worker {}", id), .last_heard = base::Clock::now()};
+  }
+}
+
+bool Connections::take_messages(Events& events) {
+  bool has_come = false;
+  for (auto& [id, worker] : workers_) {
+    attempt(worker, [&] {
+      while (worker.state != State::kGone) {
+        const std::optional<std::string> frame = worker.channel->receive(0.0);
+        if (!frame) break;
+        has_come = true;
+        take_frame(id, worker, *frame, &events);
+      }
+    });
+  }
+  return has_come;
+}
+
+void Connections::take_frame(SamplerId id, Worker& worker, std::string_view frame, Events* events) {
+  worker.last_heard = base::Clock::now();
+  Message message = message_of(frame);
+  if (const auto* const hello = std::get_if<Hello>(&message)) {
+    greet(worker, *hello);
+  } else if (const auto* const rank = std::get_if<RankHello>(&message)) {
+    TANDEM_ENV_CHECK(worker.state == State::kGreeting, "it greets twice");
+    TANDEM_ENV_CHECK(weights_ == nullptr, "it is a rank that trains, of a run whose ranks do not sample");
+    worker.name = fmt::format("rank {}", rank->rank);
+    worker.is_rank = true;
+    worker.state = State::kReady;
+  } else if (const auto* const prepared = std::get_if<Prepared>(&message);
+             prepared != nullptr && worker.state == State::kPreparing) {
+    worker.maps_weights = prepared->maps_weights;
+    worker.state = State::kTaking;
+    give_first_weights(id);
+    if (worker.state != State::kTaking) return;
+    worker.state = State::kReady;
+    worker.has_joined = has_one_joined_ = true;
+    base::log_info("{} has joined", worker.name);
+    events->joined(id);
+  } else if (const auto* const took = std::get_if<TookWeights>(&message)) {
+    TANDEM_ENV_CHECK(worker.is_to_take == took->version, "it took other weights than it was given");
+    worker.is_to_take.reset();
+  } else if (std::holds_alternative<Leaving>(message)) {
+    worker.state = State::kGone;
+    worker.has_left = true;
+    worker.why_gone = "was asked to stop, and leaves";
+  } else if (const auto* const failed = std::get_if<Failed>(&message)) {
+    failure_ = *failed;
+    worker.has_failed = true;
+    worker.state = State::kGone;
+    worker.why_gone = failed->why;
+  } else if (!std::holds_alternative<Alive>(message)) {
+    TANDEM_ENV_CHECK(worker.state == State::kReady, "it speaks before it is asked");
+    if (events != nullptr) events->said(id, message);
+  }
+}
+
+void Connections::greet(Worker& worker, const Hello& hello) {
+  TANDEM_ENV_CHECK(worker.state == State::kGreeting, "it greets twice");
+  TANDEM_ENV_CHECK(weights_ != nullptr, "it wants to join a run whose ranks sample themselves (--colocate)");
+  ++num_greeted_;
+  const mesh::RankFacts facts = mesh::facts_of(hello.facts);
+  const bool is_here = hello.machine == mesh::machine_id();
+  worker.name += fmt::format(" (process {}{})", hello.process, is_here ? "" : " on " + facts.host);
+  std::string why = mesh::disagreement({settings_.facts, facts});
+  if (why.empty() && hello.weight_hash != weights_->hash())
+    why = "its model has other weights than the run's (names, shapes or dtype); give it the same --hf-checkpoint";
+  if (why.empty()) {
+    Welcome welcome = settings_.welcome;
+    if (!is_here) forget_words(welcome);
+    worker.channel->send(to_bytes(welcome));
+    worker.state = State::kPreparing;
+    return;
+  }
+  worker.channel->send(to_bytes(Refused{why}));
+  if (!has_one_joined_) failure_ = Failed{.why = why, .is_users = true};
+  worker.state = State::kGone;
+  worker.why_gone = "is refused: " + why;
+}
+
+void Connections::check_heard(const Worker& worker, base::Clock::time_point since) const {
+  TANDEM_ENV_CHECK(base::seconds_since(std::max(since, worker.last_heard)) <= settings_.silence_s,
+                   fmt::format("has said nothing for {:g} s (--rollout-health-check-timeout)", settings_.silence_s));
+}
+
+void Connections::update_weights() {
+  const std::vector<SamplerId> ids = ready();
+  weights_->update(
+      [&] {
+        const std::scoped_lock lock(mutex_);
+        show_weights(ids, /*is_base=*/false);
+      },
+      [&] {
+        const std::scoped_lock lock(mutex_);
+        give_weights(ids, /*is_base=*/false);
+        wait_until_taken(ids);
+      });
+}
+
+void Connections::give_first_weights(SamplerId id) {
+  for (const bool is_base : {true, false}) {
+    if (is_base && !weights_->has_adapter()) continue;
+    show_weights({id}, is_base);
+    give_weights({id}, is_base);
+  }
+  wait_until_taken({id});
+}
+
+void Connections::show_weights(const std::vector<SamplerId>& ids, bool is_base) {
+  const std::string message = to_bytes(CopyWeights{is_base});
+  for (const SamplerId id : ids) {
+    Worker& worker = workers_.at(id);
+    if (!is_base) worker.is_to_take = weights_->version(is_base);
+    if (worker.maps_weights) attempt(worker, [&] { worker.channel->send(message); });
+  }
+}
+
+void Connections::give_weights(const std::vector<SamplerId>& ids, bool is_base) {
+  std::string checksums;  // once for all
+  for (const bool maps : {true, false}) {
+    for (const SamplerId id : ids) {
+      Worker& worker = workers_.at(id);
+      if (worker.maps_weights != maps || worker.state == State::kGone) continue;
+      if (maps && checksums.empty()) {
+        checksums = to_bytes(WeightChecksums{
+            .is_base = is_base, .version = weights_->version(is_base), .sums = weights_->checksums(is_base)});
+      }
+      attempt(worker, [&] {
+        if (maps) {
+          worker.channel->send(checksums);
+        } else {
+          send_pieces(worker, is_base);
+        }
+      });
+    }
+  }
+}
+
+void Connections::wait_until_taken(const std::vector<SamplerId>& ids) {
+  const base::Clock::time_point given = base::Clock::now();
+  for (const SamplerId id : ids) wait_until_taken(id, given);
+}
+
+void Connections::wait_until_taken(SamplerId id, base::Clock::time_point since) {
+  Worker& worker = workers_.at(id);
+  attempt(worker, [&] {
+    while (worker.is_to_take && worker.state != State::kGone) {
+      const double silent_s = base::seconds_since(std::max(since, worker.last_heard));
+      beat();
+      if (const auto frame = worker.channel->receive(std::clamp(settings_.silence_s - silent_s, 0.0, kBeatEvery))) {
+        take_frame(id, worker, *frame, /*events=*/nullptr);
+      } else {
+        check_heard(worker, since);
+      }
+    }
+  });
+}
+
+void Connections::send_pieces(Worker& worker, bool is_base) {
+  weights_->send(is_base, [&](const Weights& piece, std::span<const std::byte> bytes) {
+    beat();
+    worker.channel->send(to_bytes(piece));
+    worker.channel->send_bytes(bytes);
+  });
+}
+
+void Connections::send(SamplerId id, const Message& message) {
+  const std::scoped_lock lock(mutex_);
+  Worker& worker = workers_.at(id);
+  if (worker.state != State::kReady) return;
+  attempt(worker, [&] { worker.channel->send(to_bytes(message)); });
+}
+
+void Connections::hear_last_words(SamplerId id, Worker& worker) {
+  try {
+    while (const std::optional<std::string> frame = worker.channel->receive(0.0)) {
+      const Message message = message_of(*frame);
+      const bool is_last = std::holds_alternative<Leaving>(message) || std::holds_alternative<Failed>(message);
+      if (is_last) return take_frame(id, worker, *frame, /*events=*/nullptr);
+    }
+  } catch (const EnvironmentError&) {  // it said none
+  }
+}
+
+void Connections::remove_gone(Events& events) {
+  for (auto it = workers_.begin(); it != workers_.end();) {
+    auto& [id, worker] = *it;
+    if (worker.state != State::kGone) {
+      ++it;
+      continue;
+    }
+    TANDEM_ENV_CHECK(!worker.is_rank, fmt::format("{}, which samples too, is gone: {}", worker.name, worker.why_gone));
+    if (!worker.has_left && !worker.has_failed) hear_last_words(id, worker);
+    std::string line = worker.name + ": " + worker.why_gone;
+    const int64_t num_loans = worker.has_joined ? events.lost(id, worker.has_left) : 0;
+    if (num_loans > 0) line += fmt::format("; others get the {} that it had", base::counted(num_loans, "loan"));
+    if (worker.has_left) {
+      base::log_info("{}", line);
+    } else {
+      base::log_warning("{}", line);
+    }
+    if (worker.has_joined && !worker.has_failed) failure_.reset();
+    it = workers_.erase(it);
+  }
+}
+
+}  // namespace tandem::sampling

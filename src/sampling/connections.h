@@ -1,0 +1,130 @@
+// The processes that sample for rank 0, as it sees them: rollout workers, which join, get weights, are given work and
+// are missed when they die, hang or leave; and the other ranks that train, which are there from the start. The calls
+// come from one thread. Another thread, of this object, tells rollout workers every second that this process runs, also
+// while it trains, so that a frozen rank 0 is missed. No torch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "mesh/agreement.h"
+#include "mesh/channel.h"
+#include "mesh/channel_listener.h"
+#include "mesh/launcher_link.h"
+#include "sampling/messages.h"
+#include "sampling/weight_feed.h"
+
+namespace tandem::sampling {
+
+class Connections {
+ public:
+  struct Settings {
+    std::string address;          // the name of the local socket at which rank 0 listens
+    mesh::NetworkDoor door = {};  // for processes of other machines
+    mesh::RankFacts facts;        // a worker's have to agree
+    Welcome welcome;
+    double silence_s = 60.0;                 // the longest silence of a worker that has loans
+    std::optional<int> launcher_descriptor;  // mesh::LaunchVariables has it
+    int64_t num_started = 0;                 // workers that were started with the run
+    bool are_all_here = true;                // on this machine, whose launcher sees them end
+  };
+  // Listens. `weights` is borrowed; null where no rollout worker may join. EnvironmentError: another process listens
+  // for this run.
+  Connections(Settings settings, WeightFeed* weights);
+  // Tells workers that the run has ended; where it ends by an error, they see that it is gone.
+  ~Connections();
+  Connections(const Connections&) = delete;
+  Connections& operator=(const Connections&) = delete;
+
+  // The one who gives them work hears of these events.
+  class Events {
+   public:
+    virtual ~Events() = default;
+    virtual void joined(SamplerId sampler) = 0;  // a worker has the newest weights
+    virtual void said(SamplerId sampler, Message& message) = 0;
+    virtual bool has_loans(SamplerId sampler) const = 0;
+    // It is gone. Returns how many loans others get.
+    virtual int64_t lost(SamplerId sampler, bool has_left) = 0;
+  };
+  // Waits until so many other ranks are there. Throws EnvironmentError if they are not within `timeout_s`.
+  void wait_for_ranks(int64_t num_ranks, double timeout_s);
+  // Waits at most `wait_s` for something to happen, and tells of it.
+  void poll(double wait_s, Events& events);
+  // Returns those that have joined and have the newest weights.
+  std::vector<SamplerId> ready() const;
+  // A worker that cannot be reached is lost with the next poll().
+  void send(SamplerId worker, const Message& message);
+
+  // The trainers' weights are new, and all ranks of the replica call their update: gives them to all who have joined,
+  // and waits until each has taken them, is gone, or was silent for too long.
+  void update_weights();
+
+  // Returns the port at which it listens for other machines, 0 if it does not.
+  int port() const { return listener_.port(); }
+
+  // Returns why none is there and none will come by itself: the last one failed, or those that were started with the
+  // run ended before any had joined. Returns nullopt while one may come, or somebody may start another.
+  std::optional<Failed> why_nobody_comes();
+
+ private:
+  enum class State : uint8_t { kGreeting, kPreparing, kTaking, kReady, kGone };  // kTaking: its first weights
+  struct Worker {
+    std::unique_ptr<mesh::Channel> channel;
+    std::string name;  // for messages
+    State state = State::kGreeting;
+    bool is_rank = false;  // it trains too
+    bool has_joined = false, has_left = false, has_failed = false;
+    bool maps_weights = false;                // it copies them from this process's memory
+    std::optional<uint64_t> is_to_take = {};  // a version, which it has not taken yet
+    std::string why_gone = {};
+    base::Clock::time_point last_heard;
+  };
+
+  // Runs while rank 0 is busy with something else.
+  void beat_until(const std::stop_token& end);
+  // All that follow, and every public function, have mutex_ locked; so no frame is torn by a beat.
+  void beat();
+  void accept_new();
+  // Returns whether something has come.
+  bool take_messages(Events& events);
+  // `events` is null between two rollouts: messages of the previous one are for nobody.
+  void take_frame(SamplerId id, Worker& worker, std::string_view frame, Events* events);
+  void greet(Worker& worker, const Hello& hello);
+  // Throws EnvironmentError if it has said nothing for too long.
+  void check_heard(const Worker& worker, base::Clock::time_point since) const;
+  // Workers that map the memory copy it from show_weights() on, while others are given pieces.
+  void show_weights(const std::vector<SamplerId>& ids, bool is_base);
+  void give_weights(const std::vector<SamplerId>& ids, bool is_base);
+  void give_first_weights(SamplerId id);
+  void send_pieces(Worker& worker, bool is_base);
+  void wait_until_taken(const std::vector<SamplerId>& ids);
+  void wait_until_taken(SamplerId id, base::Clock::time_point since);
+  // Reads what a worker said before it was gone, which may lie unread if a message to it has failed first.
+  void hear_last_words(SamplerId id, Worker& worker);
+  void remove_gone(Events& events);
+
+  const Settings settings_;
+  WeightFeed* const weights_;  // or null
+  mesh::ChannelListener listener_;
+  mutable std::recursive_mutex mutex_;  // who is told of events calls back
+  base::Clock::time_point last_beat_ = base::Clock::now();
+  std::map<SamplerId, Worker> workers_;
+  SamplerId next_id_ = 0;
+  mesh::StartedWorkers started_;
+  std::optional<Failed> failure_;  // failure of the last one that was there
+  bool has_one_joined_ = false;
+  int64_t num_greeted_ = 0;   // workers that have said who they are
+  const int num_exceptions_;  // when this was made
+  std::jthread beats_;        // where rollout workers may join; ends before what it uses
+};
+
+}  // namespace tandem::sampling

@@ -1,0 +1,93 @@
+// Rank 0's side of a rollout: lends the samples and gradings of a pool to the samplers, its own and those in other
+// processes, and takes back what they made. One message a loan. Single-threaded; no torch, and no weights.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "sampling/connections.h"
+#include "sampling/group_pool.h"
+#include "sampling/messages.h"
+#include "sampling/rollout_request.h"
+
+namespace tandem::sampling {
+
+class Sampler;
+
+class Coordinator final : private Connections::Events {
+ public:
+  // The samplers of other processes, and for how many seconds a rollout may have no sampler at all.
+  struct Others {
+    Connections& connections;
+    double timeout_s = 0.0;
+  };
+  // A coordinator lives for one rollout, whose number no other one has. All is borrowed. `own` is this process's
+  // sampler or null, `others` is unset if this process samples alone. The rollout has `num_samples` in flight at once.
+  Coordinator(const RolloutRequest& request, uint64_t number, GroupPool& pool, Sampler* own,
+              std::optional<Others> others, int64_t num_samples);
+  // Tells the others that the rollout is over.
+  ~Coordinator() override;
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  // Lends what waits, lets the own sampler work a little, and hears the others. If nothing else is to do, it waits a
+  // tenth of a second at most. Throws EnvironmentError if there has been no sampler for too long, and the last worker's
+  // UserError or EnvironmentError if no other is left (Connections::why_nobody_comes).
+  void serve();
+  // The group is not wanted any more.
+  void abort(size_t group);
+  // Returns whether another rank was asked to stop.
+  bool is_stop_asked() const { return is_stop_asked_; }
+
+  // Return the numbers of all samplers together.
+  rollout::EngineStats stats() const;
+  ProcessLosses losses() const;
+  // The samplers that are there, the share of their time in which they had nothing to do while others had, and how many
+  // were lost.
+  struct Samplers {
+    int64_t count = 0;
+    double idle_share = 0.0;
+    int64_t num_lost = 0;
+  };
+  Samplers samplers() const;
+
+ private:
+  static constexpr SamplerId kOwn = -1;
+  struct Known {             // a sampler of this rollout, those that are gone too
+    int64_t num_wanted = 0;  // samples that it has asked for
+    SamplerNumbers numbers = {};
+    base::Clock::time_point joined, last_done;
+    bool is_here = true;
+  };
+
+  void joined(SamplerId id) override;
+  void said(SamplerId id, Message& message) override;
+  bool has_loans(SamplerId id) const override { return pool_.num_loans(id) > 0; }
+  int64_t lost(SamplerId id, bool has_left) override;
+  template <typename Loan>
+  void take_back(SamplerId id, Loan loan);
+  void lend();
+  void lend_to_own();
+  void lend_to_others();
+  void work_on_own();
+  double wait_s() const;
+  void check_that_somebody_samples();
+
+  const RolloutRequest& request_;
+  const uint64_t number_;
+  GroupPool& pool_;
+  Sampler* const own_;
+  const std::optional<Others> others_;
+  const int64_t num_samples_;
+  std::map<SamplerId, Known> known_;
+  bool is_stop_asked_ = false;
+  int64_t num_lost_ = 0;
+  std::optional<base::Clock::time_point> alone_since_;
+  bool has_said_alone_ = false;
+};
+
+}  // namespace tandem::sampling

@@ -1,0 +1,112 @@
+// The groups of a rollout from draw to taken. Samples wait in the pool until a sampler asks for some, are then on loan
+// to it, and come back; a group whose samples are all there is lent once more, to be graded. Each sample is used once,
+// whoever is lost or slow: what a lost sampler had waits again. One thread, no torch, no sockets.
+//
+// Loans are of samples, not of groups: the samples of a group are alike in length, so an engine with all of a long
+// group has many long tails. Among S samplers each gets at most ceil(n / S) of a group's n samples, as long as others
+// wait. Whoever samples or grades changes no bit of a sample.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "sampling/group.h"
+
+namespace tandem::sampling {
+
+// Lengths that are known of a group before it is sampled, in tokens.
+struct GroupLength {
+  int64_t completion = 0;  // the prompt's longest completion when it was sampled last; else that of an average group
+  int64_t prompt = 0;      // the prompt's own
+};
+
+class GroupPool {
+ public:
+  // Each group has `samples_per_group` samples. Unless `is_graded`, a group is done when it is sampled.
+  GroupPool(int64_t samples_per_group, bool is_graded);
+
+  // Adds a group that was drawn, whose samples then wait. Groups count from 0. The line is borrowed.
+  size_t open(const session::PromptLine& line, const GroupLength& length = {});
+
+  // Adds a sampler, or takes one away for good: what it had on loan waits again. lost() returns how many loans it had.
+  void join(SamplerId sampler);
+  int64_t lost(SamplerId sampler);
+
+  // Lends up to `num_samples` waiting samples of one group: the group that is expected to take longest among those that
+  // this sampler does not have its share of yet. Returns nullopt if none waits.
+  std::optional<SampleLoan> lend(SamplerId sampler, int64_t num_samples);
+  // Lends every group whose samples are all there to the sampler that sampled most of it.
+  std::vector<std::pair<SamplerId, GradeLoan>> lend_grading();
+
+  // Takes back what a sampler has made of a loan. Returns false if it is not wanted any more, or was never lent to this
+  // sampler. Throws EnvironmentError if it is not what was lent, which stays on loan.
+  bool take_back(SamplerId sampler, SampledLoan loan);
+  bool take_back(SamplerId sampler, GradedLoan loan);
+
+  // The group is not wanted any more. Returns the loans that are to be ended, and whose they are.
+  std::vector<std::pair<SamplerId, uint64_t>> abort(size_t group);
+  void abort_all();
+
+  // Returns groups that are done (graded, or sampled if nothing is graded), each once, in the order in which they
+  // became so.
+  std::vector<size_t> take_done() { return std::exchange(done_, {}); }
+  Group& group(size_t index) { return groups_[index].group; }
+  const Group& group(size_t index) const { return groups_[index].group; }
+
+  size_t num_opened() const { return groups_.size(); }
+  int64_t num_samplers() const { return static_cast<int64_t>(samplers_.size()); }
+  int64_t num_loans(SamplerId sampler) const;
+  int64_t num_waiting_samples() const { return num_waiting_samples_; }
+  int64_t num_sampled() const { return num_sampled_; }  // groups, so far
+  int64_t num_graded() const { return num_graded_; }    // samples, so far
+  int64_t num_cut() const { return num_cut_; }          // aborted groups that had begun and not ended
+
+ private:
+  enum class State : uint8_t { kSampling, kWaitsForGrading, kGrading, kDone, kAborted };
+  struct Pooled {
+    Group group;
+    GroupLength length;
+    State state = State::kSampling;
+    std::vector<size_t> waiting;                          // members, the last one is lent first
+    size_t num_there = 0;                                 // members that have come back
+    std::vector<std::pair<SamplerId, int64_t>> samplers;  // who has, or has sampled, how many of it
+  };
+  struct Loan {
+    SamplerId sampler = 0;
+    size_t group = 0;
+    std::vector<size_t> members;  // none: a grading
+  };
+  // The group that is expected to take longest comes first.
+  struct Order {
+    int64_t completion, prompt;
+    size_t group;
+    bool operator<(const Order& other) const;
+  };
+
+  Order order_of(size_t group) const;
+  int64_t share() const;
+  void wait_again(size_t group, std::span<const size_t> members);
+  const Loan* loan_of(SamplerId sampler, uint64_t key) const;
+  Loan end_loan(uint64_t key);
+  void members_are_there(size_t group);
+  SamplerId grader_of(const Pooled& pooled) const;
+
+  const size_t samples_per_group_;
+  const bool is_graded_;
+  std::vector<Pooled> groups_;
+  std::set<Order> waiting_;                           // groups with waiting members
+  std::vector<size_t> waits_for_grading_;             // groups
+  std::map<uint64_t, Loan> loans_;                    // by key
+  std::map<SamplerId, std::set<uint64_t>> samplers_;  // their loans
+  std::vector<size_t> done_;
+  uint64_t last_key_ = 0;
+  int64_t num_waiting_samples_ = 0, num_sampled_ = 0, num_graded_ = 0, num_cut_ = 0;
+};
+
+}  // namespace tandem::sampling

@@ -1,0 +1,221 @@
+// The messages between rank 0 of a run and the processes that sample for it: rollout workers, which hold weights and
+// nothing else of training, and the other ranks that train. Both ends are of one build: the first message says which,
+// and a process of another build is refused. Where a model is spread over several devices, the first process of its
+// tensor-parallel group talks with rank 0, and passes on to the others what they need (sampling/engine_ranks.h).
+//
+//   rollout worker                     rank 0
+//   Hello                          ->
+//                                  <-  Welcome, or Refused
+//   Prepared                       ->
+//                                  <-  the weights: Weights ..., or CopyWeights and WeightChecksums
+//   TookWeights                    ->
+//                                  <-  Open
+//   Pull                           ->
+//                                  <-  LendSamples ..., LendGrading ..., Abort
+//   Sampled, Graded ...            ->
+//                                  <-  Close; then new weights and the next Open, or Stop
+//   Leaving, or Failed             ->
+//
+// Another rank that trains says RankHello in place of all that comes before Pull: it has the weights, and knows the
+// rollout. Messages name their rollout, because one may arrive when that is over. No torch.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "rl/sample.h"
+#include "rollout/request.h"
+#include "sampling/group.h"
+#include "sampling/process_losses.h"
+#include "session/prompt_set.h"
+
+namespace tandem::sampling {
+
+struct Hello {
+  std::string facts;        // mesh::text_of(RankFacts): version, contract, flags
+  std::string weight_hash;  // WeightSpec::hash: both mean the same by the bytes of a store
+  int64_t process = 0;      // its number, for messages
+  std::string machine;      // mesh::machine_id(): memory is shown to processes of the same one alone
+
+  static void fields(auto& wire, auto& m) { wire(m.facts, m.weight_hash, m.process, m.machine); }
+};
+// Tells a worker what it cannot know, since it reads no data.
+struct Welcome {
+  int64_t longest_prompt = 0;
+  int64_t eval_context_tokens = 0, eval_sequences = 0;
+  std::set<std::string> line_types, eval_line_types;  // the rewards that lines ask for themselves
+  std::string user_output;                            // the file for what user code prints, as an absolute path
+  // Words by which each tensor rank may map its part of the trainers' weights (weights::show_weights), by rank: those
+  // of what is trained, and of the frozen model beside an adapter. An empty word: it cannot; none: there is no adapter.
+  std::vector<std::string> shown_trained = {}, shown_base = {};
+
+  static void fields(auto& wire, auto& m) {
+    wire(m.longest_prompt, m.eval_context_tokens, m.eval_sequences, m.line_types, m.eval_line_types, m.user_output);
+    wire(m.shown_trained, m.shown_base);
+  }
+};
+struct Refused {
+  std::string why;
+
+  static void fields(auto& wire, auto& m) { wire(m.why); }
+};
+// The worker's memory is there, and its processes have started.
+struct Prepared {
+  bool maps_weights = false;  // it has mapped all that Welcome shows
+
+  static void fields(auto& wire, auto& m) { wire(m.maps_weights); }
+};
+// A piece of new weights; its bytes follow this message. All pieces of a part come before those of the next one.
+struct Weights {
+  bool is_base = false;  // the frozen model's, next to an adapter
+  int64_t part = 0;      // the tensor rank whose it is
+  int64_t tensor = 0, first_byte = 0, num_bytes = 0;
+  std::string checksum;
+  bool is_last = false;  // the last one of its part, which then has this version
+  uint64_t version = 0;
+
+  static void fields(auto& wire, auto& m) {
+    wire(m.is_base, m.part, m.tensor, m.first_byte, m.num_bytes, m.checksum, m.is_last, m.version);
+  }
+};
+// The weights that Welcome shows are new, and stay as they are until the worker has answered.
+struct CopyWeights {
+  bool is_base = false;  // as above
+
+  static void fields(auto& wire, auto& m) { wire(m.is_base); }
+};
+// Checksums of each tensor of the stores that were to be copied, those of all parts: then they have this version.
+struct WeightChecksums {
+  bool is_base = false;
+  uint64_t version = 0;
+  std::vector<uint64_t> sums;  // two of each (device::Checksum), by part: each has as many tensors
+
+  static void fields(auto& wire, auto& m) { wire(m.is_base, m.version, m.sums); }
+};
+// The worker samples with this version from now on.
+struct TookWeights {
+  uint64_t version = 0;  // version of what is trained
+
+  static void fields(auto& wire, auto& m) { wire(m.version); }
+};
+// The reward by which the groups of a rollout are graded.
+enum class GradedBy : uint8_t { kNobody, kTraining, kEvalSet };
+struct Open {
+  uint64_t rollout = 0;
+  GradedBy graded_by = GradedBy::kTraining;
+  int64_t eval_set = 0;
+  int64_t n_samples_per_prompt = 1;
+  uint64_t first_sample_id = 0;
+  rl::SamplingParams sampling;
+  bool skip_special_tokens = false;
+  bool generates = false;  // with the function of --custom-generate-function-path
+  bool is_evaluation = false;
+  bool is_filtered = false;     // dynamic sampling judges its groups
+  int64_t samples_at_once = 1;  // samples that a worker may have in flight
+
+  static void fields(auto& wire, auto& m) {
+    wire(m.rollout);
+    wire.choice(m.graded_by, 3);
+    wire(m.eval_set, m.n_samples_per_prompt, m.first_sample_id, m.sampling, m.skip_special_tokens, m.generates);
+    wire(m.is_evaluation, m.is_filtered, m.samples_at_once);
+  }
+};
+// Asks for at most `count` samples.
+struct Pull {
+  uint64_t rollout = 0;
+  int64_t count = 0;
+
+  static void fields(auto& wire, auto& m) { wire(m.rollout, m.count); }
+};
+// SampleLoan and GradeLoan (sampling/group.h), with the line that they borrow.
+struct LendSamples {
+  uint64_t rollout = 0, key = 0, group = 0, first = 0, count = 0;
+  session::PromptLine line;
+
+  static void fields(auto& wire, auto& m) { wire(m.rollout, m.key, m.group, m.first, m.count, m.line); }
+};
+struct LendGrading {
+  uint64_t rollout = 0, key = 0, group = 0;
+  session::PromptLine line;
+  std::vector<Member> members;
+
+  static void fields(auto& wire, auto& m) { wire(m.rollout, m.key, m.group, m.line, m.members); }
+};
+// Numbers that a sampler has counted since the rollout began.
+struct SamplerNumbers {
+  rollout::EngineStats stats;
+  ProcessLosses losses;
+
+  static void fields(auto& wire, auto& m) { wire(m.stats, m.losses); }
+};
+struct Sampled {
+  uint64_t rollout = 0, key = 0;
+  std::vector<Member> members;
+  SamplerNumbers numbers;
+
+  static void fields(auto& wire, auto& m) { wire(m.rollout, m.key, m.members, m.numbers); }
+};
+struct Graded {
+  uint64_t rollout = 0, key = 0;
+  GroupGrades graded;
+  SamplerNumbers numbers;
+
+  static void fields(auto& wire, auto& m) { wire(m.rollout, m.key, m.graded, m.numbers); }
+};
+// The loan is not wanted any more.
+struct Abort {
+  uint64_t rollout = 0, key = 0;
+
+  static void fields(auto& wire, auto& m) { wire(m.rollout, m.key); }
+};
+struct Close {
+  uint64_t rollout = 0;
+
+  static void fields(auto& wire, auto& m) { wire(m.rollout); }
+};
+// A rank that trains samples too.
+struct RankHello {
+  int64_t rank = 0;
+
+  static void fields(auto& wire, auto& m) { wire(m.rank); }
+};
+// A rank that trains was asked to stop: the rollout ends for all.
+struct StopAsked {
+  uint64_t rollout = 0;
+
+  static void fields(auto& wire, auto& m) { wire(m.rollout); }
+};
+// Said at least once a second, by a sampler that has loans and by rank 0 while it lives.
+struct Alive {
+  static void fields(auto& /*wire*/, auto& /*m*/) {}
+};
+// The worker was asked to stop: others get its loans.
+struct Leaving {
+  static void fields(auto& /*wire*/, auto& /*m*/) {}
+};
+struct Failed {
+  std::string why;
+  bool is_users = false;  // a UserError
+
+  static void fields(auto& wire, auto& m) { wire(m.why, m.is_users); }
+};
+// The run has ended.
+struct Stop {
+  static void fields(auto& /*wire*/, auto& /*m*/) {}
+};
+
+using Message = std::variant<Hello, Welcome, Refused, Prepared, Weights, CopyWeights, WeightChecksums, TookWeights,
+                             Open, Pull, LendSamples, LendGrading, Sampled, Graded, Abort, Close, RankHello, StopAsked,
+                             Alive, Leaving, Failed, Stop>;
+// The number changes with whatever a message is made of.
+inline constexpr uint32_t kMessageFormat = 0x534D0004;
+std::string to_bytes(const Message& message);
+// EnvironmentError for bytes that are no message.
+Message message_of(std::string_view bytes);
+
+}  // namespace tandem::sampling

@@ -1,0 +1,58 @@
+#include "sampling/pool_client.h"
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace tandem::sampling {
+
+namespace {
+
+constexpr double kAliveInterval = 1.0;  // seconds
+
+}  // namespace
+
+const session::PromptLine* PoolClient::keep(uint64_t group, session::PromptLine& line) {
+  return &lines_.try_emplace(group, std::move(line)).first->second;
+}
+
+void PoolClient::take(LendSamples& message) {
+  if (message.rollout != rollout_) return;
+  sampler_.add(SampleLoan{.key = message.key,
+                          .group = message.group,
+                          .line = keep(message.group, message.line),
+                          .first = message.first,
+                          .count = message.count});
+}
+
+void PoolClient::take(LendGrading& message) {
+  if (message.rollout != rollout_) return;
+  GradeLoan loan = {.key = message.key,
+                    .group = message.group,
+                    .line = keep(message.group, message.line),
+                    .members = std::move(message.members)};
+  for (Member& member : loan.members) member.sample.prompt = loan.line->prompt;
+  sampler_.add(std::move(loan));
+}
+
+void PoolClient::take(const Abort& message) {
+  if (message.rollout == rollout_) sampler_.abort(message.key);
+}
+
+void PoolClient::work(double wait_s) {
+  if (const int64_t count = sampler_.num_to_ask_for(); count > 0)
+    rank0_.send(to_bytes(Pull{.rollout = rollout_, .count = count}));
+  if (!sampler_.has_work()) return;
+  sampler_.advance(wait_s);
+  for (SampledLoan& loan : sampler_.take_sampled())
+    rank0_.send(to_bytes(
+        Sampled{.rollout = rollout_, .key = loan.key, .members = std::move(loan.members), .numbers = numbers()}));
+  for (GradedLoan& loan : sampler_.take_graded())
+    rank0_.send(
+        to_bytes(Graded{.rollout = rollout_, .key = loan.key, .graded = std::move(loan.graded), .numbers = numbers()}));
+  if (base::seconds_since(last_alive_) < kAliveInterval) return;
+  last_alive_ = base::Clock::now();
+  rank0_.send(to_bytes(Alive{}));
+}
+
+}  // namespace tandem::sampling

@@ -1,0 +1,26 @@
+// The rollout that rank 0 has gathered, as it tells the other ranks. No torch.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sampling/rollout.h"
+
+namespace tandem::sampling {
+
+// Returns the prompt of a group by its number in the order in which groups were drawn. The message has a checksum of
+// the prompt alone. It throws EnvironmentError for a number that no group has.
+using PromptOf = std::function<rl::SharedPrompt(size_t group)>;
+
+// The number changes with whatever the message is made of.
+inline constexpr uint32_t kRolloutMessageFormat = 0x524D0002;
+// nullopt says that a stop ended the rollout. `groups` are those of the samples, in order.
+std::string to_bytes(const std::optional<Rollout>& rollout, const std::vector<size_t>& groups);
+// Throws EnvironmentError for bytes that are no message of this build, and for a rollout of other prompts.
+std::optional<Rollout> rollout_of(std::string_view bytes, const PromptOf& prompt_of);
+
+}  // namespace tandem::sampling

@@ -1,0 +1,91 @@
+// An engine with its graders: takes loans of samples and of gradings, and gives back what it has made of them. The same
+// class works in every process that samples; who lends is not its business (sampling/coordinator.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/env.h"
+#include "reward/scorer.h"
+#include "rollout/engine.h"
+#include "sampling/group.h"
+#include "sampling/group_sampler.h"
+#include "sampling/process_losses.h"
+#include "sampling/rollout_request.h"
+#include "text/text_worker.h"
+
+namespace tandem::sampling {
+
+class Sampler {
+ public:
+  // A sampler lives for one rollout. All is borrowed; without graders (null) nothing is graded. It may have
+  // `most_samples` in flight at once. `shares` says that others sample too. The engine's numbers begin anew.
+  Sampler(const RolloutRequest& request, rollout::Engine& engine, text::TextWorker& text, reward::Scorer* graders,
+          int64_t most_samples, bool shares);
+
+  void add(const SampleLoan& loan);
+  void add(GradeLoan loan);
+  // Nothing of this loan, or of any, is given back any more. Call abort_all() at the end of a rollout.
+  void abort(uint64_t key);
+  void abort_all();
+
+  // Returns how many samples to ask for now. If others sample too, it asks for a quarter of what it may have at a time,
+  // because samples that the engine has no room for are better left to them. Samples count as asked for until add().
+  int64_t num_to_ask_for();
+  // Makes one forward, so that a signal is seen while long completions decode, and takes what the graders have done. If
+  // the engine has nothing to do, it waits for the graders, `wait_s` at most.
+  void advance(double wait_s);
+  // Return what is done and was not taken before.
+  std::vector<SampledLoan> take_sampled() { return std::exchange(sampled_, {}); }
+  std::vector<GradedLoan> take_graded() { return std::exchange(graded_, {}); }
+
+  bool has_work() const { return !samples_.empty() || !gradings_.empty(); }
+  bool engine_works() const { return !samples_.empty(); }
+  rollout::EngineStats stats() const { return engine_.stats(); }
+  // Returns the losses since this object was made.
+  ProcessLosses losses() const;
+
+ private:
+  struct Grading {
+    GradeLoan loan;
+    std::vector<reward::Grade> grades;  // one a sample
+    size_t num_graded = 0;
+    GroupGrades result;
+  };
+
+  ProcessLosses total_losses() const;
+  void take_from_engine();
+  void finish(SampledLoan loan);
+  void take_grades(double wait_s);
+  void judge(uint64_t key);
+  void take_verdicts(double wait_s);
+  void give_back(uint64_t key);
+  // Decodes the texts of the pieces of samples of several turns.
+  void decode_pieces(std::vector<Member>& members);
+  std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens, bool skip_special_tokens);
+  uint64_t first_group_id() const { return request_.first_sample_id / n_; }
+
+  const RolloutRequest& request_;
+  const uint64_t n_;
+  rollout::Engine& engine_;
+  text::TextWorker& text_;
+  reward::Scorer* const graders_;
+  const int64_t most_samples_;
+  const bool shares_;
+  const base::Redaction redaction_;  // reasons quote what user code raised, and go into samples/ as columns do
+  const std::unique_ptr<GroupSampler> sampler_;
+  std::map<uint64_t, SampleLoan> samples_;          // loans in flight, by key
+  std::map<uint64_t, Grading> gradings_;            // by key
+  std::map<uint64_t, uint64_t> key_of_group_;       // keys of gradings, by group id
+  int64_t num_samples_ = 0, num_asked_ = 0;         // in flight; asked for and not come
+  int64_t num_in_grading_ = 0, num_in_filter_ = 0;  // samples, groups, with those that nobody wants any more
+  std::vector<SampledLoan> sampled_;
+  std::vector<GradedLoan> graded_;
+  const ProcessLosses losses_before_;
+};
+
+}  // namespace tandem::sampling

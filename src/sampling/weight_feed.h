@@ -1,0 +1,38 @@
+// New weights on their way to rollout workers, as rank 0 gives them: shown, so that a worker copies them from the
+// trainers' memory, or in pieces. The torch-free face of sampling/replica_weights.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sampling/messages.h"
+
+namespace tandem::sampling {
+
+// `is_base`: the frozen model beside an adapter; else what is trained.
+class WeightFeed {
+ public:
+  virtual ~WeightFeed() = default;
+
+  // Called when the weights of the trainers are new, by all ranks of rank 0's tensor-parallel group together. It calls
+  // `begin` when all parts are whole, for what needs the devices' memory alone, and `finish` when the rest of this
+  // object speaks of the new weights; it returns on every rank when `finish` has.
+  virtual void update(const std::function<void()>& begin, const std::function<void()>& finish) = 0;
+
+  virtual bool has_adapter() const = 0;
+  virtual std::string hash() const = 0;  // WeightSpec::hash, the same of every part
+  virtual uint64_t version(bool is_base) const = 0;
+  // Returns the words that Welcome has, by tensor rank.
+  virtual std::vector<std::string> words(bool is_base) const = 0;
+  // Returns the sums of all parts, as WeightChecksums has them.
+  virtual const std::vector<uint64_t>& checksums(bool is_base) = 0;
+  // Calls `send` with every piece of every part, in order; the bytes are valid during the call.
+  using SendPiece = std::function<void(const Weights& piece, std::span<const std::byte> bytes)>;
+  virtual void send(bool is_base, const SendPiece& send) const = 0;
+};
+
+}  // namespace tandem::sampling
