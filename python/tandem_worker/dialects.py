@@ -21,6 +21,7 @@ A call holds one sample, or, of TRL functions, verl's lists and slime's --group-
 import asyncio
 import inspect
 import os
+import re
 import types
 
 from tandem_worker import outcomes
@@ -36,6 +37,7 @@ SIGNATURES = (
 )
 TRL_MARKS = ("completions", "completion_ids", "prompts")
 TRL_GIVEN = {*TRL_MARKS, "trainer_state", "log_extra", "log_metric", "truncated", "metadata"}  # whatever the data hold
+LIST_ANNOTATION = re.compile(r"([\w.]*\.)?(list|tuple|sequence|iterable)\b", re.IGNORECASE)
 VERL_PARAMETERS = {"data_source", "solution_str", "ground_truth", "extra_info"}
 
 
@@ -161,22 +163,23 @@ class Function:
         if kind == "trl":
             self.columns = [name for name in needed if name not in TRL_GIVEN]
         elif kind == "slime":
-            self._check_slime(spec, positional[1].name, group_rm)
+            self._check_slime(spec, positional[1], group_rm)
         else:
             self._check_verl(spec, kind, needed)
         return kind
 
     @staticmethod
     def _check_slime(spec, parameter, group_rm):
-        if parameter == "samples" and not group_rm:
+        is_list = takes_list(parameter)
+        if is_list and not group_rm:
             raise UserFault(
-                f"--custom-rm-path {spec}: a slime function of (args, samples) takes all samples of a group; add --group-rm, "
-                "or take one: fn(args, sample)"
+                f"--custom-rm-path {spec}: a slime function of (args, {parameter.name}) takes all samples of a group; add "
+                "--group-rm, or take one: fn(args, sample)"
             )
-        if parameter == "sample" and group_rm:
+        if is_list is False and group_rm:
             raise UserFault(
-                f"--custom-rm-path {spec}: a slime function of (args, sample) takes one sample; leave out --group-rm, or "
-                "take all of a group: fn(args, samples)"
+                f"--custom-rm-path {spec}: a slime function of (args, {parameter.name}) takes one sample; leave out "
+                "--group-rm, or take all of a group: fn(args, samples)"
             )
 
     def _check_verl(self, spec, kind, needed):
@@ -231,6 +234,22 @@ class Function:
             is_list=self.takes_group,
             what_else=lambda i: written_into(samples[i], requests[i]),
         )
+
+
+def takes_list(parameter):
+    """Whether the second parameter of a slime function is a list of samples, by its annotation or else its name; None
+    where neither says it."""
+    if parameter.annotation is not parameter.empty:
+        text = inspect.formatannotation(parameter.annotation).strip("'\"")
+        if LIST_ANNOTATION.match(text):
+            return True
+        if text.rpartition(".")[2] == "Sample":
+            return False
+    name = parameter.name.lower()
+    if name == "sample":
+        return False
+    is_plural = len(name) > 2 and name.endswith("s") and not name.endswith("ss")
+    return True if is_plural or name.endswith(("list", "group", "batch")) else None
 
 
 def completion_of(request):

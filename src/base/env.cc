@@ -78,11 +78,6 @@ std::string secret_file() {
   return value == nullptr ? "" : value;
 }
 
-std::string gloo_transport() {
-  const char* const value = std::getenv("GLOO_DEVICE_TRANSPORT");
-  return value == nullptr ? "" : value;
-}
-
 std::string home_directory() {
   const char* const value = std::getenv("HOME");
   std::string home = value == nullptr ? "" : value;

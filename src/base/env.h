@@ -22,9 +22,6 @@ std::string reward_service_token();
 // Returns TANDEM_SECRET_FILE, the file by which ranks on several machines authenticate each other; "" if it is unset.
 std::string secret_file();
 
-// Returns GLOO_DEVICE_TRANSPORT, by which LibTorch chooses Gloo's transport; "" if it is unset.
-std::string gloo_transport();
-
 // Returns whether a variable is set, to whatever value.
 bool is_set(const std::string& name);
 

@@ -153,14 +153,16 @@ void measure_training(const BenchModel& bench, const config::BenchConfig& config
   }
   bench.release_unused();
   const StepTokens of_measured = step_tokens(measured, budget), of_all = step_tokens(all, budget);
-  const double model_seconds = std::max(seconds - optimizer_seconds, 0.0);
+  const Work work = training_work(bench, measured, of_measured.micro_batches, ceilings);
+  // On a busy machine the optimizer alone may have taken longer than this step with its optimizer. The model's part is
+  // then unknown, and no shorter than its arithmetic takes at best.
+  const double model_seconds = std::max(seconds - optimizer_seconds, work.limit_seconds);
   table.add(
       {.what = "train",
        .detail = "a micro-batch",
        .seconds = model_seconds / of_measured.micro_batches,
        .tokens = of_measured.tokens / of_measured.micro_batches,
-       .work =
-           training_work(bench, measured, of_measured.micro_batches, ceilings).times(1.0 / of_measured.micro_batches),
+       .work = work.times(1.0 / of_measured.micro_batches),
        .figures = {{"micro_batches_measured", of_measured.micro_batches}, {"seconds_measured", seconds}}});
   const double step_seconds = model_seconds * of_all.tokens / of_measured.tokens + optimizer_seconds;
   table.add({.what = "train",

@@ -66,8 +66,8 @@ void MeshOptions::visit(base::Options& options) {
   options
       .option(
           backend, "distributed-backend", group,
-          "library that moves bytes between devices; unset: gloo on cpu; on cuda nccl, and within a machine the GPUs "
-          "themselves")
+          "library that moves bytes between devices; unset: on cuda nccl, and within a machine the GPUs themselves; on "
+          "cpu sockets between the processes, for which gloo is another word")
       .one_of(communicators())
       .or_empty()
       .does_not_affect_results();
@@ -140,9 +140,9 @@ void MeshOptions::check(const std::string& device) const {
                   tensor_model_parallel_size, actor_num_gpus_per_node));
   if (backend.empty()) return;
   const std::string own = device::backend_of(device::parse_device(device)).communicator;
-  TANDEM_USER_CHECK(backend == own, fmt::format("--distributed-backend {}: does not move tensors of --device {}; leave "
-                                                "it out, and {} does",
-                                                backend, device, own));
+  TANDEM_USER_CHECK(
+      backend == own,
+      fmt::format("--distributed-backend {}: does not move tensors of --device {}; leave it out", backend, device));
 }
 
 void MeshOptions::check_rollout(bool colocate) const {

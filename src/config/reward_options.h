@@ -82,6 +82,8 @@ struct RewardOptions {
   PassRule pass_rule() const;
   // Returns pass_rule().text() if a reader of pass@k cannot guess it; "" if it is one reward's value of 1.
   std::string pass_text() const;
+  // Returns whether nothing is known beforehand of the values that pass@k counts: a function or a service gives them.
+  bool is_pass_unknown() const { return !lowest_of(pass_source()); }
   // Throws UserError if pass@k would not depend on the samples: no value of a built-in reward reaches the threshold, or
   // each does. The values of a function or a service are unknown. It is called once line_types are known.
   void check_some_pass() const;

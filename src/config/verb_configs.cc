@@ -77,7 +77,8 @@ void ExportConfig::visit(base::Options& options) {
   options.option(hf_checkpoint, "hf-checkpoint", group, "Hugging Face directory to rewrite; this or --run").path();
   options.option(output, "output", group, "directory to write").required().path();
   options.option(dtype, "dtype", group, "dtype of the written weights; auto: that of the source")
-      .one_of({"auto", "float32", "bfloat16"});
+      .one_of({"auto", "float32", "bfloat16"})
+      .unsupported({"float16", "fp16", "half"}, "is not written; bfloat16 and float32 are");
   options.option(files.max_shard_bytes, "max-shard-bytes", group, "largest file of weights, in bytes")
       .bytes()
       .at_least(1 << 20);

@@ -94,7 +94,7 @@ std::optional<DeviceBytes> device_bytes(const DeviceSpec& device) {
 }
 
 std::unique_ptr<Communicator> make_communicator(const DeviceSpec& device, const DeviceRanks& ranks) {
-  TANDEM_CHECK(!is_host(device), "Gloo makes the CPU's communicators");
+  TANDEM_CHECK(!is_host(device), "the mesh makes the CPU's communicators");
   if (ranks.hosts.size() == 1) return solo_communicator();
   return load(backend_of(device)).make_communicator(device.index, ranks);
 }

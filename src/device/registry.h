@@ -43,7 +43,7 @@ std::optional<DeviceBytes> device_bytes(const DeviceSpec& device);
 MemoryDriver open_memory(const DeviceSpec& device);
 
 // Connects devices of several processes, whose operations must have been created. It is a BugError for the CPU, whose
-// ranks need an address of the host (make_gloo_communicator). Throws EnvironmentError if no library can move tensors,
+// ranks talk host to host (mesh/socket_communicator.h). Throws EnvironmentError if no library can move tensors,
 // PeerLost if not all ranks came within the time.
 std::unique_ptr<Communicator> make_communicator(const DeviceSpec& device, const DeviceRanks& ranks);
 

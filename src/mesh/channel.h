@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "mesh/network.h"
 #include "mesh/tls_session.h"
@@ -22,6 +23,14 @@ namespace tandem::mesh {
 class ChannelClosed : public EnvironmentError {
  public:
   using EnvironmentError::EnvironmentError;
+};
+
+// A stream socket to another process of the run, and what secures it.
+struct Connection {
+  OwnedDescriptor socket;
+  // The session's handshake is done. It is null on one machine, where the kernel says who is there, and where the
+  // network is trusted.
+  std::unique_ptr<TlsSession> tls = nullptr;
 };
 
 constexpr size_t kMaxFrameBytes = size_t{1} << 30;
@@ -70,6 +79,10 @@ class Channel {
   // Reads bytes straight into `into`, all of it. If this throws, they must not be used.
   void receive_bytes(std::span<std::byte> into);
 
+  // Hands over the connection, for another protocol; the channel can no longer be used. Nothing may have been
+  // received() before: a frame's reader may have taken bytes that follow the frame.
+  Connection release() { return {.socket = std::move(socket_), .tls = std::move(tls_)}; }
+
   // Poll this descriptor once receive() has returned nothing: bytes that TLS has already decrypted make no socket
   // readable.
   int descriptor() const { return socket_.get(); }
@@ -84,7 +97,7 @@ class Channel {
 
   OwnedDescriptor socket_;
   const double patience_s_;
-  const std::unique_ptr<TlsSession> tls_;
+  std::unique_ptr<TlsSession> tls_;
   FrameReader reader_;
   std::string encrypted_;      // bytes as they came from the socket
   bool is_in_record_ = false;  // whether a part of a record may be in flight

@@ -16,7 +16,6 @@ namespace tandem::mesh {
 
 namespace {
 
-constexpr size_t kMaxStrangers = 64;  // most at a time; the oldest goes first
 constexpr int kLookEveryMs = 200;
 
 void say(int socket, Handshake& handshake) {
@@ -106,7 +105,7 @@ void ChannelListener::let_strangers_in() {
                           .address = address,
                           .handshake = Handshake(key_.get(), ChannelEnd::kListens),
                           .since = base::Clock::now()});
-    if (strangers_.size() > kMaxStrangers) strangers_.pop_front();
+    if (strangers_.size() > door_.max_strangers) strangers_.pop_front();
   }
 }
 
@@ -136,15 +135,14 @@ std::unique_ptr<Channel> connect_channel(const std::string& address, int port, s
   const std::unique_ptr<TlsKey> key = key_of(secret, ChannelEnd::kConnects);
   Handshake handshake(key.get(), ChannelEnd::kConnects);
   const base::Clock::time_point begin = base::Clock::now();
-  bool has_said_that_it_waits = false;
   while (!go_on(socket->get(), handshake)) {
+    if (base::seconds_since(begin) >= patience_s)
+      throw ChannelClosed(
+          fmt::format("it has not answered within {:g} s (--distributed-timeout-minutes): the process that listens "
+                      "there is stopped or frozen, or is no run; look whose port that is",
+                      patience_s));
     pollfd polled = {socket->get(), POLLIN, 0};
     poll(&polled, 1, kLookEveryMs);
-    if (base::seconds_since(begin) < patience_s || std::exchange(has_said_that_it_waits, true)) continue;
-    base::log_warning(
-        "{}:{} has not answered for {:g} s: a run answers between its steps; if none listens there, stop "
-        "this process and look whose port that is",
-        address, port, patience_s);
   }
   return std::make_unique<Channel>(std::move(*socket), patience_s, kMaxFrameBytes, handshake.take_session());
 }

@@ -22,6 +22,7 @@ struct NetworkDoor {
   int port = 0;                      // 0: the kernel chooses
   std::string secret;                // "": every connection is trusted (--trust-network)
   double stranger_patience_s = 5.0;  // timeout for the few bytes of the first words
+  size_t max_strangers = 64;         // most at a time; the oldest goes first
 };
 
 class ChannelListener {
@@ -60,9 +61,9 @@ class ChannelListener {
   bool has_said_turned_away_ = false;
 };
 
-// Connects to a ChannelListener of another machine; returns null if nobody listens there. It waits for the listener's
-// first words as long as it takes, since that one looks at its socket between other work, and logs it once after
-// `patience_s`. Throws ChannelClosed if the listener does not belong to this run.
+// Connects to a ChannelListener of another machine; returns null if nobody listens there. Throws ChannelClosed if the
+// listener does not belong to this run, or if it did not answer within `patience_s`: its process is frozen then, since
+// a process that runs looks at its listener many times a second whatever it is busy with.
 std::unique_ptr<Channel> connect_channel(const std::string& address, int port, std::string secret, double patience_s);
 
 }  // namespace tandem::mesh

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "base/env.h"
 #include "base/files.h"
 #include "mesh/network.h"
 
@@ -23,11 +22,6 @@ void check_hosts(const LaunchVariables& launch, bool trust_network, const std::s
                   "TANDEM_SECRET_FILE for all of them, or give --trust-network if nobody else is on the network "
                   "between them",
                   launch.source));
-  TANDEM_USER_CHECK(
-      base::gloo_transport() != "TCP_TLS",
-      "GLOO_DEVICE_TRANSPORT=TCP_TLS: LibTorch's Gloo reads its certificates and then sends everything in "
-      "the clear; unset it, and connect the machines by a private network or a VPN (WireGuard), whose "
-      "interface --network-interface names");
   TANDEM_USER_CHECK(!is_loopback(address_of_host(launch.master_address)),
                     fmt::format("MASTER_ADDR={}: the ranks are on several hosts, which do not reach it; set it to rank "
                                 "0's address",

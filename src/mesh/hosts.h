@@ -12,8 +12,8 @@ namespace tandem::mesh {
 // is none.
 std::string own_address(const LaunchVariables& launch, const std::string& interface);
 
-// Throws UserError if the launch is on several hosts with neither a secret nor --trust-network, asks Gloo for its TLS,
-// which encrypts nothing, or cannot reach the master's address.
+// Throws UserError if the launch is on several hosts with neither a secret nor --trust-network, or cannot reach the
+// master's address.
 void check_hosts(const LaunchVariables& launch, bool trust_network, const std::string& secret);
 
 // Returns the same text on all processes of a machine, and on no other machine, until it is switched off. Containers of

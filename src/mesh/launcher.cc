@@ -125,9 +125,9 @@ class Launcher {
     for (int i = 0; i < plan_.ranks_per_host; ++i) {
       const bool is_first = plan_.host == 0 && i == 0;
       const int store_of_it = is_first ? store.get() : -1;
-      ranks_.push_back(
-          std::make_unique<RankProcess>(plan_.command, environment_of(plan_, id, i, plan_.master_port, store_of_it),
-                                        /*output_is_kept=*/!is_first, store_of_it));
+      ranks_.push_back(std::make_unique<RankProcess>(plan_.command,
+                                                     environment_of(plan_, id, i, plan_.master_port, store_of_it),
+                                                     /*output_is_kept=*/!is_first, store_of_it));
     }
     if (plan_.num_workers == 0) ranks_.front()->link().close();
   }
@@ -202,9 +202,10 @@ class Launcher {
   // Says how the rank at that place on this host ended.
   std::string how_it_ended(int place) const {
     if (frozen_.contains(place))
-      return fmt::format("has said nothing for {:g} s (--distributed-timeout-minutes): it was stopped or frozen, and "
-                         "was killed",
-                         plan_.timeout_s);
+      return fmt::format(
+          "has said nothing for {:g} s (--distributed-timeout-minutes): it was stopped or frozen, and "
+          "was killed",
+          plan_.timeout_s);
     const int status = *ranks_[static_cast<size_t>(place)]->status();
     return WIFSIGNALED(status) ? fmt::format("was killed by signal {}", WTERMSIG(status))
                                : fmt::format("exited with code {}", WEXITSTATUS(status));
@@ -300,14 +301,13 @@ class Launcher {
     const RankProcess& rank = *ranks_[*culprit_];
     show(number_of(*culprit_), rank.last_output());
     const int status = *rank.status();
-    return {
-        .code = code_of(status),
-        .failed = true,
-        .message = fmt::format("rank {} of {} ({}) {}{}", number_of(*culprit_), num_ranks(), host_name(),
-                               how_it_ended(*culprit_),
-                               num_ranks() == 1    ? ""
-                               : WIFEXITED(status) ? "; the others were ended; its own error, above, says why"
-                                                   : "; the others were ended")};
+    return {.code = code_of(status),
+            .failed = true,
+            .message = fmt::format("rank {} of {} ({}) {}{}", number_of(*culprit_), num_ranks(), host_name(),
+                                   how_it_ended(*culprit_),
+                                   num_ranks() == 1    ? ""
+                                   : WIFEXITED(status) ? "; the others were ended; its own error, above, says why"
+                                                       : "; the others were ended")};
   }
 
   // The output of each of them was shown when it ended.

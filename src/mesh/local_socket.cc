@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "mesh/hosts.h"
 
 namespace tandem::mesh {
 
@@ -116,6 +117,12 @@ std::optional<OwnedDescriptor> LocalListener::accept() const {
     if (peer.get() < 0) return std::nullopt;
     if (is_own_users(peer.get())) return peer;
   }
+}
+
+std::string local_place() {
+  struct stat facts = {};
+  TANDEM_ENV_CHECK(stat(kParent, &facts) == 0, fmt::format("{}: {}", kParent, std::strerror(errno)));
+  return fmt::format("{} {}:{} {}", geteuid(), facts.st_dev, facts.st_ino, machine_id());
 }
 
 std::optional<OwnedDescriptor> connect_locally(const std::string& name) {

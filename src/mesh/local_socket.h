@@ -29,6 +29,10 @@ class LocalListener {
   OwnedDescriptor socket_;
 };
 
+// Returns a text that two processes have in common if each finds the sockets of the other: processes of one user on one
+// machine that see the same folder, which containers may not.
+std::string local_place();
+
 // Returns nullopt if no process of this user listens under this name.
 std::optional<OwnedDescriptor> connect_locally(const std::string& name);
 

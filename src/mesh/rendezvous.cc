@@ -17,10 +17,11 @@
 
 #include "base/check.h"
 #include "device/backend.h"
-#include "device/cpu/gloo_communicator.h"
 #include "mesh/agreement.h"
 #include "mesh/hosts.h"
+#include "mesh/local_socket.h"
 #include "mesh/network.h"
+#include "mesh/peers.h"
 #include "mesh/sealed_store.h"
 #include "mesh/secret.h"
 #include "mesh/socket_communicator.h"
@@ -140,10 +141,16 @@ class Meeting {
 
   // The store goes with rank 0, which therefore waits until so many ranks have read everything.
   void leave(int num_ranks) {
-    store_.add("left", 1);
+    const auto key_of = [](int rank) { return fmt::format("left/{}", rank); };
+    store_.set(key_of(launch_.rank), std::string("left"));
     if (launch_.rank != 0) return;
     const auto give_up = Clock::now() + kFarewell;
-    while (store_.add("left", 0) < num_ranks && Clock::now() < give_up) std::this_thread::sleep_for(kFirstLook);
+    const auto num_left = [&] {
+      int count = 0;
+      for (int rank = 0; rank < launch_.size; ++rank) count += store_.check({key_of(rank)}) ? 1 : 0;
+      return count;
+    };
+    while (num_left() < num_ranks && Clock::now() < give_up) std::this_thread::sleep_for(kFirstLook);
   }
 
   c10d::Store& store_;
@@ -179,6 +186,7 @@ struct Joined {
   StorePointer store;                         // has nothing but values of these ranks
   c10::intrusive_ptr<LocalStore> local = {};  // the same store, unsealed, if all are on one machine
   StorePointer kept = {};                     // store that this process keeps for others of the launch
+  std::string run = {};                       // a text that these ranks alone have
 };
 
 class JoinedMesh final : public Mesh {
@@ -236,28 +244,32 @@ class JoinedMesh final : public Mesh {
                                                   std::function<void()> on_failure) const {
     if (members.size == 1) return device::solo_communicator();
     const std::string name = members.name.empty() ? what : what + " of " + members.name;
-    if (joined_.local) return over_local_sockets(name, members, std::move(on_failure));
-    return device::make_gloo_communicator(joined_.store, name,
-                                          {.rank = members.rank,
-                                           .size = members.size,
-                                           .timeout_s = settings_.timeout_s,
-                                           .address = own_address(launch_, settings_.network_interface),
-                                           .on_failure = std::move(on_failure)});
+    return make_socket_communicator(
+        {.name = name,
+         .rank = members.rank,
+         .connections = joined_.local ? local_connections(name, members) : connections_of_hosts(name, members),
+         .wait_s = settings_.timeout_s,
+         .silence_s = settings_.timeout_s,
+         .on_failure = std::move(on_failure)});
   }
-  std::unique_ptr<device::Communicator> over_local_sockets(const std::string& name, const Members& members,
-                                                           std::function<void()> on_failure) const {
-    std::vector<OwnedDescriptor> sockets(static_cast<size_t>(members.size));
+  std::vector<Connection> local_connections(const std::string& name, const Members& members) const {
+    std::vector<Connection> connections(static_cast<size_t>(members.size));
     for (int rank = 0; rank < members.size; ++rank) {
       if (rank == members.rank) continue;
-      sockets[static_cast<size_t>(rank)] = joined_.local->connect(
+      connections[static_cast<size_t>(rank)].socket = joined_.local->connect(
           fmt::format("{} {} {}", name, std::min(rank, members.rank), std::max(rank, members.rank)));
     }
-    return make_socket_communicator({.name = name,
-                                     .rank = members.rank,
-                                     .sockets = std::move(sockets),
-                                     .wait_s = settings_.timeout_s,
-                                     .silence_s = settings_.timeout_s,
-                                     .on_failure = std::move(on_failure)});
+    return connections;
+  }
+  std::vector<Connection> connections_of_hosts(const std::string& name, const Members& members) const {
+    return connect_peers(*joined_.store, {.name = name,
+                                          .run = joined_.run,
+                                          .rank = members.rank,
+                                          .size = members.size,
+                                          .address = own_address(launch_, settings_.network_interface),
+                                          .place = local_place(),
+                                          .secret = settings_.secret,
+                                          .timeout_s = settings_.timeout_s});
   }
 
   // On rank 0 it serves the others, so it is destroyed last.
@@ -294,8 +306,8 @@ std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& se
       joined.store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("tandem/{}", launch.attempt),
                                                             open_store(launch, settings.timeout_s));
     }
-    const std::string run = Meeting(*sealed(joined.store, settings, "meeting"), launch, settings).agree();
-    joined.store = sealed(joined.store, settings, run);
+    joined.run = Meeting(*sealed(joined.store, settings, "meeting"), launch, settings).agree();
+    joined.store = sealed(joined.store, settings, joined.run);
     return std::make_unique<JoinedMesh>(std::move(joined), launch, settings);
   } catch (const c10::Error&) {  // its text is about sockets
     throw EnvironmentError(rank_0 + " is gone; look at what it said");

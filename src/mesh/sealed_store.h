@@ -1,6 +1,6 @@
 // A store whose values can only be written with a secret: beside each value is its HMAC-SHA256 over key, value and the
-// run's own text. Sealed values can still be read by others, deleted, or kept from coming. The server adds up counters
-// (add), which are not sealed.
+// run's own text. Sealed values can still be read by others, deleted, or kept from coming. Counters (add) would not be
+// sealed; no caller has one.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -33,7 +33,7 @@ class SealedStore final : public c10d::Store {
   }
   const std::chrono::milliseconds& getTimeout() const noexcept override { return store_->getTimeout(); }
   void setTimeout(const std::chrono::milliseconds& timeout) override { store_->setTimeout(timeout); }
-  // append() cannot be sealed: Gloo does without it, and without the calls of many keys at once.
+  // append() cannot be sealed.
   bool hasExtendedApi() const override { return false; }
 
  private:

@@ -16,6 +16,8 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -40,6 +42,8 @@ constexpr double kMostBetweenLooks = 0.5;
 // A rank that is gone is named after this time. Until then no rank has ended because of it, so all name the same one.
 constexpr milliseconds kSettle{200};
 constexpr int64_t kFairBytes = int64_t{16} << 20;  // bytes that are read from one rank before the others have a turn
+constexpr size_t kTlsBytes =
+    size_t{256} << 10;  // bytes that are encrypted, or decrypted, at a time: they fit a core's cache
 
 enum class Kind : uint32_t { kPiece = 0x7461'6e01, kBeat, kFarewell };
 
@@ -108,9 +112,14 @@ class SocketCommunicator final : public device::Communicator, public device::Lim
   };
   // Another rank.
   struct Peer {
-    OwnedDescriptor socket;  // none: the own rank, or closed
+    OwnedDescriptor socket;           // none: the own rank, or closed
+    std::unique_ptr<TlsSession> tls;  // null: nothing is encrypted
+    bool is_of_network = false;
     std::deque<Outgoing> out;
-    std::deque<Incoming> in;  // pieces that this rank waits for
+    std::string encrypted;  // encrypted bytes of pieces that have left `out`, and of its first piece
+    size_t encrypted_sent = 0;
+    bool may_have_decrypted = false;  // the session has bytes that make no socket readable
+    std::deque<Incoming> in;          // pieces that this rank waits for
     // The header of the message that is being read.
     Header header;
     Farewell farewell;
@@ -119,6 +128,10 @@ class SocketCommunicator final : public device::Communicator, public device::Lim
     base::RunningTime silence;
     Clock::time_point last_sent = Clock::now();
     std::optional<int64_t> num_exchanges;  // its number of exchanges, once it has left
+
+    bool has_something_to_send() const { return !out.empty() || encrypted_sent < encrypted.size(); }
+    bool listens() const { return !is_early || !in.empty(); }
+    bool can_go_on_reading() const { return socket.get() >= 0 && may_have_decrypted && listens(); }
   };
 
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
@@ -129,14 +142,21 @@ class SocketCommunicator final : public device::Communicator, public device::Lim
   std::vector<pollfd> what_to_poll();
   void beat_and_listen();
   void write_some(int rank);
+  bool send_message_bytes(int rank, Outgoing& next);
+  bool encrypt_message_bytes(int rank, Outgoing& next);
+  bool send_encrypted(int rank);
+  bool has_sent(int rank, ssize_t result);
+  static std::array<std::span<const std::byte>, 2> rest_of(const Outgoing& message);
   void read_some(int rank);
   bool read_header(int rank);
   bool read_body(int rank, uint64_t most);
   ssize_t receive(int rank, std::byte* into, uint64_t bytes);
+  ssize_t receive_decrypted(int rank, std::span<std::byte> into);
   void take_message(int rank);
   void closed(int rank);
   bool has_something_to_send() const;
   void fail(int rank, std::string why);
+  void fail_tls(int rank, const std::exception& error);
   void fail_where_left(int rank);
   [[noreturn]] void throw_lost(double waited_s) const;
 
@@ -146,6 +166,7 @@ class SocketCommunicator final : public device::Communicator, public device::Lim
   const double beat_every_s_;
   device::Traffic traffic_;
   std::vector<Peer> peers_;  // by rank
+  std::string received_;     // as it came from a socket, to be decrypted
   OwnedDescriptor wake_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -177,26 +198,36 @@ void SocketExchange::wait() {
   ranks_.traffic_.wait_s += base::seconds_since(begin);
 }
 
-SocketRanks without_sockets(const SocketRanks& ranks) {
+bool is_of_network(int socket) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof address;
+  return getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size) == 0 && address.ss_family != AF_UNIX;
+}
+
+SocketRanks without_connections(const SocketRanks& ranks) {
   return {.name = ranks.name,
           .rank = ranks.rank,
-          .sockets = {},
+          .connections = {},
           .wait_s = ranks.wait_s,
           .silence_s = ranks.silence_s,
           .on_failure = ranks.on_failure};
 }
 
 SocketCommunicator::SocketCommunicator(SocketRanks ranks)
-    : settings_(without_sockets(ranks)),
+    : settings_(without_connections(ranks)),
       beat_every_s_(std::min(ranks.silence_s / kBeatsBeforeSilence, kMostBetweenBeats)),
-      peers_(ranks.sockets.size()),
+      peers_(ranks.connections.size()),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   TANDEM_ENV_CHECK(wake_.get() >= 0, "cannot connect the ranks: no descriptor is left (ulimit -n)");
   for (size_t i = 0; i < peers_.size(); ++i) {
     if (static_cast<int>(i) == settings_.rank) continue;
-    peers_[i].socket = std::move(ranks.sockets[i]);
-    TANDEM_CHECK(peers_[i].socket.get() >= 0, "no socket to rank", i);
-    fcntl(peers_[i].socket.get(), F_SETFL, O_NONBLOCK);
+    Peer& other = peers_[i];
+    other.socket = std::move(ranks.connections[i].socket);
+    other.tls = std::move(ranks.connections[i].tls);
+    TANDEM_CHECK(other.socket.get() >= 0, "no socket to rank", i);
+    fcntl(other.socket.get(), F_SETFL, O_NONBLOCK);
+    other.is_of_network = is_of_network(other.socket.get());
+    other.may_have_decrypted = other.tls != nullptr;  // what followed the handshake at once
   }
   thread_ = std::thread([this] { serve(); });
 }
@@ -229,7 +260,8 @@ void SocketCommunicator::take_wakes() const {
 }
 
 bool SocketCommunicator::has_something_to_send() const {
-  return std::ranges::any_of(peers_, [](const Peer& peer) { return peer.socket.get() >= 0 && !peer.out.empty(); });
+  return std::ranges::any_of(peers_,
+                             [](const Peer& peer) { return peer.socket.get() >= 0 && peer.has_something_to_send(); });
 }
 
 void SocketCommunicator::serve() {
@@ -241,15 +273,16 @@ void SocketCommunicator::serve() {
       if (!has_something_to_send() || Clock::now() >= *farewell_deadline) return;
     }
     std::vector<pollfd> polled = what_to_poll();
+    const bool can_go_on = std::ranges::any_of(peers_, &Peer::can_go_on_reading);
     const double wait_s = is_closing_ || gone_ ? 0.05 : std::min(beat_every_s_ / 2, kMostBetweenLooks);
     lock.unlock();
-    poll(polled.data(), polled.size(), static_cast<int>(wait_s * 1000) + 1);
+    poll(polled.data(), polled.size(), can_go_on ? 0 : static_cast<int>(wait_s * 1000) + 1);
     lock.lock();
     take_wakes();
     for (int rank = 0; rank < size(); ++rank) {
       const int16_t events = polled[static_cast<size_t>(rank)].revents;
       if ((events & POLLOUT) != 0) write_some(rank);
-      if ((events & ~POLLOUT) != 0) read_some(rank);
+      if ((events & ~POLLOUT) != 0 || peer(rank).can_go_on_reading()) read_some(rank);
     }
     if (gone_ && Clock::now() >= gone_->decide_at) fail(gone_->rank, fmt::format("rank {} is gone", gone_->rank));
     if (!is_closing_) beat_and_listen();
@@ -260,8 +293,7 @@ void SocketCommunicator::serve() {
 std::vector<pollfd> SocketCommunicator::what_to_poll() {
   std::vector<pollfd> polled;
   for (const Peer& peer : peers_) {
-    const bool listens = !peer.is_early || !peer.in.empty();
-    const int events = (listens ? POLLIN : 0) | (peer.out.empty() ? 0 : POLLOUT);
+    const int events = (peer.listens() ? POLLIN : 0) | (peer.has_something_to_send() ? POLLOUT : 0);
     polled.push_back(
         {.fd = events == 0 ? -1 : peer.socket.get(), .events = static_cast<int16_t>(events), .revents = 0});
   }
@@ -273,40 +305,22 @@ void SocketCommunicator::beat_and_listen() {
   for (int rank = 0; rank < size(); ++rank) {
     Peer& other = peer(rank);
     if (other.socket.get() < 0) continue;
-    if (other.out.empty() && base::seconds_since(other.last_sent) >= beat_every_s_) {
+    if (!other.has_something_to_send() && base::seconds_since(other.last_sent) >= beat_every_s_) {
       other.out.push_back({.header = {.kind = Kind::kBeat}, .farewell = {}});
       write_some(rank);
     }
     if (other.is_early || other.num_exchanges) other.silence.reset();
     if (other.silence.seconds() > settings_.silence_s)
-      fail(rank, fmt::format("rank {} has said nothing for {:g} s: its process is stopped or frozen", rank,
-                             settings_.silence_s));
+      fail(rank, fmt::format("rank {} has said nothing for {:g} s: its process is stopped or frozen{}", rank,
+                             settings_.silence_s, other.is_of_network ? ", or its machine is cut off" : ""));
   }
 }
 
 void SocketCommunicator::write_some(int rank) {
   Peer& other = peer(rank);
-  while (!other.out.empty() && other.socket.get() >= 0) {
+  while (other.socket.get() >= 0 && send_encrypted(rank) && !other.out.empty()) {
     Outgoing& next = other.out.front();
-    const auto* const body =
-        next.header.kind == Kind::kFarewell ? reinterpret_cast<const std::byte*>(&next.farewell) : next.data;
-    const uint64_t of_header = std::min<uint64_t>(next.sent, sizeof next.header);
-    const uint64_t of_body = next.sent - of_header;
-    std::array<iovec, 2> parts = {
-        {{reinterpret_cast<std::byte*>(&next.header) + of_header, sizeof next.header - of_header},
-         {const_cast<std::byte*>(body) + of_body, next.header.bytes - of_body}}};
-    msghdr message = {};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = parts.size();
-    const ssize_t sent = sendmsg(other.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (sent < 0) {  // its last messages may still be there to be read
-      other.out.clear();
-      return read_some(rank);
-    }
-    other.last_sent = Clock::now();
-    next.sent += static_cast<uint64_t>(sent);
+    if (!(other.tls ? encrypt_message_bytes(rank, next) : send_message_bytes(rank, next))) return;
     if (next.sent < sizeof next.header + next.header.bytes) continue;
     if (next.exchange != nullptr) {
       next.exchange->sends_.erase(next.exchange->sends_.find(rank));
@@ -316,17 +330,108 @@ void SocketCommunicator::write_some(int rank) {
   }
 }
 
+// Returns the parts of a message that have not been sent yet.
+std::array<std::span<const std::byte>, 2> SocketCommunicator::rest_of(const Outgoing& message) {
+  const auto* const body =
+      message.header.kind == Kind::kFarewell ? reinterpret_cast<const std::byte*>(&message.farewell) : message.data;
+  const uint64_t of_header = std::min<uint64_t>(message.sent, sizeof message.header);
+  const uint64_t of_body = message.sent - of_header;
+  return {std::as_bytes(std::span(&message.header, 1)).subspan(of_header),
+          std::span(body + of_body, message.header.bytes - of_body)};
+}
+
+// Returns false if nothing more can be sent now.
+bool SocketCommunicator::send_message_bytes(int rank, Outgoing& next) {
+  std::array<iovec, 2> parts = {};
+  for (size_t i = 0; const std::span<const std::byte> part : rest_of(next))
+    parts[i++] = {const_cast<std::byte*>(part.data()), part.size()};
+  msghdr message = {};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  const ssize_t result = sendmsg(peer(rank).socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (result > 0) next.sent += static_cast<uint64_t>(result);
+  return has_sent(rank, result);
+}
+
+// Encrypts some of the message, for send_encrypted(). Returns false if the session can no longer be used.
+bool SocketCommunicator::encrypt_message_bytes(int rank, Outgoing& next) {
+  Peer& other = peer(rank);
+  try {
+    for (const std::span<const std::byte> part : rest_of(next)) {
+      const std::span<const std::byte> some = part.first(std::min(part.size(), kTlsBytes));
+      other.tls->write(some);
+      next.sent += some.size();
+    }
+    other.encrypted = other.tls->take_words();
+    other.encrypted_sent = 0;
+    return true;
+  } catch (const EnvironmentError& error) {
+    fail_tls(rank, error);
+    return false;
+  }
+}
+
+// Returns whether all encrypted bytes have been sent.
+bool SocketCommunicator::send_encrypted(int rank) {
+  Peer& other = peer(rank);
+  while (other.encrypted_sent < other.encrypted.size()) {
+    const std::string_view rest = std::string_view(other.encrypted).substr(other.encrypted_sent);
+    const ssize_t result = send(other.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (result > 0) other.encrypted_sent += static_cast<size_t>(result);
+    if (!has_sent(rank, result)) return false;
+  }
+  return true;
+}
+
+// Takes the result of a call that sends, and returns whether to call it again.
+bool SocketCommunicator::has_sent(int rank, ssize_t result) {
+  Peer& other = peer(rank);
+  if (result < 0 && errno == EINTR) return true;
+  if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+  if (result < 0) {  // its last messages may still be there to be read
+    other.out.clear();
+    other.encrypted.clear();
+    other.encrypted_sent = 0;
+    read_some(rank);
+    return false;
+  }
+  other.last_sent = Clock::now();
+  return true;
+}
+
 // Returns -1 if nothing is there yet, or if the connection is closed, which closed() was told.
 ssize_t SocketCommunicator::receive(int rank, std::byte* into, uint64_t bytes) {
+  Peer& other = peer(rank);
   while (true) {
-    const ssize_t received = recv(peer(rank).socket.get(), into, bytes, MSG_DONTWAIT);
+    const ssize_t received =
+        other.tls ? receive_decrypted(rank, {into, bytes}) : recv(other.socket.get(), into, bytes, MSG_DONTWAIT);
     if (received > 0) {
-      peer(rank).received += static_cast<uint64_t>(received);
-      peer(rank).silence.reset();
+      other.received += static_cast<uint64_t>(received);
+      other.silence.reset();
+      other.may_have_decrypted = other.tls != nullptr;
       return received;
     }
+    if (other.socket.get() < 0) return -1;  // the session has failed
     if (received < 0 && errno == EINTR) continue;
+    other.may_have_decrypted = false;
     if (received == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) closed(rank);
+    return -1;
+  }
+}
+
+// Returns as recv() does.
+ssize_t SocketCommunicator::receive_decrypted(int rank, std::span<std::byte> into) {
+  Peer& other = peer(rank);
+  try {
+    while (true) {
+      if (const size_t count = other.tls->read(into); count > 0) return static_cast<ssize_t>(count);
+      received_.resize(kTlsBytes);
+      const ssize_t received = recv(other.socket.get(), received_.data(), received_.size(), MSG_DONTWAIT);
+      if (received <= 0) return received;
+      other.tls->add(std::string_view(received_).substr(0, static_cast<size_t>(received)));
+    }
+  } catch (const EnvironmentError& error) {
+    fail_tls(rank, error);
     return -1;
   }
 }
@@ -409,6 +514,12 @@ void SocketCommunicator::fail_where_left(int rank) {
   if (theirs && num_exchanges_ > *theirs) fail(rank, fmt::format("rank {} has ended", rank));
 }
 
+// Nothing can be said to this rank, or is believed of it, any more.
+void SocketCommunicator::fail_tls(int rank, const std::exception& error) {
+  peer(rank).socket.close();
+  if (!is_closing_) fail(rank, fmt::format("rank {}: {}", rank, error.what()));
+}
+
 // From now on no tensor is touched: their owners may free them.
 void SocketCommunicator::fail(int rank, std::string why) {
   if (!failure_.empty()) return;
@@ -489,7 +600,7 @@ void SocketCommunicator::wait_for(SocketExchange& exchange) {
 }  // namespace
 
 std::unique_ptr<device::Communicator> make_socket_communicator(SocketRanks ranks) {
-  if (ranks.sockets.size() <= 1) return device::solo_communicator();
+  if (ranks.connections.size() <= 1) return device::solo_communicator();
   return std::make_unique<SocketCommunicator>(std::move(ranks));
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "model/lora.h"
@@ -16,13 +17,24 @@ using memory::Tag;
 
 constexpr std::array<Phase, memory::kNumPhases> kPhases = {Phase::kLoad, Phase::kRollout, Phase::kTrain};
 
-// Bytes are shown in GiB with two decimals. MiB stand for less than half of a hundredth of a GiB.
-std::string cell(int64_t bytes) {
-  constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+// The unit of a whole table.
+struct Unit {
+  const char* name;
+  double bytes;
+};
+
+// Returns GiB, unless the largest phase has less than one.
+Unit unit_of(const memory::MemoryPlan& memory) {
+  int64_t most = 0;
+  for (const Phase phase : kPhases) most = std::max(most, memory.bytes(phase));
+  return most < int64_t{1} << 30 ? Unit{"MiB", 1 << 20} : Unit{"GiB", 1 << 30};
+}
+
+// Bytes are shown with two decimals; a number that is not 0 is never shown as 0.
+std::string cell(int64_t bytes, const Unit& unit) {
   if (bytes == 0) return "-";
-  const auto value = static_cast<double>(bytes);
-  if (value >= 0.005 * kGiB) return fmt::format("{:.2f} GiB", value / kGiB);
-  return fmt::format("{:.2f} MiB", value / kMiB);
+  const double value = static_cast<double>(bytes) / unit.bytes;
+  return value < 0.005 ? fmt::format("<0.01 {}", unit.name) : fmt::format("{:.2f} {}", value, unit.name);
 }
 
 template <typename CellOf>
@@ -75,14 +87,16 @@ std::string shape_sentences(const TrainPlan& plan, const model::ModelConfig& mod
 
 std::string plan_text(const TrainPlan& plan, const model::ModelConfig& model) {
   const memory::MemoryPlan& memory = plan.memory;
+  const Unit unit = unit_of(memory);
   std::string text = row("tag", [](Phase phase) { return std::string(memory::to_string(phase)); });
   for (int i = 0; i < memory::kNumTags; ++i) {
     const auto tag = static_cast<Tag>(i);
     int64_t most = 0;
     for (const Phase phase : kPhases) most = std::max(most, memory.bytes(tag, phase));
-    if (most > 0) text += row(memory::to_string(tag), [&](Phase phase) { return cell(memory.bytes(tag, phase)); });
+    if (most > 0)
+      text += row(memory::to_string(tag), [&](Phase phase) { return cell(memory.bytes(tag, phase), unit); });
   }
-  text += row("total", [&](Phase phase) { return cell(memory.bytes(phase)); });
+  text += row("total", [&](Phase phase) { return cell(memory.bytes(phase), unit); });
   text +=
       "(Each row is that tag's maximum in the phase. The total is the maximum of their sum, which is smaller where "
       "not\n"

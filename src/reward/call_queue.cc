@@ -47,10 +47,13 @@ void CallQueue::store(const Call& call, std::vector<Grade> grades) {
     const std::lock_guard lock(mutex_);
     if (stopped_ || call.generation != generation_) return;
     num_pending_ -= grades.size();
-    for (Grade& grade : grades) {
+    for (size_t i = 0; i < grades.size(); ++i) {
+      Grade& grade = grades[i];
       if (grade.failed && ++num_failures_[grade.reason_class] == 1 && grade.reason_class != expected_) {
-        news.push_back(
-            fmt::format("{} of sample {} failed ({}): {}", what_, grade.sample_id, grade.reason_class, grade.reason));
+        const std::string& name = call.samples[i].shown_as;
+        news.push_back(fmt::format("{} of {} failed ({}): {}", what_,
+                                   name.empty() ? fmt::format("sample {}", grade.sample_id) : name, grade.reason_class,
+                                   grade.reason));
       }
       finished_.push_back(std::move(grade));
     }

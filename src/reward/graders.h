@@ -60,7 +60,8 @@ struct Graded {
 
 struct GradeRequest {
   uint64_t group_id = 0, sample_id = 0;
-  base::Json prompt;  // string or message list, as the data line had it
+  std::string shown_as;  // to people: "sample 3 of eval held_out"; empty: "sample ID"
+  base::Json prompt;     // string or message list, as the data line had it
   std::string prompt_text, response;
   base::Json label;     // as the data line had it; null: none
   base::Json metadata;  // the data line's other keys: an object, or null

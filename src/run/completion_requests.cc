@@ -65,6 +65,15 @@ std::vector<int32_t> read_tokens(const base::Json& prompt, const std::string& pl
   return tokens;
 }
 
+// Before the tokenizer sees it: a text of many megabytes takes more memory and time there than the process has.
+void check_length(const std::string& text, const std::string& place, const RequestLimits& limits) {
+  const int64_t most = limits.context_tokens * limits.max_token_bytes;
+  TANDEM_USER_CHECK(std::ssize(text) <= most,
+                    fmt::format("{}: the text has {} bytes, and the context of {} tokens, of at most {} bytes each, "
+                                "holds no more than {}; shorten it",
+                                place, text.size(), limits.context_tokens, limits.max_token_bytes, most));
+}
+
 base::Json messages_of(const base::Json& prompt, const std::string& name, const rl::Place& place) {
   try {
     return rl::read_messages(prompt, name, place);
@@ -80,26 +89,25 @@ base::Json request_id(const base::Json& line) {
 }
 
 CompletionRequest read_request(const base::Json& line, const rl::Place& place, const config::RolloutOptions& sampling,
-                               const config::DataOptions& data, int64_t max_samples, int64_t vocab,
-                               text::TextWorker& text) {
+                               const config::DataOptions& data, const RequestLimits& limits, text::TextWorker& text) {
   check_members(line);
   CompletionRequest request{.id = request_id(line), .sampling = read_flags(line, sampling), .prompts = {}};
   const base::Json& prompts = line.at("prompts");
   const auto num_prompts = static_cast<int64_t>(prompts.size());
   const int64_t n = request.sampling.n_samples_per_prompt;
   TANDEM_USER_CHECK(
-      n <= max_samples / num_prompts,
+      n <= limits.num_samples / num_prompts,
       fmt::format(
           "a request may have {} completions, and this one asks for {} for each of {}: ask for fewer at a time, "
           "or start the engine with more --max-request-samples",
-          max_samples, n, base::counted(num_prompts, "prompt")));
+          limits.num_samples, n, base::counted(num_prompts, "prompt")));
   std::vector<std::vector<int32_t>> tokens(prompts.size());
   std::vector<session::Conversation> conversations;
   std::vector<size_t> with_text;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const std::string name = fmt::format("prompts[{}]", i);
     if (prompts[i].is_object()) {
-      tokens[i] = read_tokens(prompts[i], name, vocab);
+      tokens[i] = read_tokens(prompts[i], name, limits.vocab);
       continue;
     }
     TANDEM_USER_CHECK(prompts[i].is_string() || prompts[i].is_array(),
@@ -112,6 +120,7 @@ CompletionRequest read_request(const base::Json& line, const rl::Place& place, c
     with_text.push_back(i);
   }
   std::vector<std::string> texts = session::render_prompts(data, text, conversations);
+  for (size_t j = 0; j < with_text.size(); ++j) check_length(texts[j], conversations[j].place, limits);
   std::vector<std::vector<int32_t>> encoded = text.encode(texts);
   std::vector<std::string> text_of_prompt(prompts.size());
   for (size_t j = 0; j < with_text.size(); ++j) {

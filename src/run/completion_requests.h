@@ -1,4 +1,4 @@
-// What `tandem engine` reads and writes: a request a line, and its answer.
+// Lines that `tandem engine` reads and writes: a request a line, and its answer.
 //
 //   {"id": 7, "prompts": ["text", [{"role": "user", "content": "text"}], {"tokens": [1, 2, 3]}],
 //    "flags": ["--n-samples-per-prompt", "4", "--rollout-temperature", "0.7"]}
@@ -30,15 +30,23 @@ struct CompletionRequest {
   std::vector<session::PromptLine> prompts;  // at least one, each of one token or more
 };
 
+// The members that a request may have.
+struct RequestLimits {
+  int64_t num_samples = 0;      // of all prompts together
+  int64_t vocab = 0;            // token ids are 0 to vocab - 1
+  int64_t context_tokens = 0;   // of a prompt and its completion
+  int64_t max_token_bytes = 0;  // of the longest token: a text of more than context_tokens of these does not fit
+};
+
 // The "id" of a line, or null: also of a line that is refused.
 base::Json request_id(const base::Json& line);
 
 // `place` is where the line stands. UserError "prompts[2]: ..." for a prompt that is none, that the chat template
-// refuses, or whose token ids the model has not (they are 0 to vocab - 1); "--rollout-top-p: ..." for flags; for more
-// than max_samples completions of all prompts together; and for a member that requests do not have.
+// refuses, whose text is too long for any tokenizer to make it fit the context (it is not tokenized), or whose token
+// ids the model has not; "--rollout-top-p: ..." for flags; for more completions than the limit; and for a member that
+// requests do not have. worker::WorkerError: the tokenizer process was lost.
 CompletionRequest read_request(const base::Json& line, const rl::Place& place, const config::RolloutOptions& sampling,
-                               const config::DataOptions& data, int64_t max_samples, int64_t vocab,
-                               text::TextWorker& text);
+                               const config::DataOptions& data, const RequestLimits& limits, text::TextWorker& text);
 
 // A completion as JSON shows it, in the answers of `tandem engine` and the lines of `tandem generate`: text,
 // finish_reason ("stop" or "length"), tokens, log_probs (of the policy, at the sampling temperature) and, where top-p,

@@ -4,11 +4,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
+#include "base/message_text.h"
 #include "plan/kv_size.h"
 #include "report/json_output.h"
 #include "report/report.h"
@@ -18,6 +21,7 @@
 #include "sampling/rollout_phase.h"
 #include "session/model_session.h"
 #include "session/read_model.h"
+#include "worker/worker_config.h"
 
 namespace tandem::run {
 
@@ -49,6 +53,17 @@ base::Json answer_of(const CompletionRequest& request, const sampling::Rollout& 
   return {{"id", request.id}, {"prompts", std::move(prompts)}};
 }
 
+// A bound on the texts that can fit the context.
+RequestLimits request_limits(const config::EngineProcessConfig& config, int64_t vocab, int64_t context,
+                             const std::vector<std::string>& token_bytes) {
+  size_t longest = 0;
+  for (const std::string& token : token_bytes) longest = std::max(longest, token.size());
+  return {.num_samples = config.max_request_samples,
+          .vocab = vocab,
+          .context_tokens = context,
+          .max_token_bytes = static_cast<int64_t>(longest)};
+}
+
 // What the engine took of a request that it then refused must not decode beside the next one.
 void drop_all(rollout::Engine& engine) {
   engine.abort_all();
@@ -78,6 +93,7 @@ int answer_requests(const config::EngineProcessConfig& config, const config::Run
   rollout::EngineConfig engine_config =
       session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes));
   engine_config.token_bytes = session.text().token_bytes();  // any request may have stop strings
+  const RequestLimits limits = request_limits(config, session.config().vocab, context, engine_config.token_bytes);
   const auto engine = rollout::make_engine(engine_config, *model);
   sampling::RolloutPhase phase(*engine, session.text());
   report::Report report;
@@ -98,13 +114,19 @@ int answer_requests(const config::EngineProcessConfig& config, const config::Run
       id = request_id(parsed);
       const CompletionRequest request =
           read_request(parsed, {.file = input, .line = lines.number(), .text = lines.text()}, config.rollout,
-                       config.data, config.max_request_samples, session.config().vocab, session.text());
+                       config.data, limits, session.text());
       session::check_stop_tokens(request.sampling, session.config());
       const auto rollout = phase.run(rollout_request(request), nullptr, report);
       answer = answer_of(request, *rollout);
     } catch (const UserError& error) {
       drop_all(*engine);
       answer = {{"id", id}, {"error", error.what()}};
+    } catch (const worker::WorkerError& error) {  // the next call to the tokenizer starts another one
+      drop_all(*engine);
+      answer = {{"id", id},
+                {"error", fmt::format("{}:{}: the tokenizer was lost while the request was answered: {}; the next "
+                                      "request gets a new one",
+                                      input, lines.number(), base::one_line(error.what()))}};
     } catch (const std::bad_alloc&) {
       throw EnvironmentError(
           fmt::format("{}:{}: out of memory while the request was answered: ask for fewer or shorter "

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -29,6 +30,19 @@ std::optional<sampling::CustomGeneration> Evaluator::generation() const {
                                     .is_evaluation = true};
 }
 
+// --save-best would keep no weights, and say nothing.
+void Evaluator::warn_of_pass_doubt(const sampling::Evaluation::Result& result) {
+  const std::string& metric = inputs_.config.output.save_best;
+  if (!metric.starts_with("eval/" + result.name + "-pass@")) return;
+  const auto passed = result.metrics.find(metric);
+  if (passed != result.metrics.end() && passed->second > 0.0) doubts_pass_ = false;
+  if (result.pass_doubt.empty() || !std::exchange(doubts_pass_, false) || !phase_.speaks()) return;
+  base::log_warning(
+      "--save-best {}: {}; if it never gives more, lower --pass-threshold (pass_threshold of a data set of "
+      "--eval-config), or name another reward (--pass-reward)",
+      metric, result.pass_doubt);
+}
+
 void Evaluator::run(int64_t rollout_id) {
   if (inputs_.evaluation.empty()) return;
   const base::Clock::time_point begin = base::Clock::now();
@@ -41,6 +55,7 @@ void Evaluator::run(int64_t rollout_id) {
   for (const sampling::Evaluation::Result& result : *results) {
     log_.report().log("eval", rollout_id, result.metrics);
     all.insert(result.metrics.begin(), result.metrics.end());
+    warn_of_pass_doubt(result);
     if (result.is_scored()) {
       log_.report().print(sampling::eval_line(result));
     } else if (phase_.speaks()) {

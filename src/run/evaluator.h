@@ -32,6 +32,7 @@ class Evaluator {
 
  private:
   std::optional<sampling::CustomGeneration> generation() const;
+  void warn_of_pass_doubt(const sampling::Evaluation::Result& result);
 
   const TrainInputs& inputs_;
   sampling::RolloutPhase& phase_;
@@ -39,6 +40,7 @@ class Evaluator {
   BestWeights& best_;
   RunLog& log_;
   bool is_due_;
+  bool doubts_pass_ = true;  // no evaluation of this process has had a sample that passed, or it was said
 };
 
 }  // namespace tandem::run

@@ -98,6 +98,7 @@ class SampleMaker {
   std::optional<int32_t> own_eos() const;
   void join(const Answer& answer);
   void begin_sample(const Answer& answer);
+  void log_prefix() const;
   void log_left_out() const;
   void warn_of_ends();
   void warn_of_reasoning() const;
@@ -110,7 +111,7 @@ class SampleMaker {
   std::vector<session::Conversation> prompts_, wholes_;  // of those that the template renders, in their order
   SftSamples result_;
   bool joins_ = false;  // the last sample is of the record whose answers are being joined
-  int64_t num_answers_ = 0, num_too_long_ = 0;
+  int64_t num_answers_ = 0, num_too_long_ = 0, num_prefixed_ = 0;
   int64_t num_with_reasoning_ = 0, num_without_it_ = 0;  // answers: that have reasoning, and whose text lacks it
   std::map<int32_t, int64_t> ends_;                      // tokens with which the template ends answers, to how many
 };
@@ -128,6 +129,7 @@ SftSamples SampleMaker::make() {
     report.progress(title, i + 1, result_.num_records, "lines");
   }
   flush();
+  log_prefix();
   log_left_out();
   warn_of_ends();
   warn_of_reasoning();
@@ -262,7 +264,9 @@ void SampleMaker::encode() {
 void SampleMaker::begin_text(std::vector<int32_t>& prompt) {
   const size_t num_written = prompt.size();
   prompt = session::plain_text_tokens(data_, text_, std::move(prompt));
-  if (prompt.size() > num_written) result_.text_prefix = text_.text_prefix();
+  if (prompt.size() == num_written) return;
+  result_.text_prefix = text_.text_prefix();
+  ++num_prefixed_;
 }
 
 // Nothing comes before the first token of a text that it could be predicted from, so that token is the prompt: BOS
@@ -353,6 +357,12 @@ void SampleMaker::begin_sample(const Answer& answer) {
   result_.samples.push_back(std::move(sample));
   result_.places.push_back(answer.place);
   joins_ = true;
+}
+
+void SampleMaker::log_prefix() const {
+  if (num_prefixed_ == 0) return;
+  base::log_info("{}: {} of {} texts begin with {}, which the tokenizer writes before texts (--add-special-tokens)",
+                 data_.lines.path, num_prefixed_, num_answers_, text_.decode({result_.text_prefix}, false).front());
 }
 
 void SampleMaker::log_left_out() const {

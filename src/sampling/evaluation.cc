@@ -43,6 +43,25 @@ report::Metrics eval_metrics(const std::string& name, const Rollout& rollout, co
   return metrics;
 }
 
+// People see ids from 0; those that name the random streams would mean nothing to them.
+void number_from_zero(Rollout& rollout, uint64_t first_sample_id, uint64_t samples_per_group) {
+  for (rl::Sample& sample : rollout.samples) {
+    sample.sample_id -= first_sample_id;
+    sample.group_id -= first_sample_id / samples_per_group;
+  }
+  for (reward::Grade& grade : rollout.grades) grade.sample_id -= first_sample_id;
+  rollout.count_failures();
+}
+
+std::string pass_doubt(const Rollout& rollout, const config::RewardOptions& reward) {
+  if (!reward.is_pass_unknown()) return "";
+  const config::PassRule rule = reward.pass_rule();
+  const std::optional<double> highest = highest_without_pass(rollout, rule);
+  if (!highest) return "";
+  return fmt::format("no sample has passed by {}, and the highest value of {} is {:g}", rule.text(), rule.reward,
+                     *highest);
+}
+
 // "160 samples", "153 of 160 samples, 10 failed in grading, 7 of them left out".
 std::string samples_text(const Rollout& rollout) {
   const auto num_samples = static_cast<int64_t>(rollout.samples.size());
@@ -199,12 +218,14 @@ std::optional<std::vector<Evaluation::Result>> Evaluation::run(RolloutPhase& pha
     request.failure_reward = set.grading.reward.failure();
     if (generation) request.generation.emplace(*generation);
     request.eval_set = static_cast<int64_t>(s);
-    request.title = "eval " + set.name;
+    request.title = title(s);
     std::optional<Rollout> rollout = phase.run(request, graders[s], report);
     if (!rollout) return std::nullopt;
+    number_from_zero(*rollout, request.first_sample_id, n);
     if (phase.speaks() && !rollout->all_failed()) warn_of_failures(*rollout, request.title);
     report::Metrics metrics = eval_metrics(set.name, *rollout, set.grading.reward.pass_rule());
-    results.push_back({set.name, std::move(*rollout), std::move(metrics)});
+    std::string doubt = pass_doubt(*rollout, set.grading.reward);
+    results.push_back({set.name, std::move(*rollout), std::move(metrics), std::move(doubt)});
   }
   return results;
 }

@@ -70,11 +70,16 @@ class Evaluation {
     // "eval/NAME", "eval/NAME-pass@1", "eval/NAME/response_len/mean", ...: all of them over the samples that have a
     // reward. Where none has one, only the numbers of failures.
     report::Metrics metrics;
+    // says why pass@k may stay 0: no value of a user's reward has passed, although they differ. "" otherwise.
+    std::string pass_doubt;
 
     bool is_scored() const { return !rollout.all_failed(); }
   };
-  // Samples and scores every data set; `graders`: of each; `generation`: what makes samples, where the engine alone
-  // does not. nullopt when the run was asked to stop.
+  // Returns "eval NAME" of one data set.
+  std::string title(size_t set) const { return "eval " + sets_[set].name; }
+  // Samples and scores every data set. The results number each set's samples and groups from 0. `graders` has one entry
+  // a set; `generation` is the user's function that makes samples, if there is one. Returns nullopt if the run was
+  // asked to stop.
   std::optional<std::vector<Result>> run(RolloutPhase& phase, const std::vector<reward::Scorer*>& graders,
                                          const std::optional<CustomGeneration>& generation,
                                          report::Report& report) const;

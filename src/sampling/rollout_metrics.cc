@@ -15,6 +15,18 @@
 
 namespace tandem::sampling {
 
+namespace {
+
+// Returns the value of the rule's reward for a sample, before its weight; nullopt where it does not apply.
+std::optional<double> judged_value(const Rollout& rollout, size_t i, const config::PassRule& rule) {
+  if (rollout.grades.empty() || rollout.grades[i].parts.empty()) return rollout.samples[i].reward;
+  const std::vector<reward::RewardPart>& parts = rollout.grades[i].parts;
+  const auto part = std::ranges::find(parts, rule.reward, &reward::RewardPart::name);
+  return part == parts.end() ? std::nullopt : part->reward;
+}
+
+}  // namespace
+
 report::Metrics logged_metrics(const Rollout& rollout) {
   std::map<std::string, std::vector<double>> values;
   for (const reward::Grade& grade : rollout.grades) {
@@ -54,17 +66,24 @@ report::Metrics pass_metrics(const Rollout& rollout, const config::PassRule& rul
   for (size_t i = 0; i < rollout.samples.size(); ++i) {
     const rl::Sample& sample = rollout.samples[i];
     if (!sample.has_reward) continue;
-    std::optional<double> value = sample.reward;
-    if (!rollout.grades.empty() && !rollout.grades[i].parts.empty()) {
-      const std::vector<reward::RewardPart>& parts = rollout.grades[i].parts;
-      const auto part = std::ranges::find(parts, rule.reward, &reward::RewardPart::name);
-      value = part == parts.end() ? std::nullopt : part->reward;
-    }
+    const std::optional<double> value = judged_value(rollout, i, rule);
     // That reward does not apply to the sample.
     if (!value && !sample.grading_failed) continue;
     results.push_back({.group_id = sample.group_id, .passed = !sample.grading_failed && rule.passes(*value)});
   }
   return rl::pass_rates(results);
+}
+
+std::optional<double> highest_without_pass(const Rollout& rollout, const config::PassRule& rule) {
+  std::optional<double> lowest, highest;
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    if (!rollout.samples[i].has_reward || rollout.samples[i].grading_failed) continue;
+    const std::optional<double> value = judged_value(rollout, i, rule);
+    if (!value) continue;
+    lowest = std::min(lowest.value_or(*value), *value);
+    highest = std::max(highest.value_or(*value), *value);
+  }
+  return highest && *highest > *lowest && !rule.passes(*highest) ? highest : std::nullopt;
 }
 
 report::Metrics rollout_report(const Rollout& rollout, bool per_token, const std::optional<config::PassRule>& pass) {

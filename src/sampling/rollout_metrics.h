@@ -26,6 +26,9 @@ report::Metrics part_metrics(const Rollout& rollout);
 // "pass@1", "pass@2", ...: rl::pass_rates of the samples that have a reward and to which the rule's reward applies. A
 // sample whose grading failed has not passed, whatever reward it was given.
 report::Metrics pass_metrics(const Rollout& rollout, const config::PassRule& rule);
+// Returns the highest value of the rule's reward if its values differ and none of them passes: the threshold may be
+// above anything that the reward gives. Returns nullopt otherwise.
+std::optional<double> highest_without_pass(const Rollout& rollout, const config::PassRule& rule);
 // rollout/* of a rollout, with the prefix: rl::rollout_metrics, grader failures by class, means of the other numbers
 // that rewards return or log. passrate/* by `pass`, where it is given.
 report::Metrics rollout_report(const Rollout& rollout, bool per_token, const std::optional<config::PassRule>& pass);

@@ -1,5 +1,7 @@
 #include "sampling/sampler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <ranges>
 #include <utility>
@@ -116,6 +118,10 @@ void Sampler::add(GradeLoan loan) {
     const Member& member = grading.loan.members[i];
     if (member.failure.empty()) {
       requests.push_back(grade_request(grading.loan.line->record, member));
+      if (request_.eval_set >= 0) {
+        requests.back().shown_as =
+            fmt::format("sample {} of {}", member.sample.sample_id - request_.first_sample_id, request_.title);
+      }
     } else {
       grading.grades[i] = failed_grade(member);
       ++grading.num_graded;

@@ -21,6 +21,8 @@ RolloutRequest request_of(const Open& open, const WorkerParts& parts) {
     const std::vector<Evaluation::Grading> gradings = parts.evaluation.gradings();
     TANDEM_ENV_CHECK(open.eval_set < std::ssize(gradings), "the run evaluates on a data set that is not in --eval-*");
     request.failure_reward = gradings[static_cast<size_t>(open.eval_set)].reward.failure();
+    request.eval_set = open.eval_set;
+    request.title = parts.evaluation.title(static_cast<size_t>(open.eval_set));
   }
   if (open.generates) {
     TANDEM_ENV_CHECK(parts.rewards.generators() != nullptr, "the run has a --custom-generate-function-path");

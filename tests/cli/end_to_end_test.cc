@@ -301,6 +301,8 @@ TEST(Export, WritesTheSameWeightsAndOtherDtypes) {
   ASSERT_EQ(run({"export", "--hf-checkpoint", folder / "copy", "--output", folder / "again"}).code, 0);
   EXPECT_EQ(base::read_file(folder / "copy/model.safetensors"), base::read_file(folder / "again/model.safetensors"));
   EXPECT_EQ(base::read_file(folder / "copy/tokenizer.json"), base::read_file(kModel + "/tokenizer.json"));
+  expect_one_line_failure(run({"export", "--hf-checkpoint", kModel, "--output", folder / "half", "--dtype", "float16"}),
+                          2, "--dtype: 'float16' is not written; bfloat16 and float32 are");
   ASSERT_EQ(run({"export", "--hf-checkpoint", kModel, "--output", folder / "half", "--dtype", "bfloat16"}).code, 0);
   EXPECT_LT(fs::file_size(folder / "half/model.safetensors"), fs::file_size(folder / "copy/model.safetensors"));
   expect_one_line_failure(run({"export", "--hf-checkpoint", kModel, "--output", folder / "copy"}), 2, "overwrite");

@@ -232,6 +232,24 @@ TEST(SaveBest, OfPassAtKOfASumFollowsOneRewardAndKnowsWhichItWas) {
       << resumed.err;
 }
 
+// A function that gives less than the threshold was silent: pass@1 was 0 and no weights were kept.
+TEST(SaveBest, OfPassAtKThatNothingReachesIsSaidOnce) {
+  const base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "half.py",
+                           "def half(completions, **kwargs):\n"
+                           "    return [0.5 * (len(c[0]['content']) % 2) for c in completions]\n");
+  const Arguments arguments =
+      with_flag(with_best(folder / "run", folder / "half.py:half"), "--save-best", "eval/small-pass@1");
+  const Captured result = run(with_flag(arguments, "--num-rollout", "2"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::string says =
+      "--save-best eval/small-pass@1: no sample has passed by half >= 1, and the highest value of half is 0.5; if it "
+      "never gives more, lower --pass-threshold";
+  const size_t at = result.err.find(says);
+  ASSERT_NE(at, std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find(says, at + 1), std::string::npos) << result.err;
+}
+
 TEST(SaveBest, AMetricThatThereIsNotIsRefused) {
   const base::TemporaryDirectory folder;
   Arguments arguments = with_best(folder / "run", write_reward(folder));

@@ -137,9 +137,16 @@ TEST(FailedGradings, OneDenominatorInAnEvaluation) {
     ASSERT_EQ(samples.size(), 64U);
     ASSERT_GE(graded.failed.size(), 4U);
     const base::Json metrics = json_lines(folder / "eval.json").at(0);
+    const std::string first = "the first: sample " + base::dump_json(graded.failed.front()["sample_id"]) + ": ";
+    EXPECT_NE(result.err.find(first), std::string::npos) << result.err << first;
+    EXPECT_NE(result.err.find(" of eval set failed ("), std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find("sample 4503599627370"), std::string::npos) << "the id that its random numbers have";
     double num_scored = 0.0, num_passed = 0.0, num_truncated = 0.0, num_tokens = 0.0;
-    for (const base::Json& sample : samples) {
-      EXPECT_LT(sample["sample_id"].get<uint64_t>(), uint64_t{1} << 53);
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const base::Json& sample = samples[i];
+      EXPECT_EQ(sample["sample_id"], i) << "from 0, with the set's name";
+      EXPECT_EQ(sample["group_id"], i / 16);
+      EXPECT_EQ(sample["data_set"], "set");
       if (sample["reward"].is_null()) continue;
       num_scored += 1.0;
       num_passed += sample["reward"] == 1.0 ? 1.0 : 0.0;

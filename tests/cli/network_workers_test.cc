@@ -9,6 +9,7 @@
 #include <map>
 #include <regex>
 
+#include "base/clock.h"
 #include "mesh/network.h"
 #include "tests/cli/process_sockets.h"
 #include "tests/cli/worker_runs.h"
@@ -103,6 +104,25 @@ TEST_F(NetworkWorkers, WhoDoesNotKnowTheSecretStaysOutside) {
   ASSERT_TRUE(program.wait_for(120.0));
   EXPECT_EQ(program.wait(), 0);
   expect_same("closed");
+}
+
+TEST_F(NetworkWorkers, WhoJoinsARunThatIsFrozenGivesItUp) {
+  const Arguments words = listening("frozen");
+  const std::string errors = path("frozen.err");
+  Program program(words, 0, errors);
+  const std::map<int, pid_t> processes = processes_of(program.pid(), 2);
+  ASSERT_EQ(processes.size(), 2U);
+  const std::string place = place_of(errors);
+  kill(processes.at(0), SIGSTOP);
+  const base::Clock::time_point begin = base::Clock::now();
+  const Captured joined = run_program(joining_at(with_flag(words, "--distributed-timeout-minutes", "0.1"), place));
+  EXPECT_LT(base::seconds_since(begin), 20.0);
+  expect_one_line_failure(joined, 3,
+                          place +
+                              ": it has not answered within 6 s (--distributed-timeout-minutes): the process that "
+                              "listens there is stopped or frozen");
+  kill(processes.at(0), SIGKILL);
+  program.wait();
 }
 
 TEST_F(NetworkWorkers, MistakesAreOneLineEach) {

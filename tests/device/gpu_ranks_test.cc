@@ -14,11 +14,11 @@
 #include <random>
 #include <stdexcept>
 
-#include "device/cpu/gloo_communicator.h"
 #include "device/registry.h"
+#include "mesh/socket_communicator.h"
 #include "tests/device/communicator_conformance.h"
 #include "tests/device/forked_ranks.h"
-#include "tests/device/forked_store.h"
+#include "tests/mesh/socket_ranks.h"
 
 namespace tandem::device {
 namespace {
@@ -45,18 +45,23 @@ const std::string& why_no_gpus() {
 
 int index_of(int rank) { return why_no_gpus().empty() ? rank % kRanks : 0; }
 
+std::unique_ptr<Communicator> hosts_of(int rank, mesh::ForkedConnections& connections) {
+  return mesh::make_socket_communicator(
+      {.name = "hosts", .rank = rank, .connections = connections.take(rank), .wait_s = 30, .silence_s = 30});
+}
+
 std::vector<std::string> run_on_gpus(int size, bool shares_memory, const Body& body) {
-  const Listener listener;
   why_no_gpus();  // it is found out before the forks
-  return run_forked(size, [&](int rank) {
-    const std::unique_ptr<Communicator> hosts = make_gloo_communicator(
-        open_store(listener, rank), "hosts", {.rank = rank, .size = size, .timeout_s = 30, .interface = {}});
+  mesh::ForkedConnections connections(size);
+  const auto on_rank = [&](int rank) {
+    const std::unique_ptr<Communicator> hosts = hosts_of(rank, connections);
     const DeviceSpec device{.backend = "cuda", .index = index_of(rank)};
     const std::unique_ptr<Ops> ops = make_ops(device, {.num_threads = 1});
     const std::unique_ptr<Communicator> communicator =
         make_communicator(device, {.hosts = *hosts, .shares_memory = shares_memory, .timeout_s = 5});
     return outcome_of(body, *communicator);
-  });
+  };
+  return run_forked(size, on_rank, [&] { connections.close(); });
 }
 
 std::vector<std::string> run_nccl(int size, const Body& body) { return run_on_gpus(size, false, body); }
@@ -120,10 +125,9 @@ double best_ms(const std::function<void()>& work) {
 TEST(Nccl, ARankThatDoesNotComeIsMissedInTime) {
   if (!why_no_gpu().empty()) GTEST_SKIP() << why_no_gpu();
   const auto start = std::chrono::steady_clock::now();
-  const Listener listener;
-  const std::string outcome = run_forked(kRanks, [&](int rank) {
-    const std::unique_ptr<Communicator> hosts = make_gloo_communicator(
-        open_store(listener, rank), "hosts", {.rank = rank, .size = kRanks, .timeout_s = 30, .interface = {}});
+  mesh::ForkedConnections connections(kRanks);
+  const auto on_rank = [&](int rank) {
+    const std::unique_ptr<Communicator> hosts = hosts_of(rank, connections);
     if (rank > 0) {
       broadcast_text(*hosts, 0, "");
       std::this_thread::sleep_for(std::chrono::seconds(8));
@@ -132,7 +136,8 @@ TEST(Nccl, ARankThatDoesNotComeIsMissedInTime) {
     const DeviceSpec device{.backend = "cuda"};
     const std::unique_ptr<Ops> ops = make_ops(device, {.num_threads = 1});
     return outcome_of([&](Communicator&) { make_communicator(device, {.hosts = *hosts, .timeout_s = 3}); }, *hosts);
-  })[0];
+  };
+  const std::string outcome = run_forked(kRanks, on_rank, [&] { connections.close(); })[0];
   EXPECT_THAT(outcome, testing::StartsWith("PeerLost: NCCL: joining: not all ranks answered; waited 3."));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }

@@ -130,6 +130,23 @@ TEST(ChannelListener, StrangersAreNeitherWaitedForNorKept) {
   EXPECT_EQ(listener.descriptors().size(), 2U) << "a stranger who says nothing is dropped";
 }
 
+// A process that is frozen, or one that is no run: connecting succeeds, since the kernel answers.
+TEST(ChannelListener, OneThatDoesNotAnswerIsGivenUp) {
+  const OwnedDescriptor frozen = listen_at("127.0.0.1", 0);
+  for (const std::string& secret : {kSecret, std::string()}) {
+    const base::Clock::time_point begin = base::Clock::now();
+    try {
+      connect_channel("127.0.0.1", port_of(frozen), secret, 0.5);
+      ADD_FAILURE() << "nobody is there";
+    } catch (const ChannelClosed& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "it has not answered within 0.5 s (--distributed-timeout-minutes): the process that listens there is "
+                "stopped or frozen, or is no run; look whose port that is");
+    }
+    EXPECT_LT(base::seconds_since(begin), 5.0);
+  }
+}
+
 TEST(ChannelListener, APortInUseIsOneLine) {
   const ChannelListener first = listening();
   try {

@@ -133,7 +133,8 @@ int run_fake_launcher(int argc, char** argv) {
   plan.num_workers = static_cast<int>(std::count_if(argv + 2, argv + argc, is_worker));
   plan.ranks_per_host = argc - 2;
   plan.grace = std::chrono::milliseconds(300);
-  const bool one_freezes = std::any_of(argv + 2, argv + argc, [](std::string_view word) { return word.ends_with(kFreeze); });
+  const bool one_freezes =
+      std::any_of(argv + 2, argv + argc, [](std::string_view word) { return word.ends_with(kFreeze); });
   if (one_freezes) plan.timeout_s = 3.0;
   const LaunchEnd end = launch(plan);
   if (end.failed) std::fprintf(stderr, "tandem: error: %s\n", end.message.c_str());

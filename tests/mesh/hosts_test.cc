@@ -39,18 +39,5 @@ TEST(Hosts, NeedASecretOrTrust) {
   EXPECT_EQ(refusal(four_ranks(4), false, ""), "");
 }
 
-// In LibTorch 2.11, Gloo sends no TLS record with this variable, whatever certificates it is given.
-TEST(Hosts, GloosTlsIsRefusedSinceItEncryptsNothing) {
-  setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS", 1);
-  const std::string said = refusal(four_ranks(2), false, "a secret");
-  const std::string of_one_host = refusal(four_ranks(4), false, "");
-  setenv("GLOO_DEVICE_TRANSPORT", "TCP", 1);
-  const std::string of_tcp = refusal(four_ranks(2), false, "a secret");
-  unsetenv("GLOO_DEVICE_TRANSPORT");
-  EXPECT_THAT(said, StartsWith("GLOO_DEVICE_TRANSPORT=TCP_TLS: "));
-  EXPECT_THAT(said, HasSubstr("WireGuard"));
-  EXPECT_EQ(of_one_host + of_tcp, "");
-}
-
 }  // namespace
 }  // namespace tandem::mesh

@@ -3,6 +3,7 @@
 #include "mesh/socket_communicator.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,11 +15,11 @@
 #include <csignal>
 #include <thread>
 
-#include "base/check.h"
 #include "base/clock.h"
 #include "device/waits_for_samples.h"
 #include "tests/device/communicator_conformance.h"
 #include "tests/device/forked_ranks.h"
+#include "tests/mesh/socket_ranks.h"
 
 namespace tandem::mesh {
 namespace {
@@ -29,50 +30,26 @@ using device::outcome_of;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// Connected sockets between each two of `size` ranks, made before the ranks are forked.
-class Sockets {
- public:
-  explicit Sockets(int size) : ends_(static_cast<size_t>(size)) {
-    for (auto& row : ends_) row.resize(static_cast<size_t>(size));
-    for (size_t a = 0; a < ends_.size(); ++a) {
-      for (size_t b = a + 1; b < ends_.size(); ++b) {
-        int pair[2];
-        TANDEM_CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-        ends_[a][b] = OwnedDescriptor(pair[0]);
-        ends_[b][a] = OwnedDescriptor(pair[1]);
-      }
-    }
-  }
-  // Takes the sockets of one rank, once: the others' are closed in this process.
-  std::vector<OwnedDescriptor> take(int rank) {
-    std::vector<OwnedDescriptor> own = std::move(ends_[static_cast<size_t>(rank)]);
-    close();
-    return own;
-  }
-  void close() { ends_.clear(); }
-
- private:
-  std::vector<std::vector<OwnedDescriptor>> ends_;
-};
+const std::string kSecret = "thirty-two letters of one secret";
 
 struct Limits {
   double wait_s = 60.0, silence_s = 60.0;
+  std::string secret = "";
 };
 
 std::vector<std::string> run_sockets(int size, const Limits& limits, const Body& body) {
-  Sockets sockets(size);
-  // This process's ends would keep the connections of a rank open when it has died.
+  ForkedConnections connections(size, limits.secret);
   return device::run_forked(
       size,
       [&](int rank) {
         const auto ranks = make_socket_communicator({.name = "test",
                                                      .rank = rank,
-                                                     .sockets = sockets.take(rank),
+                                                     .connections = connections.take(rank),
                                                      .wait_s = limits.wait_s,
                                                      .silence_s = limits.silence_s});
         return outcome_of(body, *ranks);
       },
-      [&] { sockets.close(); });
+      [&] { connections.close(); });
 }
 
 std::vector<device::RankKind> socket_kinds() {
@@ -200,20 +177,72 @@ TEST(SocketCommunicator, WaitingTakesNoProcessorTime) {
   for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
 }
 
+// A rank that is ahead sends more than a kernel or a session holds, and is then read from as far as it is asked for.
+TEST(SocketCommunicator, ARankThatIsFarAheadIsReadInTime) {
+  for (const std::string& secret : {std::string(), kSecret}) {
+    const std::vector<std::string> outcomes =
+        run_sockets(2, {.wait_s = 20.0, .secret = secret}, [](Communicator& ranks) {
+          constexpr int64_t kBytes = int64_t{3} << 20;
+          constexpr int kTimes = 20;
+          const auto other = static_cast<size_t>(1 - ranks.rank());
+          std::vector<std::unique_ptr<Communicator::Exchange>> under_way;
+          std::vector<at::Tensor> received;
+          if (ranks.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+          for (int i = 0; i < kTimes; ++i) {
+            device::TensorLists to(2), from(2);
+            if (ranks.rank() == 0) to[other] = {at::full({kBytes}, i, at::kByte), at::full({1}, i, at::kByte)};
+            if (ranks.rank() == 1) from[other] = {at::empty({kBytes}, at::kByte), at::empty({1}, at::kByte)};
+            for (const at::Tensor& tensor : from[other]) received.push_back(tensor);
+            under_way.push_back(ranks.start_exchange(std::move(to), std::move(from)));
+          }
+          for (const auto& exchange : under_way) exchange->wait();
+          for (size_t i = 0; i < received.size(); ++i) {
+            const auto wanted = static_cast<int>(i / 2);
+            if (!received[i].eq(wanted).all().item<bool>()) throw std::runtime_error(fmt::format("piece {}", i));
+          }
+          exchange_a_byte(ranks);
+        });
+    for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
+  }
+}
+
+// A byte that is changed on its way ends the run: no tensor has a byte that the other rank did not send.
+TEST(SocketCommunicator, AByteThatWasChangedOnItsWayEndsTheRun) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  const OwnedDescriptor network(pair[1]);
+  auto [ours, theirs] = tls_ends(kSecret);
+  std::vector<Connection> connections(2);
+  connections[1] = {.socket = OwnedDescriptor(pair[0]), .tls = std::move(ours)};
+  const auto ranks =
+      make_socket_communicator({.name = "test", .rank = 0, .connections = std::move(connections), .wait_s = 10.0});
+  theirs->write(std::as_bytes(std::span("some bytes of a message of rank 1")));
+  std::string said = theirs->take_words();
+  said[20] ^= 1;
+  ASSERT_EQ(write(network.get(), said.data(), said.size()), std::ssize(said));
+  EXPECT_THAT(outcome_of(exchange_a_byte, *ranks),
+              HasSubstr("rank 1: what has come is not what the other end said next: somebody else is on the network"));
+}
+
 // Prints the time of an exchange.
 TEST(SocketCommunicator, IsAsFastAsItIs) {
-  const std::vector<std::string> outcomes = run_sockets(2, {}, [](Communicator& ranks) {
-    for (const int64_t bytes : {int64_t{1} << 10, int64_t{64} << 20}) {
-      const int64_t times = bytes > 4096 ? 10 : 1000;
-      const at::Tensor mine = at::empty({bytes}, at::kByte), theirs = at::empty({bytes}, at::kByte);
-      exchange_a_byte(ranks);
-      const base::Clock::time_point start = base::Clock::now();
-      for (int64_t i = 0; i < times; ++i) ranks.start_exchange({{mine}, {mine}}, {{theirs}, {theirs}})->wait();
-      const double seconds = base::seconds_since(start) / static_cast<double>(times);
-      if (ranks.rank() == 0) fmt::print("2 ranks: {} KiB each way in {:.0f} us\n", bytes >> 10, seconds * 1e6);
-    }
-  });
-  for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
+  for (const std::string& secret : {std::string(), kSecret}) {
+    const std::vector<std::string> outcomes = run_sockets(2, {.secret = secret}, [&](Communicator& ranks) {
+      for (const int64_t bytes : {int64_t{1} << 10, int64_t{64} << 20}) {
+        const int64_t times = bytes > 4096 ? 10 : 1000;
+        const at::Tensor mine = at::empty({bytes}, at::kByte), theirs = at::empty({bytes}, at::kByte);
+        exchange_a_byte(ranks);
+        const base::Clock::time_point start = base::Clock::now();
+        for (int64_t i = 0; i < times; ++i) ranks.start_exchange({{mine}, {mine}}, {{theirs}, {theirs}})->wait();
+        const double seconds = base::seconds_since(start) / static_cast<double>(times);
+        if (ranks.rank() == 0) {
+          fmt::print("2 ranks{}: {} KiB each way in {:.0f} us\n", secret.empty() ? "" : ", TLS", bytes >> 10,
+                     seconds * 1e6);
+        }
+      }
+    });
+    for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
+  }
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs tandem on two hosts: two network namespaces of this machine with a cable between them, and a second network each
 # that nobody may listen on. It checks that the weights are those of one process, that nothing listens beyond the cable,
-# that ranks of other launchers meet, who ends, and how, when the cable is cut or the secrets differ, and that a host
-# may have rollout workers alone.
+# that ranks of other launchers meet, who ends, and how, when the cable is cut or the secrets differ, that a host may
+# have rollout workers alone, that bytes on the cable are encrypted, and that another user of a host cannot disturb the
+# ranks.
 #
 #   tests/mesh/two_hosts.sh build/dev/src/cli/tandem [--all]
 # --all runs it with the variables of torchrun, Slurm and Open MPI too.
@@ -98,6 +99,84 @@ trains_alike_and_is_closed() {
   strangers=$(sed 's/:[0-9]*$//' "$here/listening" | sort -u | grep -v -e '^10\.77\.0\.[12]$' -e '^127\.')
   [ -z "$strangers" ] || fail "somebody listens at $strangers"
   grep -q '^10\.77\.0\.1:29500$' "$here/listening" || fail "nobody was seen listening at 10.77.0.1:29500"
+}
+
+# Writes every packet of the cable into a file, until it is killed.
+listen_to_cable() {
+  exec ip netns exec "${hosts[0]}" python3 -c '
+import socket, sys
+cable = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
+cable.bind(("cable", 0))
+while True:
+    sys.stdout.buffer.write(cable.recv(1 << 17))
+    sys.stdout.buffer.flush()' >"$1"
+}
+# What a piece of a tensor begins with in the clear: mesh/socket_communicator.cc, Header.
+has_pieces_in_the_clear() { LC_ALL=C grep -aqP '\x01nat\x00{4}' "$1"; }
+
+only_a_trusted_cable_is_talked_on_in_the_clear() {
+  local i listener kind
+  for kind in secret trust; do
+    listen_to_cable "$here/heard.$kind" &
+    listener=$!
+    for i in 0 1; do
+      if [ $kind = secret ]; then
+        TANDEM_SECRET_FILE=$here/secret launch "$i" $(train --save "$here/heard_$kind")
+      else
+        launch "$i" $(train --save "$here/heard_$kind" --trust-network)
+      fi
+    done
+    both 0 "$kind"
+    kill $listener
+    wait $listener 2>/dev/null
+    same_weights "heard_$kind"
+    [ -s "$here/heard.$kind" ] || fail "$kind: nothing was heard on the cable"
+  done
+  has_pieces_in_the_clear "$here/heard.trust" || fail "trust: pieces are not known on the cable; this test is blind"
+  ! has_pieces_in_the_clear "$here/heard.secret" || fail "secret: pieces cross the cable in the clear"
+}
+
+# Connects to whatever listens on host 0, as another user, and says what is no word of a rank, until it is killed.
+disturb() {
+  exec ip netns exec "${hosts[0]}" python3 -c '
+import encodings.idna, os, socket, time  # the first while its file can be read
+os.setgroups([]); os.setgid(4321); os.setuid(4321)
+kept, count = [], 0
+while True:
+    for line in open("/proc/net/tcp").read().splitlines()[1:]:
+        words = line.split()
+        if words[3] != "0A":  # listening
+            continue
+        address, port = words[1].split(":")
+        try:
+            place = socket.inet_ntoa(bytes.fromhex(address)[::-1]), int(port, 16)
+            stranger = socket.create_connection(place, timeout=1)
+            says = [b"", b"TDM2OPEN" + b"0" * 32 + b"00000001", b"\x16\x03\x01 no record of TLS", os.urandom(100)]
+            stranger.sendall(says[count % 4])
+            kept.append(stranger)
+            count += 1
+            print(place[1], flush=True)
+        except OSError:
+            pass
+    del kept[:-50]
+    time.sleep(0.001)' >"$here/disturbed"
+}
+
+another_user_of_a_host_disturbs_nobody() {
+  local i stranger try
+  # The ranks listen for milliseconds: on a busy machine the other user may come too late, and tries again.
+  for try in 1 2 3 4 5; do
+    disturb &
+    stranger=$!
+    sleep 0.5  # until it has begun
+    for i in 0 1; do TANDEM_SECRET_FILE=$here/secret launch "$i" $(train --save "$here/disturbed_run_$try"); done
+    both 0 "another user"
+    kill $stranger
+    wait $stranger 2>/dev/null
+    same_weights "disturbed_run_$try"
+    [ "$(sort -u "$here/disturbed" | wc -l)" -ge 2 ] && return
+  done
+  fail "another user: found no port of a rank"
 }
 
 other_launchers_are_understood() {
@@ -208,7 +287,8 @@ printf 'def reward(prompts, completions, **kwargs):\n    return [float(len(c[0][
   >"$here/reward.py"
 declare -a pids
 run_alone
-questions=(trains_alike_and_is_closed a_cut_cable_ends_both strangers_are_refused workers_sample_for_another_host
+questions=(trains_alike_and_is_closed only_a_trusted_cable_is_talked_on_in_the_clear
+  another_user_of_a_host_disturbs_nobody a_cut_cable_ends_both strangers_are_refused workers_sample_for_another_host
   an_engine_of_two_samples_for_another_host a_cut_cable_costs_workers)
 [ "${2:-}" != --all ] || questions+=(other_launchers_are_understood)
 for question in "${questions[@]}"; do

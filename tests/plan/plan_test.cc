@@ -272,6 +272,24 @@ TEST(PlanReport, SaysTheSameAsTableAndJson) {
   EXPECT_EQ(json["fits"], true);
 }
 
+// All cells of a table have one unit: "3.10 MiB" stood beside "0.01 GiB".
+TEST(PlanReport, ATableHasOneUnit) {
+  const auto has = [](const std::string& table, const char* unit) { return table.find(unit) != std::string::npos; };
+  const PlanCase tiny{tiny_config(), model::tiny_config(), {.longest_prompt = 10}};
+  for (const int64_t device_bytes : {kGiB, 16 * kGiB}) {
+    PlanCase sized = tiny;
+    if (device_bytes > kGiB) sized.config.rollout.kv_cache_bytes = 2 * kGiB;
+    const TrainPlan plan = plan_of(sized, {.bytes = device_bytes});
+    const std::string text = plan_text(plan, sized.model);
+    const std::string table = text.substr(0, text.find("(Each row"));
+    const bool is_large = plan.peak_bytes() >= kGiB;
+    EXPECT_EQ(is_large, device_bytes > kGiB) << text;
+    EXPECT_EQ(has(table, " GiB"), is_large) << text;
+    EXPECT_EQ(has(table, " MiB"), !is_large) << text;
+    EXPECT_FALSE(has(table, " 0.00 ")) << "what is there is no nothing: <0.01";
+  }
+}
+
 // The two parts of the model differ by the rows of the vocabulary.
 TEST(Plan, WhoGivesWeightsOnTheCpuHasThoseOfTheOtherParts) {
   const model::ModelConfig whole = model::tiny_config();

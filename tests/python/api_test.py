@@ -6,12 +6,36 @@ import pathlib
 import re
 import signal
 import tempfile
+import threading
 import unittest
 
 from small_run import MODEL, PROMPTS, SMALL_RUN  # noqa: I001, the path of all that follows
 
 import reward_functions
 import tandem
+
+
+def tokenizer_of(process):
+    """The process of the tokenizer that an engine has started: the last of those that forked each other."""
+    ancestors = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            found = ancestors_of(int(entry.name))
+        except OSError:  # it has ended
+            continue
+        if b"tandem_worker.tokenizer" in words and process in found:
+            ancestors[int(entry.name)] = found
+    return next(pid for pid in ancestors if not any(pid in of_another for of_another in ancestors.values()))
+
+
+def ancestors_of(process):
+    found = []
+    while process > 1:
+        status = pathlib.Path(f"/proc/{process}/stat").read_text()
+        process = int(status.rpartition(")")[2].split()[1])
+        found.append(process)
+    return found
 
 
 class EngineTest(unittest.TestCase):
@@ -133,6 +157,30 @@ class EngineLifeTest(unittest.TestCase):
                     tandem.Engine(**arguments)
                 self.assertIn(says, str(raised.exception))
                 self.assertEqual(raised.exception.exit_code, 2)
+
+    def test_a_prompt_too_long_for_the_context_is_refused_before_the_tokenizer_sees_it(self):
+        with tandem.Engine(MODEL, rollout_max_context_len=32, quiet=True) as engine:
+            good = engine.generate("1 + 1 =", max_tokens=4, temperature=0)[0][0].tokens
+            tokenizer = tokenizer_of(engine._process.pid)
+            text = "1 + 1 = " * (2 << 20)
+            for prompt, num_bytes in [(text, "16777216"), ([{"role": "user", "content": text[:100_000]}], r"100\d+")]:
+                with self.assertRaises(tandem.UserFault) as raised:
+                    engine.generate([prompt])
+                self.assertRegex(str(raised.exception), rf"prompts\[0\]: the text has {num_bytes} bytes, and the context of 32 ")
+                self.assertEqual(engine.generate("1 + 1 =", max_tokens=4, temperature=0)[0][0].tokens, good)
+            self.assertEqual(tokenizer_of(engine._process.pid), tokenizer)
+
+    def test_a_lost_tokenizer_costs_one_request(self):
+        with tandem.Engine(MODEL, rollout_max_context_len=32, quiet=True) as engine:
+            good = engine.generate("1 + 1 =", max_tokens=4, temperature=0)[0][0].tokens
+            tokenizer = tokenizer_of(engine._process.pid)
+            os.kill(tokenizer, signal.SIGSTOP)  # so that it is in the call when it dies
+            threading.Timer(1.0, os.kill, (tokenizer, signal.SIGKILL)).start()
+            with self.assertRaises(tandem.UserFault) as raised:
+                engine.generate("1 + 1 =", max_tokens=4, temperature=0)
+            self.assertRegex(str(raised.exception), "the tokenizer was lost while the request was answered: .*signal 9")
+            self.assertEqual(engine.generate("1 + 1 =", max_tokens=4, temperature=0)[0][0].tokens, good)
+            self.assertNotEqual(tokenizer_of(engine._process.pid), tokenizer)
 
     def test_closed_or_killed_it_says_so(self):
         with tandem.Engine(MODEL, rollout_max_context_len=32, quiet=True) as engine:

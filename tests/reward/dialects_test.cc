@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -255,6 +256,28 @@ TEST(SlimeDialect, TakesAGroupWithItsFlagAlone) {
   EXPECT_NE(refusal(one).find("takes one sample; leave out --group-rm"), std::string::npos);
 }
 
+// A function whose list had another name was given one sample, and failed on every one of them.
+TEST(SlimeDialect, KnowsAListOfSamplesByItsNameOrAnnotation) {
+  for (const auto& [name, parameter] : {std::pair<std::string, std::string>{"of_sample_list", "sample_list"},
+                                        {"of_rollouts", "rollouts"},
+                                        {"of_annotated_list", "x"},
+                                        {"of_quoted_list", "x"}}) {
+    GraderConfig config = function("columns.py:" + name);
+    EXPECT_NE(refusal(config).find("a slime function of (args, " + parameter +
+                                   ") takes all samples of a group; add --group-rm"),
+              std::string::npos)
+        << refusal(config);
+    config.group_rm = true;
+    const Graders graders(config);
+  }
+  GraderConfig one = function("columns.py:of_annotated_sample"), either = function("columns.py:of_anything");
+  Graders(one).columns();
+  Graders(either).columns();
+  one.group_rm = either.group_rm = true;
+  EXPECT_NE(refusal(one).find("(args, rollouts) takes one sample; leave out --group-rm"), std::string::npos);
+  Graders(either).columns();
+}
+
 class OtherPython : public testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(folder_); }
@@ -282,6 +305,27 @@ TEST_F(OtherPython, RunsTheReward) {
     Graders graders(config);
     EXPECT_EQ(grade_one(graders, request(1, "")).reward, 0.375) << spec;
   }
+}
+
+// torch takes more address space than --rm-memory-bytes, and 0.7 GB of its own.
+TEST_F(OtherPython, ImportsTorchWithTheDefaultLimits) {
+  const char* const named = std::getenv("TANDEM_TORCH_PYTHON");
+  std::string with_torch;
+  for (const std::string& python :
+       {std::string(named == nullptr ? "" : named), own_, std::string("/usr/bin/python3")}) {
+    if (!with_torch.empty() || python.empty()) continue;
+    if (std::system(("'" + python + "' -c 'import torch' >/dev/null 2>&1").c_str()) == 0) with_torch = python;
+  }
+  ASSERT_TRUE(named == nullptr || with_torch == named) << "TANDEM_TORCH_PYTHON: " << named << " cannot import torch";
+  if (with_torch.empty()) {
+    GTEST_SKIP() << "NOT TRIED: `import torch` in a reward. No interpreter here has torch; name one that has: "
+                    "TANDEM_TORCH_PYTHON=VENV/bin/python";
+  }
+  GraderConfig config = function("imports_torch.py:score");
+  config.python = with_torch;
+  config.limits = {};
+  Graders graders(config);
+  EXPECT_EQ(grade_one(graders, request(1, "four")).reward, 5.0);
 }
 
 TEST_F(OtherPython, IsRefusedInALine) {

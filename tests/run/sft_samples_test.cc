@@ -196,6 +196,13 @@ TEST_F(SftSamplesTest, TextsBeginAsTheTokenizerHasThem) {
   EXPECT_EQ(plain.completion, std::vector<int32_t>(whole.begin() + 1, whole.end()));
   whole.back() = kEnd;
   text_ = &with_bos;
+  std::string said;
+  base::set_log_sink([&](base::LogLevel, const std::string& line) { said += line; });  // until the next report
+  load("{\"text\": \"alpha beta\"}\n{\"text\": \"<|begin_of_text|>alpha\"}");
+  EXPECT_NE(said.find("1 of 2 texts begin with <|begin_of_text|>, which the tokenizer writes before texts"),
+            std::string::npos)
+      << said;
+  base::set_log_sink({});
   for (const char* row : {R"({"text": "alpha beta"})", R"({"text": "<|begin_of_text|>alpha beta"})"}) {
     const SftSamples data = load(row);
     EXPECT_EQ(data.samples.at(0).prompt->tokens, std::vector<int32_t>{kBos}) << row;

@@ -84,5 +84,16 @@ TEST(PassMetrics, SamplesToWhichTheRewardDoesNotApplyAreLeftOut) {
   EXPECT_EQ(pass_metrics(rollout, rule("code")), (report::Metrics{{"pass@1", 1.0}, {"pass@2", 1.0}}));
 }
 
+// A function that gives 0.5 at most never reaches the threshold of 1: pass@k stays 0, and --save-best keeps nothing.
+TEST(PassMetrics, TheHighestValueIsKnownWhereNoneOfSeveralPasses) {
+  const Rollout rollout = rollout_of({{0, 1.5, {{"half", 0.5}, {"other", 1.0}}},
+                                      {0, 1.0, {{"half", 0.0}, {"other", 1.0}}},
+                                      {0, 1.0, {{"half", std::nullopt}, {"other", 1.0}}},
+                                      {0, 9.0, {}, /*has_reward=*/true, /*failed=*/true}});
+  EXPECT_EQ(highest_without_pass(rollout, rule("half")), 0.5);
+  EXPECT_EQ(highest_without_pass(rollout, rule("half", 0.5)), std::nullopt);
+  EXPECT_EQ(highest_without_pass(rollout, rule("other", 2.0)), std::nullopt) << "equal values: no answer is right yet";
+}
+
 }  // namespace
 }  // namespace tandem::sampling

@@ -42,3 +42,27 @@ async def of_sample(args, sample):
 
 async def of_samples(args, samples):
     return [0.0] * len(samples)
+
+
+async def of_sample_list(args, sample_list):
+    return [0.0] * len(sample_list)
+
+
+async def of_rollouts(args, rollouts):
+    return [0.0] * len(rollouts)
+
+
+async def of_annotated_list(args, x: list[object]):
+    return [0.0] * len(x)
+
+
+async def of_quoted_list(args, x: "typing.List[Sample]"):
+    return [0.0] * len(x)
+
+
+async def of_annotated_sample(args, rollouts: "Sample"):
+    return 0.0
+
+
+async def of_anything(args, x):
+    return [0.0] * len(x) if isinstance(x, list) else 0.0
