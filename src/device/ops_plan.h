@@ -1,5 +1,5 @@
-// What operations take: the bytes that each of ops.h allocates, by its name there, and the buffers that they keep for
-// good. No torch.
+// Plans the memory of operations: the bytes that each of ops.h allocates, by its name there, and the buffers that they
+// keep for good. No torch.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +67,7 @@ class OpsPlan {
   // Onto a residual as wide as the hidden state.
   virtual OpBytes linear_add(Size rows, Size inner) const;
   virtual OpBytes linear_add_to(Size rows, Size inner, Size outer) const;
-  // Of a gradient in the model dtype, or in float32, which multiplies a float32 copy of the weights.
+  // The gradient is in the model dtype, or in float32, which multiplies a float32 copy of the weights.
   virtual OpBytes linear_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool is_float32 = false) const;
   virtual OpBytes sum_parts(Size elements) const;
   virtual OpBytes add(Size rows) const;
@@ -77,7 +77,7 @@ class OpsPlan {
   virtual OpBytes qk_norm_rope_backward(Size rows) const;
   virtual OpBytes rope(Size rows) const;
   virtual OpBytes rope_backward(Size rows) const;
-  // Of gradients [rows, width]; add_bias() itself allocates nothing.
+  // The gradients are [rows, width]; add_bias() itself allocates nothing.
   virtual OpBytes add_bias_backward(Size rows, Size width) const;
   virtual OpBytes silu_mul(Size rows) const;
   virtual OpBytes silu_mul_backward(Size rows) const;

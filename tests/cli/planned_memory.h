@@ -1,4 +1,4 @@
-// A run whose memory is planned exactly, and the plan beside what was taken.
+// A run whose memory is planned exactly, and the comparison of the plan with what was taken.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,10 +15,12 @@
 namespace tandem::cli {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-// What rounding takes, and the indices of keys in the last block of each sequence, which the plan takes for full.
+// Rounding takes so much, and so do the indices of keys in the last block of each sequence, which the plan takes for
+// full.
 constexpr int64_t kSmallTensors = 24576;
 
-// The golden model's tokenizer over a shape of any family whose tensors are large beside what rounding adds.
+// Writes a model with the golden model's tokenizer and a shape of any family whose tensors are large next to what
+// rounding adds.
 inline std::string write_model(const base::TemporaryDirectory& folder, const std::string& architecture) {
   const std::string path = folder / architecture;
   base::make_directories(path);
@@ -30,12 +32,12 @@ inline std::string write_model(const base::TemporaryDirectory& folder, const std
   config["num_hidden_layers"] = 4;
   config["initializer_range"] = 0.02;
   config["architectures"] = {architecture};
-  config.erase("attention_bias");  // of each family what it is
+  config.erase("attention_bias");  // each family has its own
   base::write_file_durably(path + "/config.json", config.dump());
   return path;
 }
 
-// Prompts of one length, so that the longest micro-batch is every micro-batch.
+// Writes prompts of one length, so that every micro-batch is as long as the longest.
 inline std::string write_prompts(const base::TemporaryDirectory& folder) {
   std::string text;
   for (int i = 0; i < 16; ++i)
@@ -72,8 +74,8 @@ inline int64_t bytes(const base::Json& of_phase, const char* which, const std::s
   return tags.contains(tag) ? tags[tag].get<int64_t>() : 0;
 }
 
-// Never above the plan, and near it, of every tag in these phases. `step`: a line of RunMemory::timeline(). `is_bound`:
-// what its batches are like is not known so well.
+// Expects every tag in these phases to be near the plan and never above it. `step` is a line of RunMemory::timeline().
+// `is_bound` tells that the plan is only a bound, because it cannot know the batches so well.
 inline void expect_phases_as_planned(const base::Json& step, const std::vector<std::string>& phases,
                                      const std::string& which, bool is_bound) {
   for (const std::string& phase : phases) {
@@ -87,11 +89,11 @@ inline void expect_phases_as_planned(const base::Json& step, const std::vector<s
       // A sanitizer's own memory is none of ours.
       if (tag == "overhead") continue;
       EXPECT_LE(most, planned) << which << ", " << tag << " in " << phase;
-      const bool is_host = tag == "staging" && phase != "train";  // for files
+      const bool is_host = tag == "staging" && phase != "train";  // memory for reading files
       EXPECT_LE(planned - most, is_bound || is_host ? 64 * kMiB : std::max<int64_t>(planned / 50, kSmallTensors))
           << which << ", " << tag << " in " << phase;
     }
-    // What a sanitizer takes would hide the sum: without overhead.
+    // The memory of a sanitizer would hide the sum, so overhead is left out.
     EXPECT_LE(of_phase["most_at_once"].get<int64_t>() - bytes(of_phase, "most", "overhead"),
               of_phase["planned_at_once"].get<int64_t>() - bytes(of_phase, "planned", "overhead"))
         << which << ", all tags in " << phase;

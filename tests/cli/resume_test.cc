@@ -1,4 +1,5 @@
-// A run that was ended anyhow and goes on is the run that was not: the same weights, metrics and samples, bit for bit.
+// Checks that a run that was ended at any moment and resumes equals the run that was not: the same weights, metrics and
+// samples, bit for bit.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Six optimizer steps; a checkpoint after each rollout of two.
+// There are six optimizer steps, and a checkpoint after each rollout of two.
 constexpr int kRollouts = 3;
 
 Arguments arguments(const std::string& run, const std::string& reward, const Arguments& more = {}) {
@@ -29,7 +30,7 @@ Arguments go_on(Arguments arguments, const std::string& run) {
   return arguments;
 }
 
-// All that must be equal.
+// Returns all that must be equal.
 std::string everything_of(const std::string& run) {
   std::string text = timeless_metrics(run) + weights_of(run);
   for (const std::string& name : base::list_directory(run + "/samples"))
@@ -72,7 +73,8 @@ TEST_F(Resume, IsBitwise) {
     }
     const Arguments whole = arguments(run_path, reward_, more);
     ASSERT_EQ(run(with_flag(whole, "--num-rollout", "1")).code, 0);
-    // As if it had been killed behind the checkpoint: records and samples of the next step are there, and half a line.
+    // The run looks as if it had been killed after the checkpoint: records and samples of the next step are there, and
+    // half a line.
     base::write_file_durably(run_path + "/metrics.jsonl",
                              base::read_file(run_path + "/metrics.jsonl") + "{\"rollout/st");
     base::write_file_durably(run_path + "/samples/rollout_000001.jsonl", "{}\n");
@@ -84,7 +86,7 @@ TEST_F(Resume, IsBitwise) {
 
 TEST_F(Resume, SurvivesKillAtRandomMoments) {
   const int64_t wanted = base::short_or_full(4, 1000);
-  const int seed = testing::UnitTest::GetInstance()->random_seed();  // --gtest_shuffle --gtest_random_seed=N
+  const int seed = testing::UnitTest::GetInstance()->random_seed();  // set with --gtest_shuffle --gtest_random_seed=N
   std::mt19937_64 random(static_cast<uint64_t>(seed));
   int64_t kills = 0, runs = 0, corrupt = 0, different = 0;
   while (kills < wanted && !HasFailure()) {
@@ -133,7 +135,7 @@ TEST_F(Resume, ChangedFlagsAndInputsAreNamed) {
   Arguments load = words;
   load.insert(load.end(), {"--load", run_path});
   expect_one_line_failure(run(with_flag(load, "--lr", "2e-3")), 2, "--lr was 0.001 and is 0.002");
-  // What changes no number may change.
+  // Flags that change no number may change.
   EXPECT_EQ(run(with_flag(with_flag(load, "--num-rollout", "2"), "--num-threads", "1")).code, 0);
   base::write_file_durably(folder_ / "reward.py",
                            "def reward(prompts, completions, **kwargs):\n    return [1.0] * 12\n");
@@ -152,7 +154,7 @@ TEST_F(Resume, NeverBeginsAfreshUnasked) {
   EXPECT_FALSE(base::directory_exists(run_path));
   ASSERT_EQ(run(with_flag(arguments(run_path, reward_), "--num-rollout", "2")).code, 0);
   expect_one_line_failure(run(arguments(run_path, reward_)), 2, "give --load");
-  // The newest one damaged: never silently the older one, and never a new run.
+  // The newest checkpoint is damaged: never use the older one silently, and never begin a new run.
   const std::string shard = run_path + "/checkpoints/step_000002/shard_00000.safetensors";
   std::string bytes = base::read_file(shard);
   bytes[bytes.size() / 2] ^= 1;

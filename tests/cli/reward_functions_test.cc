@@ -1,4 +1,4 @@
-// Reward functions through the whole program: what they are given, and what they write into samples and logs.
+// Checks reward functions through the whole program: what they are given, and what they write into samples and logs.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -112,7 +112,7 @@ TEST(RewardFunctions, OfVerlHaveTheGroundTruthOfPublishedRows) {
   expect_one_line_failure(run(other), 2, "--rm-python " + folder / "nowhere" + ": No such file or directory");
 }
 
-// Whoever writes `labels` for `label` is told before anything is loaded, and not by each call.
+// A user who writes `labels` for `label` is told before anything is loaded, and not by each call.
 TEST(RewardFunctions, OfTrlNeedColumnsThatTheDataHave) {
   base::TemporaryDirectory folder;
   const std::string path = folder / "reward.py";

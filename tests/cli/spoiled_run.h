@@ -1,4 +1,4 @@
-// What a tiny run is spoiled with: a reward function of one's own, a copy of the model to change.
+// Spoils a tiny run: a reward function of one's own, a copy of the model to change.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace tandem::cli {
 
-// A function `reward` with this body, in reward.py of the folder; returns what --custom-rm-path takes.
+// Writes a function `reward` with this body, in reward.py of the folder; returns what --custom-rm-path takes.
 inline std::string write_reward_of(const std::string& folder, const std::string& body) {
   base::write_file_durably(folder + "/reward.py", "def reward(prompts, completions, **kwargs):\n    " + body + "\n");
   return folder + "/reward.py:reward";
@@ -27,7 +27,7 @@ inline std::string writable_model(const std::string& path) {
   return path;
 }
 
-// The first `from` of a file.
+// Replaces the first `from` of a file.
 inline void replace_text(const std::string& path, const std::string& from, const std::string& to) {
   std::string text = base::read_file(path);
   const size_t at = text.find(from);

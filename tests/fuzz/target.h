@@ -1,5 +1,5 @@
-// What the fuzz targets share. A target is one file that defines LLVMFuzzerTestOneInput: it gives the bytes to a parser
-// and asks for the parser's promises. libFuzzer drives it in the preset `fuzz`, replay.cc in the others.
+// Shared parts of the fuzz targets. A target is one file that defines LLVMFuzzerTestOneInput: it gives the bytes to a
+// parser and asks for the parser's promises. libFuzzer drives it in the preset `fuzz`, replay.cc in the others.
 #pragma once
 
 #include <fcntl.h>
