@@ -49,7 +49,6 @@ class ExtentPool {
   device::Vmm& vmm() const { return vmm_; }
   Ledger& ledger() const { return ledger_; }
   int64_t extent_bytes() const { return extent_bytes_; }
-  int64_t extents_of(int64_t bytes) const { return (bytes + extent_bytes_ - 1) / extent_bytes_; }
   int64_t num_extents() const;
   int64_t num_free() const;
 

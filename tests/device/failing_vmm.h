@@ -188,10 +188,6 @@ class FailingHostMemory : public HostMemory {
     check("copy_to_device");
     real_.copy_to_device(device, host, bytes);
   }
-  void zero(std::byte* device, int64_t bytes) override {
-    check("zero");
-    real_.zero(device, bytes);
-  }
   void synchronize() override {
     check("synchronize");
     real_.synchronize();

@@ -127,8 +127,4 @@ void SimulatedHostMemory::copy_to_device(std::byte* device, const std::byte* hos
   for (int64_t i = 0; i < bytes; ++i) vmm_.at(device + i) = host[i];
 }
 
-void SimulatedHostMemory::zero(std::byte* device, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; ++i) vmm_.at(device + i) = std::byte{0};
-}
-
 }  // namespace tandem::memory
