@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -60,9 +59,7 @@ class Life {
           arena->allocate(View::kRollout, arena->view_bytes(View::kRollout).largest_hole + 1, Tag::kKv, "kv");
       EXPECT_EQ(kv, nullptr) << "more than there is";
       if (std::byte* const cache = arena->allocate(View::kRollout, 4 * kExtentBytes, Tag::kKv, "kv")) {
-        arena->shrink(cache, 2 * kExtentBytes);
-        hand_over(arena->idle_extents(View::kRollout), View::kTrain);
-        if (std::byte* const head = arena->allocate(View::kTrain, kExtentBytes, Tag::kHead, "head")) arena->free(head);
+        EXPECT_EQ(arena->allocate(View::kTrain, 1, Tag::kHead, "head"), nullptr) << "the rollout view has the lease";
         arena->free(cache);
       }
       loan.reset();
@@ -93,29 +90,19 @@ class Life {
     return is_done;
   }
 
-  void move(const std::vector<int64_t>& extents, View to, const std::function<void()>& act, Phase phase_after) {
+  void enter(Phase phase) {
     const Phase phase_before = ledger_->phase();
-    std::vector<std::optional<View>> before;
-    for (int64_t e = 0; e < kNumExtents; ++e) before.push_back(arena_->holder(e));
-    const bool is_done = attempt(act);
-    EXPECT_EQ(ledger_->phase(), is_done ? phase_after : phase_before);
-    for (const int64_t e : extents) {
-      if (is_done) {
-        EXPECT_EQ(arena_->holder(e), to);
-      } else {
-        EXPECT_TRUE(!arena_->holder(e) || arena_->holder(e) == before[static_cast<size_t>(e)]) << "half entered";
+    const int64_t held_bytes = arena_->view_bytes(view_of(phase_before)).held;
+    const bool is_done = attempt([&] { arena_->enter(phase); });
+    EXPECT_EQ(ledger_->phase(), is_done ? phase : phase_before);
+    if (is_done) {
+      EXPECT_EQ(arena_->view_bytes(view_of(phase)).held, arena_->bytes());
+    } else {
+      EXPECT_LE(arena_->view_bytes(view_of(phase_before)).held, held_bytes);
+      if (view_of(phase) != view_of(phase_before)) {
+        EXPECT_EQ(arena_->view_bytes(view_of(phase)).held, 0) << "half entered";
       }
     }
-  }
-  void enter(Phase phase) {
-    std::vector<int64_t> all(kNumExtents);
-    std::iota(all.begin(), all.end(), 0);
-    move(
-        all, view_of(phase), [&] { arena_->enter(phase); }, phase);
-  }
-  void hand_over(const std::vector<int64_t>& extents, View to) {
-    move(
-        extents, to, [&] { arena_->hand_over(extents, to); }, ledger_->phase());
   }
 
   // Copies what is kept on the host to the device, and back to another place. A copy that fails loses nothing.
