@@ -1,9 +1,8 @@
 // The store is the one copy of the weights: packed tensors in one range of memory, a version number, and views for the
 // code that computes with them. The trainer's parameters and the engine's weights are the same bytes.
 //
-// A store begins with uninitialised memory, or with none (without_storage), which it then allocates or is given. Three
-// ways of filling it give the same bits: load_hf_checkpoint(), adopt() (adopt.h), and either of them on a store that
-// began without.
+// A store begins with uninitialised memory, or with none (without_storage), which it then allocates or is given.
+// Filling it gives the same bits either way.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -61,9 +60,9 @@ class WeightStore {
   // Takes the memory, uninitialised. Throws BugError if there is some, EnvironmentError as above; the store is then
   // still without.
   void allocate();
-  // Uses bytes() bytes at `data` on device(), 64-byte aligned, as they are. Their owner, a memory::Region for instance,
-  // outlives the store and all tensors taken from it; while it has them paused, tensors may be held but not touched.
-  // Throws BugError if there is storage, or if `data` is not aligned.
+  // Uses bytes() bytes at `data` on device(), 64-byte aligned, as they are. Their owner, pinned host memory for
+  // instance, outlives the store and all tensors taken from it. Throws BugError if there is storage, or if `data` is
+  // not aligned.
   void attach(std::byte* data);
 
   const Layout& layout() const { return layout_; }
