@@ -226,11 +226,6 @@ Arena::ViewBytes Arena::view_bytes(View view) const {
           .largest_hole = of_view.largest_hole_bytes()};
 }
 
-std::vector<Allocation> Arena::allocations(View view) const {
-  std::lock_guard lock(mutex_);
-  return allocator(view).allocations_in(0, bytes());
-}
-
 std::string Arena::shortage(View view, int64_t bytes, Tag tag) const {
   const ViewBytes of_view = view_bytes(view);
   return base::join_message(bytes, "bytes of tag", to_string(tag), "do not fit into the", to_string(view),

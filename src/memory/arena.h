@@ -90,7 +90,6 @@ class Arena {
     int64_t largest_hole = 0;
   };
   ViewBytes view_bytes(View view) const;
-  std::vector<Allocation> allocations(View view) const;
   // Returns why an allocation was refused: its tag, the bytes asked for, the bytes free, the largest hole, and the
   // remedy.
   std::string shortage(View view, int64_t bytes, Tag tag) const;

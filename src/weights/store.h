@@ -132,9 +132,10 @@ void export_hf_checkpoint(const std::string& directory, const WeightStore& store
 int64_t copied_bytes(const std::string& source_directory);
 
 // Draws random weights as each packed tensor's `init` demands, by Philox of (seed, first_stream + tensor, element),
-// counted in the whole model, so the parts of a model are the same model however many there are. A store without
-// storage gets its own.
-void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream = 0);
+// counted in the whole model, so the parts of a model are the same model however many there are; the number of threads
+// changes no number. A store without storage gets its own. Throws EnvironmentError if the machine refuses a thread.
+void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream = 0,
+                       int num_threads = 1);
 
 // These read and write an adapter, DIR/adapter_model.safetensors in PEFT's format, with the same promises and errors as
 // the two above. `config` is the text of adapter_config.json; the tokenizer is copied from `source_directory`.

@@ -25,7 +25,7 @@ TEST(CudaHostMemory, CopiesCrossTheEdgesOfRegistrations) {
   ASSERT_NE(host, nullptr);
   std::byte* const device = vmm.reserve_addresses(bytes);
   const ExtentId extent = vmm.create_extent(bytes).value();
-  ASSERT_TRUE(vmm.map(device, extent) && vmm.set_access(device, bytes, Access::kReadWrite));
+  ASSERT_TRUE(vmm.map(device, extent) && vmm.open_access(device, bytes));
   for (int64_t i = 0; i < bytes; i += 4093) host[12345 + i] = static_cast<std::byte>(i);
   memory.copy_to_device(device, host + 12345, bytes);
   memory.synchronize();

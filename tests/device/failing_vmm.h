@@ -42,8 +42,8 @@ class ForwardingVmm : public Vmm {
     must("unmap", bytes);
     real_.unmap(address, bytes);
   }
-  bool set_access(std::byte* address, int64_t bytes, Access access) override {
-    return may("set_access", bytes) && real_.set_access(address, bytes, access);
+  bool open_access(std::byte* address, int64_t bytes) override {
+    return may("open_access", bytes) && real_.open_access(address, bytes);
   }
 
  protected:

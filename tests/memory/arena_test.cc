@@ -144,7 +144,7 @@ TEST(Arena, AddressesNeverChangeAndTheDriverIsNotAsked) {
   ExtentPool pool(counting, device.ledger, kExtentBytes);
   Arena arena(pool, {.num_extents = 64});
   EXPECT_EQ(counting.num_calls("map"), 128);
-  EXPECT_EQ(counting.num_calls("set_access"), 2) << "one call for each view";
+  EXPECT_EQ(counting.num_calls("open_access"), 2) << "one call for each view";
   const auto addresses = std::pair(arena.data(View::kRollout), arena.data(View::kTrain));
   const int64_t num_calls = counting.num_calls();
   for (int step = 0; step < 10; ++step) {
@@ -229,7 +229,7 @@ TEST_P(HidingArena, MovesARunWithOneCallEach) {
   const int64_t maps = counting.num_calls("map"), calls = counting.num_calls();
   arena.enter(Phase::kRollout);
   EXPECT_EQ(counting.num_calls("map") - maps, 16);
-  EXPECT_EQ(counting.num_calls() - calls, 16 + 2) << "besides one set_access and one unmap";
+  EXPECT_EQ(counting.num_calls() - calls, 16 + 2) << "besides one open_access and one unmap";
 }
 
 // Many threads allocate and free while the lease moves; TSan watches, and the books stay right.

@@ -7,7 +7,6 @@
 
 namespace tandem::memory {
 
-using device::Access;
 using device::ExtentId;
 
 namespace {
@@ -91,9 +90,9 @@ void SimulatedVmm::unmap(std::byte* address, int64_t bytes) {
   mappings_.erase(first, last);
 }
 
-bool SimulatedVmm::set_access(std::byte* address, int64_t bytes, Access access) {
+bool SimulatedVmm::open_access(std::byte* address, int64_t bytes) {
   const auto [first, last] = run(address, bytes);
-  for (auto mapping = first; mapping != last; ++mapping) mapping->second.is_open = access == Access::kReadWrite;
+  for (auto mapping = first; mapping != last; ++mapping) mapping->second.is_open = true;
   return true;
 }
 

@@ -27,7 +27,7 @@ class SimulatedVmm : public device::Vmm {
   void release_extent(device::ExtentId extent) override;
   bool map(std::byte* address, device::ExtentId extent) override;
   void unmap(std::byte* address, int64_t bytes) override;
-  bool set_access(std::byte* address, int64_t bytes, device::Access access) override;
+  bool open_access(std::byte* address, int64_t bytes) override;
 
   // Returns the byte at an address. Throws BugError where a device would fault.
   std::byte& at(const std::byte* address);

@@ -36,7 +36,7 @@ inline HfTensors some_tensors(const Layout& layout, at::ScalarType dtype) {
   float phase = 0;
   for (const PackedTensor& packed : layout.tensors) {
     for (const Slice& slice : packed.slices) {
-      const at::Tensor values = at::arange(slice.num_elements(), at::kFloat).add_(phase).sin_();
+      const at::Tensor values = at::arange(c10::multiply_integers(slice.shape), at::kFloat).add_(phase).sin_();
       values[0].fill_(65504.0F);
       values[1].fill_(std::numeric_limits<float>::infinity());
       values[-1].fill_(-0x1.0p-20F);
