@@ -315,10 +315,6 @@ class FaultyHostMemory final : public device::HostMemory {
     faults_.check("copy_to_device");
     real_.copy_to_device(device, host, bytes);
   }
-  void zero(std::byte* device, int64_t bytes) override {
-    faults_.check("zero");
-    real_.zero(device, bytes);
-  }
   void synchronize() override {
     faults_.check("synchronize");
     real_.synchronize();
