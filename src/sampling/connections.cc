@@ -28,12 +28,12 @@ Connections::Settings with_shown_weights(Connections::Settings settings, const W
   return settings;
 }
 
-// Elsewhere words of this machine's memory mean nothing, or something else.
+// Clears the words by which memory is mapped: on another machine they mean nothing, or something else.
 void forget_words(Welcome& welcome) {
   for (auto* const words : {&welcome.shown_trained, &welcome.shown_base}) std::fill(words->begin(), words->end(), "");
 }
 
-// Work with one worker, which is gone where that fails.
+// Does `work` with one worker, which is gone if that fails.
 template <typename Worker, typename Work>
 void attempt(Worker& worker, const Work& work) {
   try {
@@ -52,19 +52,19 @@ Connections::Connections(Settings settings, WeightFeed* weights)
       listener_(settings_.address, settings_.door, settings_.silence_s),
       started_(settings_.launcher_descriptor),
       num_exceptions_(std::uncaught_exceptions()) {
-  // Ranks that train see by their mesh that rank 0 runs.
+  // Ranks that train see by their mesh that rank 0 runs, and need no beats.
   if (weights_ != nullptr) beats_ = std::jthread([this](const std::stop_token& end) { beat_until(end); });
 }
 
 Connections::~Connections() {
-  beats_ = {};  // it has ended
+  beats_ = {};  // the thread has ended
   if (std::uncaught_exceptions() > num_exceptions_) return;
-  accept_new();  // who has only just come
+  accept_new();  // workers that have only just come
   for (auto& [id, worker] : workers_) {
     if (worker.is_rank) continue;
     try {
       worker.channel->send(to_bytes(Stop{}));
-      // A socket that is closed with something unread in it loses what was said last.
+      // A socket that is closed with unread bytes in it loses the bytes that were sent last.
       for (const auto begin = base::Clock::now(); base::seconds_since(begin) < kFarewell;) {
         const std::optional<std::string> frame = worker.channel->receive(kFarewell);
         if (frame && std::holds_alternative<Leaving>(message_of(*frame))) break;
@@ -78,7 +78,7 @@ void Connections::beat_until(const std::stop_token& end) {
   while (!end.stop_requested()) {
     std::this_thread::sleep_for(kBetweenLooks);
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) continue;  // who has it beats
+    if (!lock) continue;  // whoever has the lock sends beats
     try {
       accept_new();
       beat();
@@ -285,7 +285,7 @@ void Connections::show_weights(const std::vector<SamplerId>& ids, bool is_base) 
 }
 
 void Connections::give_weights(const std::vector<SamplerId>& ids, bool is_base) {
-  std::string checksums;  // once for all
+  std::string checksums;  // encoded once for all workers
   for (const bool maps : {true, false}) {
     for (const SamplerId id : ids) {
       Worker& worker = workers_.at(id);
@@ -347,7 +347,7 @@ void Connections::hear_last_words(SamplerId id, Worker& worker) {
       const bool is_last = std::holds_alternative<Leaving>(message) || std::holds_alternative<Failed>(message);
       if (is_last) return take_frame(id, worker, *frame, /*events=*/nullptr);
     }
-  } catch (const EnvironmentError&) {  // it said none
+  } catch (const EnvironmentError&) {  // it left no last words
   }
 }
 

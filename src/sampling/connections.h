@@ -30,68 +30,68 @@ class Connections {
   struct Settings {
     std::string address;          // the name of the local socket at which rank 0 listens
     mesh::NetworkDoor door = {};  // for processes of other machines
-    mesh::RankFacts facts;        // a worker's have to agree
+    mesh::RankFacts facts;        // facts with which a worker's have to agree
     Welcome welcome;
     double silence_s = 60.0;                 // the longest silence of a worker that has loans
-    std::optional<int> launcher_descriptor;  // mesh::LaunchVariables has it
+    std::optional<int> launcher_descriptor;  // descriptor of the launcher, from mesh::LaunchVariables
     int64_t num_started = 0;                 // workers that were started with the run
-    bool are_all_here = true;                // on this machine, whose launcher sees them end
+    bool are_all_here = true;                // they run on this machine, whose launcher sees them end
   };
-  // Listens. `weights` is borrowed; null where no rollout worker may join. EnvironmentError: another process listens
-  // for this run.
+  // Listens. `weights` is borrowed, and null if no rollout worker may join. Throws EnvironmentError if another process
+  // listens for this run.
   Connections(Settings settings, WeightFeed* weights);
-  // Tells workers that the run has ended; where it ends by an error, they see that it is gone.
+  // Tells workers that the run has ended. If it ends by an error, they see that it is gone.
   ~Connections();
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;
 
-  // The one who gives them work hears of these events.
+  // Receives what happens to samplers. Whoever gives them work implements it.
   class Events {
    public:
     virtual ~Events() = default;
-    virtual void joined(SamplerId sampler) = 0;  // a worker has the newest weights
+    virtual void joined(SamplerId sampler) = 0;  // called when a worker has the newest weights
     virtual void said(SamplerId sampler, Message& message) = 0;
     virtual bool has_loans(SamplerId sampler) const = 0;
-    // It is gone. Returns how many loans others get.
+    // Called when a sampler is gone. Returns how many of its loans other samplers get.
     virtual int64_t lost(SamplerId sampler, bool has_left) = 0;
   };
-  // Waits until so many other ranks are there. Throws EnvironmentError if they are not within `timeout_s`.
+  // Waits until that many other ranks are there. Throws EnvironmentError if they are not within `timeout_s`.
   void wait_for_ranks(int64_t num_ranks, double timeout_s);
-  // Waits at most `wait_s` for something to happen, and tells of it.
+  // Waits at most `wait_s` for something to happen, and tells `events` of it.
   void poll(double wait_s, Events& events);
-  // Returns those that have joined and have the newest weights.
+  // Returns the workers that have joined and have the newest weights.
   std::vector<SamplerId> ready() const;
   // A worker that cannot be reached is lost with the next poll().
   void send(SamplerId worker, const Message& message);
 
-  // The trainers' weights are new, and all ranks of the replica call their update: gives them to all who have joined,
-  // and waits until each has taken them, is gone, or was silent for too long.
+  // Call it when the trainers' weights are new, while all ranks of the replica call their update. It gives the weights
+  // to all workers that have joined, and waits until each has taken them, is gone, or was silent for too long.
   void update_weights();
 
   // Returns the port at which it listens for other machines, 0 if it does not.
   int port() const { return listener_.port(); }
 
-  // Returns why none is there and none will come by itself: the last one failed, or those that were started with the
-  // run ended before any had joined. Returns nullopt while one may come, or somebody may start another.
+  // Returns why no worker is there and none will come by itself: the last one failed, or those that were started with
+  // the run ended before any had joined. Returns nullopt while one may come, or somebody may start another.
   std::optional<Failed> why_nobody_comes();
 
  private:
-  enum class State : uint8_t { kGreeting, kPreparing, kTaking, kReady, kGone };  // kTaking: its first weights
+  enum class State : uint8_t { kGreeting, kPreparing, kTaking, kReady, kGone };  // kTaking: it takes its first weights
   struct Worker {
     std::unique_ptr<mesh::Channel> channel;
     std::string name;  // for messages
     State state = State::kGreeting;
     bool is_rank = false;  // it trains too
     bool has_joined = false, has_left = false, has_failed = false;
-    bool maps_weights = false;                // it copies them from this process's memory
-    std::optional<uint64_t> is_to_take = {};  // a version, which it has not taken yet
+    bool maps_weights = false;                // it copies weights from this process's memory
+    std::optional<uint64_t> is_to_take = {};  // version that was announced and that it has not taken yet
     std::string why_gone = {};
     base::Clock::time_point last_heard;
   };
 
-  // Runs while rank 0 is busy with something else.
+  // Tells workers every second that this process runs. The loop of the thread beats_.
   void beat_until(const std::stop_token& end);
-  // All that follow, and every public function, have mutex_ locked; so no frame is torn by a beat.
+  // mutex_ is locked in all functions that follow and in every public one, so no frame is torn by a beat.
   void beat();
   void accept_new();
   // Returns whether something has come.
@@ -115,7 +115,7 @@ class Connections {
   const Settings settings_;
   WeightFeed* const weights_;  // or null
   mesh::ChannelListener listener_;
-  mutable std::recursive_mutex mutex_;  // who is told of events calls back
+  mutable std::recursive_mutex mutex_;  // recursive, because a receiver of events calls back
   base::Clock::time_point last_beat_ = base::Clock::now();
   std::map<SamplerId, Worker> workers_;
   SamplerId next_id_ = 0;
@@ -123,8 +123,8 @@ class Connections {
   std::optional<Failed> failure_;  // failure of the last one that was there
   bool has_one_joined_ = false;
   int64_t num_greeted_ = 0;   // workers that have said who they are
-  const int num_exceptions_;  // when this was made
-  std::jthread beats_;        // where rollout workers may join; ends before what it uses
+  const int num_exceptions_;  // exceptions in flight when this object was made
+  std::jthread beats_;        // runs if rollout workers may join; ends before what it uses
 };
 
 }  // namespace tandem::sampling

@@ -25,8 +25,9 @@ class Coordinator final : private Connections::Events {
     Connections& connections;
     double timeout_s = 0.0;
   };
-  // A coordinator lives for one rollout, whose number no other one has. All is borrowed. `own` is this process's
-  // sampler or null, `others` is unset if this process samples alone. The rollout has `num_samples` in flight at once.
+  // A coordinator lives for one rollout, whose number no other one has. All arguments are borrowed. `own` is this
+  // process's sampler or null, `others` is unset if this process samples alone. The rollout has `num_samples` in flight
+  // at once.
   Coordinator(const RolloutRequest& request, uint64_t number, GroupPool& pool, Sampler* own,
               std::optional<Others> others, int64_t num_samples);
   // Tells the others that the rollout is over.
@@ -38,7 +39,7 @@ class Coordinator final : private Connections::Events {
   // tenth of a second at most. Throws EnvironmentError if there has been no sampler for too long, and the last worker's
   // UserError or EnvironmentError if no other is left (Connections::why_nobody_comes).
   void serve();
-  // The group is not wanted any more.
+  // Ends the group's loans: it is not wanted any more.
   void abort(size_t group);
   // Returns whether another rank was asked to stop.
   bool is_stop_asked() const { return is_stop_asked_; }
@@ -46,8 +47,8 @@ class Coordinator final : private Connections::Events {
   // Return the numbers of all samplers together.
   rollout::EngineStats stats() const;
   ProcessLosses losses() const;
-  // The samplers that are there, the share of their time in which they had nothing to do while others had, and how many
-  // were lost.
+  // Counts the samplers that are there and those that were lost. `idle_share` is the share of their time in which they
+  // had nothing to do while others had.
   struct Samplers {
     int64_t count = 0;
     double idle_share = 0.0;

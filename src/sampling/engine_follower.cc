@@ -12,7 +12,7 @@ namespace tandem::sampling {
 
 namespace {
 
-// Whether the first rank has joined the run, and as what.
+// Waits for the first rank to join the run, and returns the run's Welcome.
 Welcome welcome_of(EngineRanks& ranks) {
   Message message = ranks.next();
   if (auto* const welcome = std::get_if<Welcome>(&message)) return std::move(*welcome);

@@ -1,5 +1,5 @@
-// A process of an engine that only samples, other than its first: it does what that one does, which alone talks with
-// the run.
+// Runs a process of an engine that only samples, other than its first one. It does what the first process does, which
+// alone talks with the run.
 #pragma once
 
 #include "config/train_config.h"
@@ -8,8 +8,9 @@
 
 namespace tandem::sampling {
 
-// Until the first rank ends the engine. UserError or EnvironmentError as the first rank had it where the engine never
-// joined the run; EnvironmentError: the first rank is gone, or a part of new weights is not as it was sent.
+// Follows the first rank until that ends the engine. If the engine never joined the run, it throws the UserError or
+// EnvironmentError that the first rank had. Throws EnvironmentError if the first rank is gone, or if a part of new
+// weights is not as it was sent.
 void follow_engine(const config::TrainConfig& config, session::ModelSession& session, EngineRanks& ranks);
 
 }  // namespace tandem::sampling

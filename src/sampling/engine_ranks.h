@@ -10,13 +10,14 @@
 
 namespace tandem::sampling {
 
-// As one of them sees them. All ranks make the same calls in the same order, but that the first passes on what the
-// others take. PeerLost where one of them is gone. Where there is one rank, nothing is passed on.
+// One rank's view of its engine's ranks. All ranks make the same calls in the same order, except that the first rank
+// calls pass_on() where the others call next(). Calls throw PeerLost if a rank is gone. If there is only one rank,
+// nothing is passed on.
 class EngineRanks {
  public:
   static constexpr int kFirst = 0;
 
-  // Between their hosts; borrowed.
+  // `hosts` connects the ranks' hosts, and is borrowed.
   explicit EngineRanks(device::Communicator& hosts) : hosts_(hosts) {}
 
   int rank() const { return hosts_.rank(); }
@@ -24,12 +25,12 @@ class EngineRanks {
   bool is_first() const { return rank() == kFirst; }
   device::Communicator& hosts() const { return hosts_; }
 
-  // Of the first rank, to all others.
+  // Sends a message to all other ranks. Only the first rank calls it.
   void pass_on(const Message& message);
-  // On the others, as long as it takes.
+  // Waits for the first rank's next message, as long as it takes. Only the other ranks call it.
   Message next();
-  // Bytes of the host's memory from the first rank to `rank`: the first gives them, that one has as many written where
-  // it says, and the rest give none.
+  // Copies bytes of the host's memory from the first rank to `rank`. On the first rank `bytes` is the source, on `rank`
+  // the destination, of the same size; the others pass an empty span.
   void pass_bytes(int rank, std::span<std::byte> bytes);
   bool any_of(bool mine);
 

@@ -8,8 +8,8 @@
 
 namespace tandem::sampling {
 
-// Those of --eval-prompt-data, or of the file of --eval-config, in their order. UserError (FILE:LINE:COLUMN) for a file
-// that is wrong.
+// Returns the data sets of --eval-prompt-data, or of the file of --eval-config, in their order. Throws UserError
+// (FILE:LINE:COLUMN) for a file that is wrong.
 std::vector<config::EvalSet> read_eval_sets(const config::EvalOptions& eval);
 
 }  // namespace tandem::sampling

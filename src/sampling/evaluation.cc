@@ -21,7 +21,7 @@ namespace {
 // Training counts its samples from 0 and never gets here: evaluation has random streams of its own. Ids stay below
 // 2^53, so that a reader of samples/ who has doubles for numbers tells them apart.
 constexpr uint64_t kFirstEvalSample = uint64_t{1} << 52;
-// Room for one data set's samples.
+// Each data set has room for that many samples.
 constexpr uint64_t kSamplesPerSet = uint64_t{1} << 40;
 constexpr size_t kMaxSets = kFirstEvalSample / kSamplesPerSet;
 
@@ -43,7 +43,7 @@ report::Metrics eval_metrics(const std::string& name, const Rollout& rollout, co
   return metrics;
 }
 
-// People see ids from 0; those that name the random streams would mean nothing to them.
+// Renumbers samples and groups from 0: the ids that name the random streams would mean nothing to people.
 void number_from_zero(Rollout& rollout, uint64_t first_sample_id, uint64_t samples_per_group) {
   for (rl::Sample& sample : rollout.samples) {
     sample.sample_id -= first_sample_id;
@@ -62,7 +62,7 @@ std::string pass_doubt(const Rollout& rollout, const config::RewardOptions& rewa
                      *highest);
 }
 
-// "160 samples", "153 of 160 samples, 10 failed in grading, 7 of them left out".
+// Returns "160 samples", or "153 of 160 samples, 10 failed in grading, 7 of them left out".
 std::string samples_text(const Rollout& rollout) {
   const auto num_samples = static_cast<int64_t>(rollout.samples.size());
   if (rollout.num_failed == 0) return fmt::format("{} samples", num_samples);
@@ -104,8 +104,8 @@ Evaluation::Evaluation(const config::EvalOptions& eval, const config::RolloutOpt
     sets_.back().rollout.sampling();
     line_types_.merge(session::rm_types_of(sets_.back().prompts));
   }
-  // A process can give all that any line asks for, whichever data sets it serves: a rule more costs microseconds. Where
-  // it is the only one that needs math-verify, its pool begins half a second later.
+  // A process can compute every reward that any line asks for, whichever data sets it serves: one more rule costs
+  // microseconds. If it is the only rule that needs math-verify, its pool starts half a second later.
   for (size_t i = 0; i < sets_.size(); ++i) {
     sets_[i].grading.reward.line_types = line_types_;
     try {

@@ -20,66 +20,70 @@ namespace tandem::sampling {
 
 class Evaluation {
  public:
-  // Loads the data sets. The options are the rollout's; what --eval-* flags say takes their place.
+  // Loads the data sets. The rollout's options hold wherever no --eval-* flag says otherwise.
   Evaluation(const config::EvalOptions& eval, const config::RolloutOptions& rollout, const config::DataOptions& data,
              const config::RewardOptions& reward, text::TextWorker& text);
 
-  // For a process that grades what others evaluate: reads no data. `line_types`: of the whole one.
+  // Reads no data: this is for a process that grades what others evaluate. `line_types` are the line_types() of the
+  // Evaluation that has read the data.
   Evaluation(const config::EvalOptions& eval, const config::DataOptions& data, const config::RewardOptions& reward,
              const std::set<std::string>& line_types);
 
-  // The rewards that lines of its data ask for themselves.
+  // Returns the rewards that lines of its data ask for themselves.
   const std::set<std::string>& line_types() const { return line_types_; }
   bool empty() const { return sets_.empty(); }
-  bool is_rendered() const;       // the chat template rendered prompts of a data set
-  int64_t max_sequences() const;  // that one data set decodes, at most
-  // Tokens of the longest sequence, prompt and completion. UserError where lengths contradict each other or the model.
+  bool is_rendered() const;       // whether the chat template rendered prompts of a data set
+  int64_t max_sequences() const;  // most sequences that one data set decodes
+  // Returns the tokens of the longest sequence, prompt and completion. Throws UserError if lengths contradict each
+  // other or the model.
   int64_t context_tokens(const model::ModelConfig& model) const;
 
-  // What grades a data set.
+  // The reward options and the label key by which a data set is graded.
   struct Grading {
     config::RewardOptions reward;
     std::string label_key;
 
     bool operator==(const Grading& other) const;
-    // The scorer of the run's context, but for the label key.
+    // Returns the configuration of the scorer in the run's context, with this label key in place of the context's.
     reward::ScorerConfig scorer(session::RewardContext context) const;
   };
-  // Of each data set.
+  // Returns how each data set is graded, in their order.
   std::vector<Grading> gradings() const;
-  // Of the data sets that are graded so.
+  // Returns the prompts of the data sets that are graded so.
   std::vector<const session::PromptSet*> prompts_graded(const Grading& grading) const;
-  // Tries out the rewards that are not training's, where there is training. UserError.
+  // Tries out the rewards that training does not have; `training` is unset where nothing is trained. Throws UserError
+  // if one cannot be used.
   void try_out(const std::optional<Grading>& training, const session::RewardContext& context) const;
-  // The reward of training, whose processes may serve data sets too: with what the lines of all of them ask for.
+  // Returns the reward of training extended by what the lines of all data sets ask for, since its processes may serve
+  // data sets too.
   config::RewardOptions reward_of_run(config::RewardOptions training) const;
-  // UserError for --rm-url that neither training nor a data set asks.
+  // Throws UserError for --rm-url if neither training nor a data set uses it.
   void check_url_is_asked(const config::RewardOptions& training) const;
 
   // A metric that --save-best may name.
   struct RewardMetric {
     std::string name;
-    std::string judged_by;  // of pass@k: config::RewardOptions::pass_text(); "" of a mean reward
+    std::string judged_by;  // config::RewardOptions::pass_text() for pass@k; "" for a mean reward
   };
-  // As far as they are known beforehand.
+  // Returns the metrics that are known before the first evaluation.
   std::vector<RewardMetric> reward_metrics() const;
 
   struct Result {
     std::string name;
     Rollout rollout;
-    // "eval/NAME", "eval/NAME-pass@1", "eval/NAME/response_len/mean", ...: all of them over the samples that have a
-    // reward. Where none has one, only the numbers of failures.
+    // "eval/NAME", "eval/NAME-pass@1", "eval/NAME/response_len/mean", ...: all of them are over the samples that have a
+    // reward. If none has one, there are only the numbers of failures.
     report::Metrics metrics;
-    // says why pass@k may stay 0: no value of a user's reward has passed, although they differ. "" otherwise.
+    // Says why pass@k may stay 0: no value of a user's reward has passed, although they differ. "" otherwise.
     std::string pass_doubt;
 
     bool is_scored() const { return !rollout.all_failed(); }
   };
-  // Returns "eval NAME" of one data set.
+  // Returns "eval NAME" for one data set.
   std::string title(size_t set) const { return "eval " + sets_[set].name; }
   // Samples and scores every data set. The results number each set's samples and groups from 0. `graders` has one entry
-  // a set; `generation` is the user's function that makes samples, if there is one. Returns nullopt if the run was
-  // asked to stop.
+  // for each set; `generation` is the user's function that makes samples, if there is one. Returns nullopt if the run
+  // was asked to stop.
   std::optional<std::vector<Result>> run(RolloutPhase& phase, const std::vector<reward::Scorer*>& graders,
                                          const std::optional<CustomGeneration>& generation,
                                          report::Report& report) const;
@@ -92,13 +96,13 @@ class Evaluation {
     session::PromptSet prompts;
   };
   std::vector<DataSet> sets_;
-  std::set<std::string> line_types_;  // the rewards that their lines ask for themselves
+  std::set<std::string> line_types_;  // rewards that their lines ask for themselves
 };
 
-// One line for people: "eval math: reward 0.41  pass@1 0.41  length 210  truncated 0.02  (500 samples)". With failures:
-// "(498 of 500 samples, 12 failed in grading, 2 of them left out)". Only of one that is scored.
+// Returns one line for people: "eval math: reward 0.41  pass@1 0.41  length 210  truncated 0.02  (500 samples)". With
+// failures it ends in "(498 of 500 samples, 12 failed in grading, 2 of them left out)". The result must be scored.
 std::string eval_line(const Evaluation::Result& result);
-// Why one that is not scored has no number.
+// Returns a line that says why a result that is not scored has no number.
 std::string unscored_line(const Evaluation::Result& result);
 
 }  // namespace tandem::sampling

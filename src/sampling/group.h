@@ -17,10 +17,10 @@ namespace tandem::sampling {
 
 // One sample of a group as it was sampled.
 struct Member {
-  rl::Sample sample;                             // with its text, without its reward
-  std::string failure;                           // why it could not be made, and must not be graded; empty: it could
-  bool machine_failed = false;                   // the failure is the machine's
-  base::Json metadata;                           // for the reward, in place of the line's; null: the line's
+  rl::Sample sample;            // has its text, but no reward yet
+  std::string failure;          // why it could not be made and must not be graded; empty: it could be made
+  bool machine_failed = false;  // the failure is the machine's
+  base::Json metadata;          // metadata for the reward, in place of the line's; null: the line's
   base::Json attributes = base::Json::object();  // what a generate function wrote into the sample, for the reward
 
   static void fields(auto& wire, auto& m) { wire(m.sample, m.failure, m.machine_failed, m.metadata, m.attributes); }
@@ -40,20 +40,20 @@ struct GroupGrades {
 struct Group {
   const session::PromptLine* line = nullptr;  // borrowed from whoever drew it
   std::vector<Member> members;                // in sample order; dropped with a group that the filter drops
-  GroupGrades graded;                         // nothing where the rollout is not graded
+  GroupGrades graded;                         // empty if the rollout is not graded
 };
 
 // A process with an engine: rank 0 itself, another rank that trains, or a rollout worker.
 using SamplerId = int64_t;
 
-// A SampleLoan is some samples of a group, lent to one sampler. `line` is borrowed until the rollout ends.
+// Some samples of a group, lent to one sampler. `line` is borrowed until the rollout ends.
 struct SampleLoan {
   uint64_t key = 0;  // no other loan of the rollout has it
   size_t group = 0;  // number in the order in which groups were drawn
   const session::PromptLine* line = nullptr;
   size_t first = 0, count = 0;  // range of members
 };
-// A GradeLoan is a group whose samples are all there, lent to one sampler to be graded and judged.
+// A group whose samples are all there, lent to one sampler to be graded and judged.
 struct GradeLoan {
   uint64_t key = 0;
   size_t group = 0;

@@ -15,7 +15,7 @@ namespace tandem::sampling {
 
 namespace {
 
-constexpr double kMinStd = 1e-6;  // slime's
+constexpr double kMinStd = 1e-6;  // slime has the same value
 
 reward::GraderConfig filter_config(const config::DynamicSamplingOptions& options, const config::RewardOptions& reward,
                                    const session::RewardContext& context) {
@@ -23,11 +23,11 @@ reward::GraderConfig filter_config(const config::DynamicSamplingOptions& options
   config.group_filter = options.filter_path;
   config.limits.num_processes = 1;        // it has rewards to look at, not texts to judge
   config.limits.fork_each_call = false;   // and no program to run
-  config.warn_of_missing_layers = false;  // the reward's own processes say it
+  config.warn_of_missing_layers = false;  // the reward's own processes warn of it
   return config;
 }
 
-// What the filter answered: the grade of the group's first sample.
+// Returns the filter's answer, which is the grade of the group's first sample.
 GroupVerdict verdict_of(const reward::Grade& grade) {
   if (grade.failed) return {.is_kept = true, .reason = "", .failure = grade.reason};
   if (grade.reward != 0.0) return {};

@@ -1,5 +1,5 @@
-// Whether a group is trained on (--dynamic-sampling-filter-path): where its rewards differ, or what a Python function
-// says, in a process of its own that is watched and confined as those of rewards are. No torch.
+// Decides whether a group is trained on (--dynamic-sampling-filter-path): if its rewards differ, or as a Python
+// function says, which runs in a process of its own that is watched and confined like those of rewards. No torch.
 #pragma once
 
 #include <cstdint>
@@ -18,37 +18,37 @@ namespace tandem::sampling {
 
 struct GroupVerdict {
   bool is_kept = true;
-  std::string reason;   // of a dropped one: a part of a metric's name
-  std::string failure;  // why the filter could not judge the group, which is kept then; "": it could
+  std::string reason;   // why the group was dropped; part of a metric's name
+  std::string failure;  // why the filter could not judge the group, which is then kept; "": it could
 
   static void fields(auto& wire, auto& m) { wire(m.is_kept, m.reason, m.failure); }
 };
 
-// Keeps a group whose rewards have a standard deviation (n - 1) above 1e-6, as slime's check_reward_nonzero_std; the
-// reason to drop one is "zero_std_" and its first reward.
+// Keeps a group whose rewards have a standard deviation (n - 1) above 1e-6, as slime's check_reward_nonzero_std does.
+// The reason to drop one is "zero_std_" and its first reward.
 GroupVerdict judge_by_std(std::span<const double> rewards);
 
 class GroupFilter {
  public:
-  // Starts the process of a Python filter; UserError for one that cannot be used. `context` and `reward` as those of
-  // the run's rewards.
+  // Starts the process of a Python filter. Throws UserError if it cannot be used. `context` and `reward` are the same
+  // as for the run's rewards.
   GroupFilter(const config::DynamicSamplingOptions& options, const config::RewardOptions& reward,
               const session::RewardContext& context);
 
-  // The samples of a group that have a reward, with it (GradeRequest::graded); there is at least one.
+  // Submits the samples of a group that have a reward, together with it (GradeRequest::graded). There is at least one.
   void submit(std::vector<reward::GradeRequest> samples);
-  // Waits that long for the first verdict that was not taken yet, and takes all there are: group id -> verdict.
+  // Waits `seconds` at most for the first verdict that was not taken yet, and takes all there are, by group id.
   std::map<uint64_t, GroupVerdict> take(double seconds);
-  // Forgets what was submitted and is not taken.
+  // Forgets the groups that were submitted and not taken.
   void discard();
 
  private:
   std::optional<reward::Graders> function_;
-  std::map<uint64_t, GroupVerdict> verdicts_;  // of the built-in filter
-  std::map<uint64_t, uint64_t> group_of_;      // first sample id -> group id, of calls under way
+  std::map<uint64_t, GroupVerdict> verdicts_;  // verdicts of the built-in filter
+  std::map<uint64_t, uint64_t> group_of_;      // first sample id -> group id, for calls under way
 };
 
-// Loads a Python filter once, so that one that cannot be used is refused before weights are read. UserError.
+// Loads a Python filter once, so that one that cannot be used is refused before weights are read. Throws UserError.
 void try_out_filter(const config::DynamicSamplingOptions& options, const config::RewardOptions& reward,
                     const session::RewardContext& context);
 

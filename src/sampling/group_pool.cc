@@ -112,8 +112,8 @@ std::optional<SampleLoan> GroupPool::lend(SamplerId sampler, int64_t num_samples
   return loan;
 }
 
-// The sampler of most of the group has most of it in its memory. Among equal ones, and if all of them are gone, the one
-// with the fewest loans grades it.
+// Returns the sampler that grades a group: the one that sampled most of it, because it has most of it in its memory.
+// Among equal ones, and if all of them are gone, it is the one with the fewest loans.
 SamplerId GroupPool::grader_of(const Pooled& pooled) const {
   std::optional<std::tuple<int64_t, int64_t, SamplerId>> best;
   for (const auto& [sampler, count] : pooled.samplers) {

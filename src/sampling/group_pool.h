@@ -44,12 +44,12 @@ class GroupPool {
   // Lends every group whose samples are all there to the sampler that sampled most of it.
   std::vector<std::pair<SamplerId, GradeLoan>> lend_grading();
 
-  // Takes back what a sampler has made of a loan. Returns false if it is not wanted any more, or was never lent to this
-  // sampler. Throws EnvironmentError if it is not what was lent, which stays on loan.
+  // Takes back what a sampler has made of a loan. Returns false if the loan is not wanted any more, or was never lent
+  // to this sampler. Throws EnvironmentError if the result does not fit the loan, which then stays on loan.
   bool take_back(SamplerId sampler, SampledLoan loan);
   bool take_back(SamplerId sampler, GradedLoan loan);
 
-  // The group is not wanted any more. Returns the loans that are to be ended, and whose they are.
+  // Drops a group that is not wanted any more. Returns the loans to end, each with its sampler.
   std::vector<std::pair<SamplerId, uint64_t>> abort(size_t group);
   void abort_all();
 
@@ -75,12 +75,12 @@ class GroupPool {
     State state = State::kSampling;
     std::vector<size_t> waiting;                          // members, the last one is lent first
     size_t num_there = 0;                                 // members that have come back
-    std::vector<std::pair<SamplerId, int64_t>> samplers;  // who has, or has sampled, how many of it
+    std::vector<std::pair<SamplerId, int64_t>> samplers;  // samplers of its members, and how many each has or had
   };
   struct Loan {
     SamplerId sampler = 0;
     size_t group = 0;
-    std::vector<size_t> members;  // none: a grading
+    std::vector<size_t> members;  // empty: the loan is a grading
   };
   // The group that is expected to take longest comes first.
   struct Order {
@@ -103,7 +103,7 @@ class GroupPool {
   std::set<Order> waiting_;                           // groups with waiting members
   std::vector<size_t> waits_for_grading_;             // groups
   std::map<uint64_t, Loan> loans_;                    // by key
-  std::map<SamplerId, std::set<uint64_t>> samplers_;  // their loans
+  std::map<SamplerId, std::set<uint64_t>> samplers_;  // keys of their loans
   std::vector<size_t> done_;
   uint64_t last_key_ = 0;
   int64_t num_waiting_samples_ = 0, num_sampled_ = 0, num_graded_ = 0, num_cut_ = 0;

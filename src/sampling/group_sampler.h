@@ -16,12 +16,13 @@ class GroupSampler {
  public:
   virtual ~GroupSampler() = default;
 
-  // `key` is the loan's; the request names its group. `record` stays until the loan has come out.
+  // Adds a loan. `key` is the loan's; the request names its group. `record` must stay valid until the loan has come
+  // out.
   virtual void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) = 0;
   // Works a little, or waits shortly if others must work first. Call it while a loan is in flight.
   virtual void step() = 0;
   virtual std::vector<SampledLoan> take_finished() = 0;
-  // Nothing of the loan comes out any more.
+  // Drops a loan: nothing of it comes out any more.
   virtual void abort(uint64_t key) = 0;
   virtual void abort_all() = 0;
 };

@@ -38,7 +38,7 @@ namespace tandem::sampling {
 
 struct Hello {
   std::string facts;        // mesh::text_of(RankFacts): version, contract, flags
-  std::string weight_hash;  // WeightSpec::hash: both mean the same by the bytes of a store
+  std::string weight_hash;  // WeightSpec::hash: equal if both ends give a store's bytes the same meaning
   int64_t process = 0;      // its number, for messages
   std::string machine;      // mesh::machine_id(): memory is shown to processes of the same one alone
 
@@ -48,10 +48,11 @@ struct Hello {
 struct Welcome {
   int64_t longest_prompt = 0;
   int64_t eval_context_tokens = 0, eval_sequences = 0;
-  std::set<std::string> line_types, eval_line_types;  // the rewards that lines ask for themselves
+  std::set<std::string> line_types, eval_line_types;  // rewards that lines ask for themselves
   std::string user_output;                            // the file for what user code prints, as an absolute path
-  // Words by which each tensor rank may map its part of the trainers' weights (weights::show_weights), by rank: those
-  // of what is trained, and of the frozen model beside an adapter. An empty word: it cannot; none: there is no adapter.
+  // Words by which each tensor rank may map its part of the trainers' weights (weights::show_weights), by rank: of the
+  // trained weights, and of the frozen model under an adapter. An empty word: that part cannot be mapped. An empty
+  // shown_base: there is no adapter.
   std::vector<std::string> shown_trained = {}, shown_base = {};
 
   static void fields(auto& wire, auto& m) {
@@ -70,13 +71,13 @@ struct Prepared {
 
   static void fields(auto& wire, auto& m) { wire(m.maps_weights); }
 };
-// A piece of new weights; its bytes follow this message. All pieces of a part come before those of the next one.
+// A piece of new weights, whose bytes follow this message. All pieces of a part come before those of the next one.
 struct Weights {
-  bool is_base = false;  // the frozen model's, next to an adapter
-  int64_t part = 0;      // the tensor rank whose it is
+  bool is_base = false;  // it belongs to the frozen model under an adapter
+  int64_t part = 0;      // tensor rank that has this part
   int64_t tensor = 0, first_byte = 0, num_bytes = 0;
   std::string checksum;
-  bool is_last = false;  // the last one of its part, which then has this version
+  bool is_last = false;  // it is the last one of its part, which then has this version
   uint64_t version = 0;
 
   static void fields(auto& wire, auto& m) {
@@ -85,21 +86,22 @@ struct Weights {
 };
 // The weights that Welcome shows are new, and stay as they are until the worker has answered.
 struct CopyWeights {
-  bool is_base = false;  // as above
+  bool is_base = false;  // as in Weights
 
   static void fields(auto& wire, auto& m) { wire(m.is_base); }
 };
-// Checksums of each tensor of the stores that were to be copied, those of all parts: then they have this version.
+// Checksums of each tensor of the stores that the worker was to copy, of all parts. If they match, the stores have this
+// version.
 struct WeightChecksums {
   bool is_base = false;
   uint64_t version = 0;
-  std::vector<uint64_t> sums;  // two of each (device::Checksum), by part: each has as many tensors
+  std::vector<uint64_t> sums;  // two for each tensor (device::Checksum), by part; each part has as many tensors
 
   static void fields(auto& wire, auto& m) { wire(m.is_base, m.version, m.sums); }
 };
 // The worker samples with this version from now on.
 struct TookWeights {
-  uint64_t version = 0;  // version of what is trained
+  uint64_t version = 0;  // version of the trained weights
 
   static void fields(auto& wire, auto& m) { wire(m.version); }
 };
@@ -113,7 +115,7 @@ struct Open {
   uint64_t first_sample_id = 0;
   rl::SamplingParams sampling;
   bool skip_special_tokens = false;
-  bool generates = false;  // with the function of --custom-generate-function-path
+  bool generates = false;  // samples come from the function of --custom-generate-function-path
   bool is_evaluation = false;
   bool is_filtered = false;     // dynamic sampling judges its groups
   int64_t samples_at_once = 1;  // samples that a worker may have in flight
@@ -132,7 +134,7 @@ struct Pull {
 
   static void fields(auto& wire, auto& m) { wire(m.rollout, m.count); }
 };
-// SampleLoan and GradeLoan (sampling/group.h), with the line that they borrow.
+// The loans of sampling/group.h (SampleLoan and GradeLoan) as messages: each carries the line that the loan borrows.
 struct LendSamples {
   uint64_t rollout = 0, key = 0, group = 0, first = 0, count = 0;
   session::PromptLine line;
@@ -178,7 +180,7 @@ struct Close {
 
   static void fields(auto& wire, auto& m) { wire(m.rollout); }
 };
-// A rank that trains samples too.
+// First message of another rank that trains and samples.
 struct RankHello {
   int64_t rank = 0;
 
@@ -190,7 +192,7 @@ struct StopAsked {
 
   static void fields(auto& wire, auto& m) { wire(m.rollout); }
 };
-// Said at least once a second, by a sampler that has loans and by rank 0 while it lives.
+// Sent at least once a second, by a sampler that has loans and by rank 0 while it lives.
 struct Alive {
   static void fields(auto& /*wire*/, auto& /*m*/) {}
 };
@@ -200,7 +202,7 @@ struct Leaving {
 };
 struct Failed {
   std::string why;
-  bool is_users = false;  // a UserError
+  bool is_users = false;  // it was a UserError
 
   static void fields(auto& wire, auto& m) { wire(m.why, m.is_users); }
 };
@@ -215,7 +217,7 @@ using Message = std::variant<Hello, Welcome, Refused, Prepared, Weights, CopyWei
 // The number changes with whatever a message is made of.
 inline constexpr uint32_t kMessageFormat = 0x534D0004;
 std::string to_bytes(const Message& message);
-// EnvironmentError for bytes that are no message.
+// Throws EnvironmentError for bytes that are no message.
 Message message_of(std::string_view bytes);
 
 }  // namespace tandem::sampling

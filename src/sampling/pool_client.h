@@ -13,7 +13,7 @@ namespace tandem::sampling {
 
 class PoolClient {
  public:
-  // A client lives for one rollout. Both are borrowed.
+  // A client lives for one rollout. The channel and the sampler are borrowed.
   PoolClient(mesh::Channel& rank0, uint64_t rollout, Sampler& sampler)
       : rank0_(rank0), rollout_(rollout), sampler_(sampler) {}
 

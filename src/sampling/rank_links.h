@@ -12,12 +12,12 @@
 namespace tandem::sampling {
 
 struct RankLinks {
-  std::unique_ptr<Connections> connections;  // on rank 0, where there are others
-  std::unique_ptr<mesh::Channel> rank0;      // on the first rank of each other tensor-parallel group
+  std::unique_ptr<Connections> connections;  // set on rank 0, if there are other ranks
+  std::unique_ptr<mesh::Channel> rank0;      // set on the first rank of each other tensor-parallel group
 };
 
 struct LinkSettings {
-  mesh::NetworkDoor door = {};  // rank 0's, if ranks are on several machines; its secret is every rank's
+  mesh::NetworkDoor door = {};  // rank 0's door, if ranks are on several machines; every rank has its secret
   double timeout_s = 60.0;
 };
 

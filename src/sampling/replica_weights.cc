@@ -56,7 +56,7 @@ weights::WeightStore ReplicaWeights::empty_part(int part, at::Device device) con
   return weights::WeightStore::without_storage(model::build_layout(config), session_.dtype(), device);
 }
 
-// False: one of them cannot be mapped.
+// Maps the other ranks' parts. Returns false if one of them cannot be mapped.
 bool ReplicaWeights::map_parts() {
   if (!is_shown_) return false;
   std::vector<Part> mapped;
@@ -92,7 +92,7 @@ void ReplicaWeights::update(const std::function<void()>& begin, const std::funct
   wait_for_all();
 }
 
-// What was queued before is done: other processes see it.
+// Waits until the device has done what was queued before, so that other processes see it.
 void ReplicaWeights::wait_for_device() const {
   session_.ops().fetch(session_.trained().storage().narrow(0, 0, 1))->wait();
 }
@@ -122,11 +122,11 @@ void ReplicaWeights::gather_checksums() {
   }
 }
 
-// In rounds of a piece of each part: parts differ in size by the rows of the vocabulary.
+// Copies the parts in rounds, one piece of each part at a time: parts differ in size by the rows of the vocabulary.
 void ReplicaWeights::copy_parts() {
   const auto size = static_cast<int64_t>(c10::elementSize(session_.dtype()));
   const int64_t most = std::max<int64_t>(piece_bytes_ / size, 1);  // elements
-  std::vector<int64_t> sizes = {0};                                // of each part; the first rank sends none
+  std::vector<int64_t> sizes = {0};                                // elements of each part; the first rank sends none
   for (int part = 1; part < replica_.size(); ++part) sizes.push_back(empty_part(part, at::kCPU).bytes() / size);
   const auto me = static_cast<size_t>(replica_.rank());
   for (int64_t begin = 0; begin < std::ranges::max(sizes); begin += most) {

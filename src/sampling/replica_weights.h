@@ -25,17 +25,17 @@ namespace tandem::sampling {
 
 class ReplicaWeights final : public WeightFeed {
  public:
-  // Made by all ranks of the replica together, whose sessions have weights; borrowed. Pieces have at most
+  // All ranks of the replica create theirs together. Their sessions have weights, and are borrowed. A piece has at most
   // `piece_bytes`.
   ReplicaWeights(const session::ModelSession& session, const mesh::Group& replica, int64_t piece_bytes);
 
-  // Of the host's memory, for copies of other ranks' parts.
+  // Returns the bytes of the host's memory that copies of other ranks' parts take.
   int64_t copied_bytes() const;
 
-  // Every rank of the replica may pass nothing for `begin` and `finish` but the first.
+  // Every rank of the replica calls it. Only the first one has to pass `begin` and `finish`.
   void update(const std::function<void()>& begin = {}, const std::function<void()>& finish = {}) override;
 
-  // The rest is the first rank's, while no rank changes its part.
+  // Only the first rank calls the functions that follow, while no rank changes its part.
   bool has_adapter() const override { return &session_.trained() != &session_.base(); }
   std::string hash() const override { return session_.base().info().hash; }
   uint64_t version(bool is_base) const override { return store(kFirst, is_base).version(); }
@@ -47,7 +47,7 @@ class ReplicaWeights final : public WeightFeed {
   static constexpr int kFirst = 0;
   // Another rank's part, as the first rank has it.
   struct Part {
-    at::Tensor mapped;  // or undefined: the store owns a copy
+    at::Tensor mapped;  // memory of the rank; undefined: the store owns a copy
     weights::WeightStore store;
   };
 
@@ -64,10 +64,10 @@ class ReplicaWeights final : public WeightFeed {
   const mesh::Group replica_;
   const int64_t piece_bytes_;
   std::vector<std::string> trained_words_, base_words_;
-  bool is_shown_ = false;                            // every part
-  bool is_copied_ = false;                           // the first rank has copies of the others' parts
-  std::vector<Part> others_;                         // of the first rank: those behind its own
-  std::map<bool, std::vector<uint64_t>> checksums_;  // by is_base: of the weights as they are
+  bool is_shown_ = false;                            // whether every part is shown
+  bool is_copied_ = false;                           // whether the first rank has copies of the others' parts
+  std::vector<Part> others_;                         // on the first rank: the parts after its own
+  std::map<bool, std::vector<uint64_t>> checksums_;  // checksums of the current weights, by is_base
 };
 
 }  // namespace tandem::sampling

@@ -1,5 +1,5 @@
-// The processes that run the user's code, as the flags ask for them: those that score completions, of training and of
-// data sets of an evaluation that are graded otherwise, that of a group filter, and those of a generate function.
+// The processes that run the user's code, as the flags ask for them: graders of training and of data sets of an
+// evaluation that are graded otherwise, the process of a group filter, and those of a generate function.
 #pragma once
 
 #include <list>
@@ -18,12 +18,12 @@
 
 namespace tandem::sampling {
 
-// Those of an evaluation. Data sets that are graded alike share them.
+// The graders of an evaluation. Data sets that are graded alike share them.
 class EvaluationRewards {
  public:
-  // Starts the processes. UserError for a reward that cannot be used.
+  // Starts the processes. Throws UserError for a reward that cannot be used.
   EvaluationRewards(const Evaluation& evaluation, const session::RewardContext& context);
-  // The same, but sets that are graded as training is are served by its graders, which are borrowed.
+  // Does the same, but data sets that are graded as training is are served by its graders, which are borrowed.
   EvaluationRewards(const Evaluation& evaluation, const session::RewardContext& context,
                     const Evaluation::Grading& training, reward::Scorer& of_training);
 
@@ -33,23 +33,23 @@ class EvaluationRewards {
   using Known = std::vector<std::pair<Evaluation::Grading, reward::Scorer*>>;
   void start(const Evaluation& evaluation, const session::RewardContext& context, Known known);
 
-  std::list<reward::Scorer> own_;  // whose addresses stay
+  std::list<reward::Scorer> own_;  // a list, because addresses must stay valid
   std::vector<reward::Scorer*> of_sets_;
 };
 
 class Rewards {
  public:
-  // Of a process that samples: starts the processes. UserError for a reward or filter that cannot be used.
-  // `generation`: of the processes that make samples, where the engine alone does not.
+  // Starts the processes, in a process that samples. Throws UserError for a reward or filter that cannot be used.
+  // `generation` configures the processes that make samples; it is unset if the engine alone makes them.
   Rewards(const config::RewardOptions& options, const config::DynamicSamplingOptions& dynamic_sampling,
           const session::RewardContext& context, const Evaluation& evaluation,
           const std::optional<reward::GeneratorConfig>& generation = std::nullopt);
-  // Of a process that does not sample, or draws what another one does: starts none, and there is nothing of what
-  // follows (null).
+  // Starts nothing, in a process that does not sample, or whose engine follows another rank's: everything below is
+  // null.
   explicit Rewards(const Evaluation& evaluation);
 
   reward::Scorer* of_training() { return training_ ? &*training_ : nullptr; }
-  const std::vector<reward::Scorer*>& of_evaluation() const { return of_evaluation_; }  // of each data set
+  const std::vector<reward::Scorer*>& of_evaluation() const { return of_evaluation_; }  // one for each data set
   GroupFilter* filter() { return filter_ ? &*filter_ : nullptr; }       // null: every group is trained on
   reward::Generators* generators() const { return generators_.get(); }  // null: the engine alone makes samples
 

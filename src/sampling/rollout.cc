@@ -18,7 +18,7 @@ rl::SampleStatus status_named(const std::string& name) {
   return rl::SampleStatus::kCompleted;
 }
 
-// What a slime function wrote into its sample.
+// Applies what a slime function wrote into its sample.
 void put_written(rl::Sample& sample, const reward::Grade& grade) {
   if (grade.remove_sample) sample.remove = *grade.remove_sample;
   // A token that is masked stays so: nobody sampled it.

@@ -1,4 +1,4 @@
-// A rollout: graded samples of some prompts, and what is known of how they were made.
+// A rollout: graded samples of some prompts, and numbers that say how they were made.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,24 @@
 
 namespace tandem::sampling {
 
-// Failures of the function of --custom-generate-function-path, among those of grades (Grade::reason_class).
+// The class (Grade::reason_class) of failures of the function of --custom-generate-function-path, among those of
+// grades.
 inline constexpr const char* kGenerateFailure = "generate";
 
-// What dynamic sampling did for one rollout. The first numbers are about the groups up to the last one taken, which are
-// the same whenever the run is repeated; the others depend on what was under way when it was full.
+// Counts what dynamic sampling did for one rollout. The first numbers are about the groups up to the last one taken,
+// and are the same whenever the run is repeated; the others depend on what was under way when the rollout was full.
 struct FilteredGroups {
   int64_t num_groups = 0;
-  int64_t num_kept = 0, num_wanted = 0;    // fewer are kept than wanted where a limit ended the search
-  int64_t num_judged = 0;                  // by the filter: groups with a reward
-  std::map<std::string, int64_t> dropped;  // by reason
-  int64_t num_failures = 0;                // of the filter: groups that it could not judge
+  int64_t num_kept = 0, num_wanted = 0;    // fewer are kept than wanted if a limit ended the search
+  int64_t num_judged = 0;                  // groups with a reward, which the filter judged
+  std::map<std::string, int64_t> dropped;  // groups by reason
+  int64_t num_failures = 0;                // groups that the filter could not judge
   std::string first_failure;
-  double mean_reward = 0.0;  // of all samples with a reward, dropped groups too
+  double mean_reward = 0.0;  // mean over all samples with a reward, dropped groups too
   bool has_mean_reward = false;
 
-  int64_t num_excess = 0;   // groups drawn behind the last one taken
-  int64_t num_aborted = 0;  // of those: had not ended
+  int64_t num_excess = 0;   // groups drawn after the last one taken
+  int64_t num_aborted = 0;  // excess groups that had not ended
 
   int64_t num_dropped() const;
   int64_t num_missing() const { return num_wanted - num_kept; }
@@ -43,24 +44,24 @@ struct FilteredGroups {
 };
 
 struct Rollout {
-  std::vector<rl::Sample> samples;    // in sample order
-  std::vector<reward::Grade> grades;  // one a sample; empty without graders
-  rollout::EngineStats stats;         // of all ranks together
-  bool is_sampled = false;            // by the engine, with the weights that the trainer has: not read from a file
-  double seconds = 0.0;               // with rewards; of the rank that took longest
-  int64_t num_ranks = 1;              // that sampled it
-  int64_t num_workers = 0;            // engines of processes that only sample, if these sampled it
-  int64_t num_lost_workers = 0;       // of those: died meanwhile, or were silent too long
-  double idle_share = 0.0;            // of these ranks' time: waiting until the last one had finished its groups
-  int64_t num_failed = 0;             // samples whose grading failed
-  int64_t num_dropped = 0;            // of those: without a reward
-  int64_t num_repeated = 0;           // samples that were graded again after their grader was lost
-  int64_t num_restarts = 0;           // graders that were replaced meanwhile
-  int64_t num_generate_restarts = 0;  // the same of processes of the generate function,
-  int64_t num_generate_repeated = 0;  // and of samples that began again
-  int64_t num_unnamed = 0;            // numbers and columns of rewards that limit_reward_names() left out
-  std::string first_failure;          // "sample 12: ValueError: ..."
-  std::optional<FilteredGroups> filtered = {};  // of dynamic sampling
+  std::vector<rl::Sample> samples;              // in sample order
+  std::vector<reward::Grade> grades;            // one for each sample; empty without graders
+  rollout::EngineStats stats;                   // sum over all ranks
+  bool is_sampled = false;                      // sampled with the trainer's weights, not read from a file
+  double seconds = 0.0;                         // time of the slowest rank, rewards included
+  int64_t num_ranks = 1;                        // ranks that sampled it
+  int64_t num_workers = 0;                      // engines of rollout workers, if these sampled it
+  int64_t num_lost_workers = 0;                 // workers that died meanwhile, or were silent too long
+  double idle_share = 0.0;                      // share of the samplers' time spent waiting for the last one to finish
+  int64_t num_failed = 0;                       // samples whose grading failed
+  int64_t num_dropped = 0;                      // failed samples that have no reward
+  int64_t num_repeated = 0;                     // samples that were graded again after their grader was lost
+  int64_t num_restarts = 0;                     // graders that were replaced meanwhile
+  int64_t num_generate_restarts = 0;            // processes of the generate function that were replaced
+  int64_t num_generate_repeated = 0;            // samples that were begun again
+  int64_t num_unnamed = 0;                      // numbers and columns of rewards that limit_reward_names() left out
+  std::string first_failure;                    // "sample 12: ValueError: ..."
+  std::optional<FilteredGroups> filtered = {};  // set with dynamic sampling
 
   static void fields(auto& wire, auto& m) {
     wire(m.samples, m.grades, m.stats, m.is_sampled, m.seconds, m.num_ranks, m.num_workers, m.num_lost_workers);
@@ -75,12 +76,12 @@ struct Rollout {
   std::vector<const rl::Sample*> views() const;
 };
 
-// Rewards, and what reward code wrote, into the samples of a rollout that has its grades; counts failures.
+// Writes rewards, and what reward code left in samples, into a rollout that has its grades, and counts failures.
 void put_grades(const config::FailureReward& failure_reward, Rollout& rollout);
 
-// Reward code names what it returns besides the reward, logs or adds as a column, and each name is a series of its own
-// in metrics and samples. Of a rollout the first kMaxRewardNames stay, in sample order; returns how many values and
-// columns under other names were taken out.
+// Takes out values and columns under too many names, and returns how many. Reward code names what it returns besides
+// the reward, logs or adds as a column, and each name is a series of its own in metrics and samples. The first
+// kMaxRewardNames names of a rollout stay, in sample order.
 constexpr size_t kMaxRewardNames = 256;
 int64_t limit_reward_names(std::vector<reward::Grade>& grades);
 

@@ -23,9 +23,9 @@ namespace {
 using base::Json;
 
 constexpr int64_t kMaxFileBytes = int64_t{8} << 30;
-constexpr size_t kMaxNameBytes = 800;  // as reward/grade_messages.cc bounds them
+constexpr size_t kMaxNameBytes = 800;  // the bound of reward/grade_messages.cc
 
-// One line of the file. Every mistake names its place and key.
+// Reads one line of the file. Every mistake names its place and key.
 class SampleReader {
  public:
   SampleReader(const rl::Place& place, const RolloutBounds& bounds)
@@ -71,7 +71,7 @@ class SampleReader {
     if (grade.failed) {
       grade.reason = base::one_line(text("failure"), 4096);
       grade.reason_class = text("failure_class");
-      // It becomes part of a metric's name.
+      // The class becomes part of a metric's name.
       const bool is_class = !grade.reason_class.empty() && grade.reason_class.size() <= 40 &&
                             grade.reason_class.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") == std::string::npos;
       if (!is_class) fail("failure_class", "must be a word such as exception, not " + shown(member("failure_class")));
@@ -128,7 +128,7 @@ class SampleReader {
 
   uint64_t id(const std::string& key) const { return unsigned_number(key, member(key)); }
 
-  // Numbers that JSON has not ("nan", "inf") are written as texts.
+  // JSON has no NaN and no infinity: such numbers are written as texts ("nan", "inf").
   double number(const std::string& key, const Json& value, double largest) const {
     const bool is_finite = value.is_number() && std::abs(value.get<double>()) <= largest;
     if (!is_finite)
@@ -136,7 +136,7 @@ class SampleReader {
     return value.get<double>();
   }
 
-  // The elements of a list that is as long as the response.
+  // Returns a list that is as long as the response.
   const Json& list_of(const std::string& key, size_t length) const {
     const Json& values = list(key);
     if (values.size() != length) {
@@ -188,7 +188,7 @@ class SampleReader {
     return result;
   }
 
-  // How many tokens of a piece are trained on is not read: the mask says so.
+  // The number of a piece's tokens that are trained on is not read: the mask says so.
   std::vector<rl::SamplePiece> pieces(size_t length) const {
     std::vector<rl::SamplePiece> result;
     size_t begin = 0;

@@ -11,11 +11,11 @@ namespace {
 struct RolloutMessage {
   std::optional<Rollout> rollout;
   std::vector<uint64_t> groups;
-  std::vector<std::string> checksums;  // one of each group's prompt
+  std::vector<std::string> checksums;  // one for each group's prompt
 
   static void fields(auto& wire, auto& m) { wire(m.rollout, m.groups, m.checksums); }
 };
-// The same message of a rollout that is borrowed.
+// The same message, but of a rollout that is borrowed.
 struct SentMessage {
   const std::optional<Rollout>& rollout;
   std::vector<uint64_t> groups;

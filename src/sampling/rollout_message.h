@@ -1,4 +1,4 @@
-// The rollout that rank 0 has gathered, as it tells the other ranks. No torch.
+// Messages by which rank 0 tells the other ranks the rollout that it has gathered. No torch.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ using PromptOf = std::function<rl::SharedPrompt(size_t group)>;
 
 // The number changes with whatever the message is made of.
 inline constexpr uint32_t kRolloutMessageFormat = 0x524D0002;
-// nullopt says that a stop ended the rollout. `groups` are those of the samples, in order.
+// Returns the message. nullopt stands for a rollout that a stop ended. `groups` are those of the samples, in order.
 std::string to_bytes(const std::optional<Rollout>& rollout, const std::vector<size_t>& groups);
 // Throws EnvironmentError for bytes that are no message of this build, and for a rollout of other prompts.
 std::optional<Rollout> rollout_of(std::string_view bytes, const PromptOf& prompt_of);

@@ -67,7 +67,7 @@ report::Metrics pass_metrics(const Rollout& rollout, const config::PassRule& rul
     const rl::Sample& sample = rollout.samples[i];
     if (!sample.has_reward) continue;
     const std::optional<double> value = judged_value(rollout, i, rule);
-    // That reward does not apply to the sample.
+    // The rule's reward does not apply to the sample.
     if (!value && !sample.grading_failed) continue;
     results.push_back({.group_id = sample.group_id, .passed = !sample.grading_failed && rule.passes(*value)});
   }
@@ -111,8 +111,8 @@ report::Metrics rollout_report(const Rollout& rollout, bool per_token, const std
   if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);
   metrics.merge(filter_metrics(rollout));
   metrics.merge(turn_metrics(rollout));
-  // With dynamic sampling they count what happened to be under way too, turns meet as they come, and so do groups that
-  // ranks take from each other: clocks decide.
+  // These numbers depend on clocks, not on the seed alone, in three cases: with dynamic sampling they count what
+  // happened to be under way too, turns meet as they come, and ranks take groups from each other.
   const bool is_timed = rollout.filtered || has_turns(rollout) || rollout.num_ranks > 1 || rollout.num_workers > 0;
   const std::string engine = is_timed ? "perf/" : "rollout/";
   const double reused_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.kept_tokens);

@@ -28,7 +28,7 @@ namespace {
 using base::Clock;
 using base::seconds_since;
 
-// The reasons to drop groups in one rollout, of which each is a metric of its own, are at most so many.
+// Each reason to drop groups is a metric of its own, so a rollout has at most that many.
 constexpr size_t kMaxDropReasons = 32;
 constexpr double kPollInterval = 0.05;  // seconds between two looks at the stop signal
 
@@ -85,7 +85,7 @@ class Drawing {
       schedule_.draw();
     }
   }
-  // Decides about groups that are done, and ends those that can no longer be taken. None is drawn after them.
+  // Decides about groups that are done, and ends those that can no longer be taken; no group is drawn after these.
   void decide(Coordinator& coordinator) {
     for (const size_t group : pool_.take_done()) {
       if (schedule_.may_be_taken(group)) schedule_.decide(group, pool_.group(group).graded.verdict.is_kept);
@@ -104,7 +104,7 @@ class Drawing {
  private:
   const RolloutRequest& request_;
   GroupPool& pool_;
-  const Lengths* const lengths_;  // null: nothing is to be gained by an order
+  const Lengths* const lengths_;  // null: the order of groups gains nothing
   const int64_t average_ = lengths_ == nullptr ? 0 : average_of(*lengths_);
   Schedule schedule_;
   size_t excess_begin_ = std::numeric_limits<size_t>::max();  // groups from here on have been ended
@@ -135,7 +135,7 @@ void Drawing::show_progress(const Coordinator& coordinator, report::Report& repo
   }
 }
 
-// Returns the numbers of the groups up to the last one taken, which the order alone decides.
+// Returns the counts over the groups up to the last one taken, which depend only on the order of groups.
 FilteredGroups Drawing::filtered() const {
   FilteredGroups result;
   result.num_kept = std::ssize(schedule_.taken());
@@ -250,7 +250,7 @@ RolloutPhase::Gathered RolloutPhase::gather(const RolloutRequest& request, uint6
       coordinator.serve();
       drawing.decide(coordinator);
     }
-    if (own) own->abort_all();  // what nobody wants
+    if (own) own->abort_all();  // drops the samples that nobody wants
     if (!is_stopped) {
       gathered.groups = drawing.taken();
       gathered.rollout = rollout_of_groups(request, pool, gathered.groups, coordinator);
@@ -301,7 +301,8 @@ void RolloutPhase::sample_for_rank0(const RolloutRequest& request, uint64_t numb
   std::optional<PoolClient> client;
   bool is_over = false, has_asked_to_stop = false;
   while (!is_over) {
-    // A rank that is lost ends all; what rank 0 waits for may take as long as it takes.
+    // A lost rank ends the whole run. Rank 0 may wait for something for any length of time, so there is no timeout
+    // here.
     std::optional<std::string> frame = rank0.receive(client && client->has_work() ? 0.0 : kPollInterval);
     for (; frame && !is_over; frame = is_over ? std::nullopt : rank0.receive(0.0)) {
       Message message = message_of(*frame);
@@ -335,7 +336,7 @@ std::optional<Rollout> RolloutPhase::hear_from_rank0(const RolloutRequest& reque
     const device::WaitsForSamples as_long_as_it_takes(mesh_.host());
     bytes = device::broadcast_text(mesh_.host(), 0, "");
   }
-  std::vector<const session::PromptLine*> drawn;  // with dynamic sampling, as far as they were asked for
+  std::vector<const session::PromptLine*> drawn;  // with dynamic sampling: the lines that were asked for so far
   std::optional<Rollout> rollout = rollout_of(bytes, [&](size_t group) {
     if (!request.dynamic) {
       TANDEM_ENV_CHECK(group < request.prompts.size(), "rank 0 sampled group", group,

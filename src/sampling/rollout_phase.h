@@ -1,7 +1,7 @@
-// One rollout: completions of some prompts, scored. A group goes to the graders when its last sample has ended, while
-// the tail still decodes; what comes back is in sample order, whatever the order of arrival. Rank 0 has the pool of
-// groups and lends samples to all who have an engine: itself, other ranks that train, rollout workers. All ranks ask
-// for the same rollouts, and each gets all of it, the same bits as one rank alone.
+// Runs rollouts: completions of some prompts, scored. A group goes to the graders when its last sample has ended, while
+// the tail still decodes; results come in sample order, whatever the order of arrival. Rank 0 has the pool of groups
+// and lends samples to all who have an engine: itself, other ranks that train, rollout workers. All ranks ask for the
+// same rollouts, and each gets all of it, the same bits as one rank alone.
 #pragma once
 
 #include <cstdint>
@@ -32,22 +32,22 @@ class GroupPool;
 class RolloutPhase {
  public:
   using IsStopped = std::function<bool()>;
-  // Each rank samples with its own engine. All is borrowed. All ranks make their phase together.
+  // Each rank samples with its own engine. All arguments are borrowed. All ranks create their phase together.
   RolloutPhase(rollout::Engine& engine, text::TextWorker& text, mesh::Mesh& mesh, const LinkSettings& links,
                IsStopped is_stopped = session::stop_requested);
-  // This is the same for one rank.
+  // Does the same for one rank.
   RolloutPhase(rollout::Engine& engine, text::TextWorker& text);
   // Rollout workers sample for rank 0, which has their connections; they are null on other ranks. A rollout may have no
   // worker for `timeout_s`.
   RolloutPhase(Connections* workers, double timeout_s, mesh::Mesh& mesh);
 
-  // Returns nullopt if the run was asked to stop, which is so on all ranks when it is on one: the groups in flight are
-  // dropped. `graders` are null if nothing is graded, or rollout workers do it. `report` shows the live line. Throws
-  // UserError when dynamic sampling finds too few groups and, with several ranks, EnvironmentError when another one is
-  // lost. Another error ends this rank, and leaves the others waiting: the launcher ends them.
+  // Runs a rollout. Returns nullopt if the run was asked to stop; it is so on all ranks if it is on one, and the groups
+  // in flight are dropped. `graders` is null if nothing is graded, or if rollout workers do it. `report` shows the live
+  // line. Throws UserError if dynamic sampling finds too few groups and, with several ranks, EnvironmentError if
+  // another one is lost. Any other error ends this rank and leaves the others waiting, until the launcher ends them.
   std::optional<Rollout> run(const RolloutRequest& request, reward::Scorer* graders, report::Report& report);
 
-  // Returns whether this rank says what is to be said once.
+  // Returns whether this rank prints what is printed once for all ranks.
   bool speaks() const { return mesh_.is_conductor(); }
 
  private:
@@ -60,23 +60,23 @@ class RolloutPhase {
   Rollout rollout_of_groups(const RolloutRequest& request, GroupPool& pool, const std::vector<size_t>& groups,
                             const Coordinator& coordinator);
   bool connections_to_lend() const { return links_.connections || workers_ != nullptr; }
-  // Another rank with an engine samples for rank 0 until the rollout is over.
+  // Samples for rank 0 until the rollout is over, on another rank with an engine.
   void sample_for_rank0(const RolloutRequest& request, uint64_t number, reward::Scorer* graders);
   std::optional<Rollout> hear_from_rank0(const RolloutRequest& request);
   void warn_of_names(const Rollout& rollout, const std::string& title);
 
-  const std::unique_ptr<mesh::Mesh> solo_;  // or null
+  const std::unique_ptr<mesh::Mesh> solo_;  // mesh of one rank; null if the caller gave a mesh
   mesh::Mesh& mesh_;
   rollout::Engine* const engine_;  // null: rollout workers sample
-  text::TextWorker* const text_;   // null with the engine
-  Connections* const workers_;     // null: there are none, or they are another rank's
+  text::TextWorker* const text_;   // null if the engine is
+  Connections* const workers_;     // null: there are none, or another rank has them
   const double timeout_s_;
   const IsStopped is_stopped_;
   const RankLinks links_;
   const std::unique_ptr<rollout::LeadingEngine> leading_;  // null: this rank leads no tensor-parallel group
-  // Tokens of a prompt's longest completion when it was sampled last; on rank 0.
+  // Tokens of each prompt's longest completion when it was sampled last. Only rank 0 fills it in.
   std::unordered_map<const rl::Prompt*, int64_t> lengths_;
-  uint64_t num_begun_ = 0;  // rollouts
+  uint64_t num_begun_ = 0;  // rollouts begun so far
   bool names_are_said_ = false;
 };
 

@@ -225,7 +225,7 @@ void Sampler::judge(uint64_t key) {
                                             .remove_sample = grade.remove_sample.value_or(false),
                                             .status = grade.status.value_or(rl::to_string(member.sample.status))};
   }
-  // If grading failed for the whole group there is nothing to judge: it is taken, and counted as failed.
+  // If grading failed for the whole group, there is nothing to judge: the group is taken, and counted as failed.
   if (rewarded.empty()) return give_back(key);
   group.result.is_judged = true;
   ++num_in_filter_;

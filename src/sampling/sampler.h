@@ -22,22 +22,22 @@ namespace tandem::sampling {
 
 class Sampler {
  public:
-  // A sampler lives for one rollout. All is borrowed; without graders (null) nothing is graded. It may have
+  // A sampler lives for one rollout. All arguments are borrowed; without graders (null) nothing is graded. It may have
   // `most_samples` in flight at once. `shares` says that others sample too. The engine's numbers begin anew.
   Sampler(const RolloutRequest& request, rollout::Engine& engine, text::TextWorker& text, reward::Scorer* graders,
           int64_t most_samples, bool shares);
 
   void add(const SampleLoan& loan);
   void add(GradeLoan loan);
-  // Nothing of this loan, or of any, is given back any more. Call abort_all() at the end of a rollout.
+  // Drops a loan, or all loans: nothing of them is given back any more. Call abort_all() at the end of a rollout.
   void abort(uint64_t key);
   void abort_all();
 
   // Returns how many samples to ask for now. If others sample too, it asks for a quarter of what it may have at a time,
   // because samples that the engine has no room for are better left to them. Samples count as asked for until add().
   int64_t num_to_ask_for();
-  // Makes one forward, so that a signal is seen while long completions decode, and takes what the graders have done. If
-  // the engine has nothing to do, it waits for the graders, `wait_s` at most.
+  // Makes one forward, so that a stop signal is seen while long completions decode, and takes what the graders have
+  // done. If the engine has nothing to do, it waits for the graders, `wait_s` at most.
   void advance(double wait_s);
   // Return what is done and was not taken before.
   std::vector<SampledLoan> take_sampled() { return std::exchange(sampled_, {}); }
@@ -52,7 +52,7 @@ class Sampler {
  private:
   struct Grading {
     GradeLoan loan;
-    std::vector<reward::Grade> grades;  // one a sample
+    std::vector<reward::Grade> grades;  // one for each sample
     size_t num_graded = 0;
     GroupGrades result;
   };
@@ -64,7 +64,7 @@ class Sampler {
   void judge(uint64_t key);
   void take_verdicts(double wait_s);
   void give_back(uint64_t key);
-  // Decodes the texts of the pieces of samples of several turns.
+  // Decodes the text of each piece, for samples of several turns.
   void decode_pieces(std::vector<Member>& members);
   std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens, bool skip_special_tokens);
   uint64_t first_group_id() const { return request_.first_sample_id / n_; }
@@ -81,8 +81,8 @@ class Sampler {
   std::map<uint64_t, SampleLoan> samples_;          // loans in flight, by key
   std::map<uint64_t, Grading> gradings_;            // by key
   std::map<uint64_t, uint64_t> key_of_group_;       // keys of gradings, by group id
-  int64_t num_samples_ = 0, num_asked_ = 0;         // in flight; asked for and not come
-  int64_t num_in_grading_ = 0, num_in_filter_ = 0;  // samples, groups, with those that nobody wants any more
+  int64_t num_samples_ = 0, num_asked_ = 0;         // samples in flight; samples asked for that have not come
+  int64_t num_in_grading_ = 0, num_in_filter_ = 0;  // samples; groups; both with those that nobody wants any more
   std::vector<SampledLoan> sampled_;
   std::vector<GradedLoan> graded_;
   const ProcessLosses losses_before_;

@@ -15,7 +15,7 @@ Schedule::Schedule(int64_t wanted, int64_t at_once, const SearchLimits& limits)
 }
 
 int64_t Schedule::num_to_draw() const {
-  // With enough kept ones, only those before the last of them are waited for.
+  // Once enough groups are kept, only the groups before the last of them are waited for.
   if (num_kept_ >= wanted_ || has_given_up_) return 0;
   return std::min(at_once_ - num_kept_ - num_undecided_, limits_.max_groups - std::ssize(states_));
 }

@@ -1,6 +1,6 @@
-// The groups of a rollout among those that are sampled one after the other: the first `wanted` that are kept, in the
-// order in which they were drawn, or fewer if a limit ends the search. The order in which groups are decided, and how
-// many are sampled at a time, change nothing of that. No torch.
+// Decides which of the groups that are sampled one after the other make up a rollout: the first `wanted` that are kept,
+// in the order in which they were drawn, or fewer if a limit ends the search. The result depends neither on the order
+// in which groups are decided nor on how many are sampled at a time. No torch.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace tandem::sampling {
 
-// Limits end the search for groups without enough of them: after so many groups, or so many dropped in a row.
+// Limits that end a search which finds too few groups: after that many groups, or that many dropped in a row.
 struct SearchLimits {
   int64_t max_groups = std::numeric_limits<int64_t>::max();
   int64_t max_dropped_in_a_row = std::numeric_limits<int64_t>::max();
@@ -23,7 +23,7 @@ class Schedule {
 
   // Returns how many groups may be drawn now, 0 when the search is over.
   int64_t num_to_draw() const;
-  void draw();  // the next group is under way; groups count from 0
+  void draw();  // starts the next group; groups count from 0
 
   // Returns whether the group may still become part of the rollout: fewer than `wanted` groups before it are kept, and
   // no limit ended the search before it.
@@ -31,16 +31,17 @@ class Schedule {
   // Call it once for each group that may be taken. Groups that no longer may are excess from now on.
   void decide(size_t group, bool is_kept);
 
-  // `wanted` groups are kept and all before the last of them are decided: that is the rollout.
+  // Returns whether `wanted` groups are kept and all before the last of them are decided: that is the rollout.
   bool is_full() const { return num_taken_ == wanted_; }
-  // It is full, or a limit is reached, and all groups before that are decided: the rollout is what was taken.
+  // Returns whether it is full, or a limit is reached and all groups before that are decided: the rollout is what was
+  // taken.
   bool is_over() const { return is_full() || has_given_up_; }
-  // The groups taken so far, ascending, and how many groups they were looked for in: once it is full, those up to the
-  // last one taken; before, those decided without a gap, up to the limit.
+  // Return the groups taken so far, ascending, and in how many groups they were found. Once it is full, these are the
+  // groups up to the last one taken; before, the groups decided without a gap, up to the limit.
   std::vector<size_t> taken() const;
   size_t num_judged() const { return num_judged_; }
   size_t num_drawn() const { return states_.size(); }
-  int64_t num_kept() const { return num_kept_; }  // also behind a gap
+  int64_t num_kept() const { return num_kept_; }  // also those after an undecided group
 
  private:
   enum class State : uint8_t { kUndecided, kKept, kDropped };
@@ -51,10 +52,10 @@ class Schedule {
   int64_t wanted_, at_once_;
   SearchLimits limits_;
   std::vector<State> states_;
-  int64_t num_kept_ = 0, num_undecided_ = 0;  // among those that may be taken
+  int64_t num_kept_ = 0, num_undecided_ = 0;  // among the groups that may be taken
   size_t num_judged_ = 0;
-  int64_t num_taken_ = 0;             // kept ones among these
-  int64_t num_dropped_in_a_row_ = 0;  // among these, up to the last
+  int64_t num_taken_ = 0;             // kept groups among the judged ones
+  int64_t num_dropped_in_a_row_ = 0;  // dropped in a row at the end of the judged groups
   bool has_given_up_ = false;
   size_t end_of_useful_;
 };

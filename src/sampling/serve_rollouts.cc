@@ -34,13 +34,14 @@ using base::seconds_since;
 constexpr double kLookEvery = 0.2;   // seconds between two looks at the stop signal
 constexpr double kGraderWait = 0.1;  // seconds
 constexpr double kAskEvery = 1.0;
-constexpr double kFarewell = 2.0;  // that the run has to hear the last word
+constexpr double kFarewell = 2.0;  // seconds that the run has to read the last message
 
-// A run that trains for long says all the while that it runs.
+// Measures the run's silence. A run says all the while that it lives, also while it trains for long.
 class RunSilence {
  public:
   explicit RunSilence(double timeout_s) : timeout_s_(timeout_s) {}
-  // After each look for a message, all of which have been taken. EnvironmentError: the run is silent for too long.
+  // Call it after each look for messages, once all of them are taken. Throws EnvironmentError if the run is silent for
+  // too long.
   void look(bool has_spoken) {
     if (has_spoken) silence_.reset();
     TANDEM_ENV_CHECK(
@@ -55,7 +56,8 @@ class RunSilence {
   base::RunningTime silence_;
 };
 
-// Waits as long as it takes, since the run may train meanwhile. UserError: the run refuses this process.
+// Greets the run and waits for its Welcome as long as it takes, since the run may train meanwhile. Throws UserError if
+// the run refuses this process.
 Welcome greet(mesh::Channel& run, const config::TrainConfig& config, const config::RunMode& mode,
               const session::ModelSession& session) {
   run.send(to_bytes(Hello{.facts = mesh::text_of(session::own_facts(config, mode)),
@@ -110,7 +112,7 @@ class Worker {
         rewards_(config_.reward, config_.dynamic_sampling, context_, evaluation_,
                  generation_of(config_, session, context_)) {}
 
-  // Until the run ends, or a process of this engine is asked to stop.
+  // Works until the run ends, or a process of this engine is asked to stop.
   void work() {
     run_.send(to_bytes(Prepared{.maps_weights = engine_.weights().maps()}));
     while (!is_over_) {
@@ -133,7 +135,8 @@ class Worker {
     }
   }
 
-  // The others are asked once a second: they do not talk with the run.
+  // Returns whether a process of this engine was asked to stop. The other processes are asked once a second: they do
+  // not talk with the run.
   bool is_asked_to_stop() {
     if (session::stop_requested()) return true;
     if (ranks_.size() == 1 || seconds_since(last_asked_) < kAskEvery) return false;
@@ -212,12 +215,12 @@ class Worker {
   const Evaluation evaluation_;
   const session::RewardContext context_;
   Rewards rewards_;
-  std::optional<ServedRollout> rollout_;  // that goes on
+  std::optional<ServedRollout> rollout_;  // rollout that is open now
   Clock::time_point last_asked_;
   bool is_over_ = false;
 };
 
-// What ends this process is told to the run, which says it if no other process samples.
+// Tells the run what ends this process. The run reports it if no other process samples.
 void tell(const std::unique_ptr<mesh::Channel>& run, const std::exception& error, bool is_users) {
   if (!run) return;
   try {
@@ -227,7 +230,8 @@ void tell(const std::unique_ptr<mesh::Channel>& run, const std::exception& error
   }
 }
 
-// The first process of an engine joins the run. What keeps it from that ends the others too, in the same words.
+// Joins the run, in the first process of an engine. What keeps it from that ends the other processes too, in the same
+// words.
 Welcome join_run(std::unique_ptr<mesh::Channel>& run, const config::TrainConfig& config, const config::RunMode& mode,
                  const session::ModelSession& session, EngineRanks& ranks) {
   try {

@@ -1,4 +1,4 @@
-// `tandem train` in a process that only samples: a worker of the run whose conductor it finds on this machine.
+// Runs `tandem train` in a process that only samples: a rollout worker of the run that session/run_address.h finds.
 #pragma once
 
 #include "config/run_mode.h"
@@ -6,9 +6,9 @@
 
 namespace tandem::sampling {
 
-// Joins the run, holds weights, keys and values and nothing else, and samples and grades what it is given until the run
-// ends or the process is asked to stop. `config`: with this process's own device. Returns the exit code. UserError: the
-// run has other flags, or another build. EnvironmentError: there is no run, or it is gone.
+// Joins the run, holds nothing but weights and a KV cache, and samples and grades what it is given until the run ends
+// or the process is asked to stop. `config` has this process's own device. Returns the exit code. Throws UserError if
+// the run has other flags or another build, and EnvironmentError if there is no run, or it is gone.
 int serve_rollouts(const config::TrainConfig& config, const config::RunMode& mode);
 
 }  // namespace tandem::sampling

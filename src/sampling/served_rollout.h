@@ -1,4 +1,4 @@
-// A rollout in a rollout worker: what rank 0 asks for, made from the worker's own flags, processes and engine.
+// A rollout in a rollout worker, made of rank 0's Open and the worker's own flags, processes and engine.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct WorkerParts {
 };
 
 struct ServedRollout {
-  // EnvironmentError where rank 0 asks for what these parts do not have.
+  // Throws EnvironmentError if rank 0 asks for what these parts do not have.
   ServedRollout(const Open& open, const WorkerParts& parts, rollout::Engine& engine, text::TextWorker& text,
                 mesh::Channel& rank0);
 

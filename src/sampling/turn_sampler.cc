@@ -16,10 +16,10 @@ namespace tandem::sampling {
 
 namespace {
 
-// A function that asks without end, one token at a time, would never run out of its time.
+// Bounds the calls of a sample: a function that asks without end, one token at a time, would never run out of its time.
 constexpr int64_t kMaxCalls = 10'000;
 
-// The stop signal is looked at that often, in seconds, while nothing but functions is at work.
+// While nothing but functions is at work, the stop signal is looked at that often, in seconds.
 constexpr double kLookEvery = 0.02;
 
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014), which spreads every bit over all.
@@ -32,12 +32,13 @@ uint64_t mixed(uint64_t x) {
 
 const char* finish_word(rl::FinishReason reason) { return reason == rl::FinishReason::kStop ? "stop" : "length"; }
 
-// One of the parameters that change what a token's log-probs are, or with which probability it was drawn.
+// Compares the parameters that change a token's log-probs, or the probability with which it is drawn.
 bool samples_alike(const rl::SamplingParams& a, const rl::SamplingParams& b) {
   return a.temperature == b.temperature && a.top_p == b.top_p && a.top_k == b.top_k && a.min_p == b.min_p;
 }
 
-// metadata_key of the line's metadata, or all of it, is what a slime sample has and may leave changed.
+// Returns the line's metadata with a slime sample's own in it: the function has, and may change, the value of
+// metadata_key, or all of it without a key.
 base::Json with_own_metadata(const base::Json& line, const std::string& metadata_key, const base::Json& own) {
   const auto found = line.is_object() ? line.find(metadata_key) : line.end();
   if (!line.is_object() || found == line.end() || !found->is_object()) return own;
@@ -46,7 +47,7 @@ base::Json with_own_metadata(const base::Json& line, const std::string& metadata
   return metadata;
 }
 
-// The model has no row for any other id, whether it is trained on or not.
+// Refuses ids outside the vocabulary: the model has no row for them, whether they are trained on or not.
 void check_ids(std::span<const int32_t> response, int64_t vocab) {
   for (size_t i = 0; i < response.size(); ++i) {
     TANDEM_USER_CHECK(
@@ -126,8 +127,8 @@ rl::Sample sample_of_turns(const reward::Generated& made, const rl::SharedPrompt
   if (has_behavior_logprobs) sample.behavior_logprobs.assign(length, 0.0F);
   sample.num_turns = std::ssize(turns);
 
-  // Which of the response's tokens which call sampled.
-  std::vector<uint64_t> hashes;  // of the prompt and the first i tokens of the response
+  // The hashes of all prefixes find the call that sampled each token of the response.
+  std::vector<uint64_t> hashes;  // hashes of the prompt and the first i tokens of the response
   PrefixHash hash;
   for (size_t p = 0; p < num_prompt; ++p) hash.add(made.tokens[p]);
   for (size_t i = 0; i <= length; ++i) {
@@ -135,7 +136,7 @@ rl::Sample sample_of_turns(const reward::Generated& made, const rl::SharedPrompt
     if (i < length) hash.add(sample.completion[i]);
   }
   std::vector<uint8_t> is_sampled(length, 0), begins_turn(length, 0);
-  const rl::Completion* last = nullptr;  // the call that sampled the response's last token, so far
+  const rl::Completion* last = nullptr;  // call that sampled the response's last token, so far
   for (const TurnRecord& turn : turns) {
     if (!turn.is_policy || turn.num_prefix < num_prompt || turn.num_prefix - num_prompt >= length) continue;
     const size_t begin = turn.num_prefix - num_prompt;
@@ -296,7 +297,8 @@ void TurnSampler::take_answers() {
     TANDEM_CHECK(!found.empty(), "an answer to nobody's call", group.group_id);
     Call& call = found.mapped();
     const auto session = sessions_.find(call.sample_id);
-    if (session == sessions_.end() || session->second.in_engine.erase(group.group_id) == 0) continue;  // was ended
+    if (session == sessions_.end() || session->second.in_engine.erase(group.group_id) == 0)
+      continue;  // the call was ended meanwhile
     call.turn.completion = std::move(group.completions.front());
     const rl::Completion& completion = call.turn.completion;
     generators_.answer(call.sample_id, call.attempt, call.call,
@@ -313,7 +315,7 @@ void TurnSampler::finish(reward::Generated made) {
   Session& session = sessions_.at(sample_id);
   const uint64_t key = session.key;
   Group& group = groups_.at(key);
-  if (made.attempt > session.attempt) session.turns.clear();  // of an attempt that was lost
+  if (made.attempt > session.attempt) session.turns.clear();  // these turns are of an attempt that was lost
   group.members[sample_id] = member_of(made, session, group);
   end_session(sample_id);
   if (group.members.size() < group.sample_ids.size()) return;
@@ -344,7 +346,7 @@ Member TurnSampler::member_of(const reward::Generated& made, Session& session, c
   return member;
 }
 
-// A sample has a token at least; this one's is not trained on.
+// Returns a sample that failed. A sample must have at least one token; this one's is not trained on.
 Member TurnSampler::failed_member(const Group& group, uint64_t sample_id) {
   Member member;
   rl::Sample& sample = member.sample;

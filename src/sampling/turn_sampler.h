@@ -1,8 +1,8 @@
-// Samples that the user's function makes in several turns (--custom-generate-function-path, docs/SAMPLING.md). The
-// function runs in worker processes; what it asks goes through the engine here. A sample is a value: its draws depend
-// on the seed, its id and the tokens that each call begins with, not on when a call comes. What the function returns is
-// checked against what the engine sampled: a token that is trained on was sampled behind exactly the tokens before it,
-// and its log-probs are the engine's.
+// Makes samples by the user's function, in several turns (--custom-generate-function-path, docs/SAMPLING.md). The
+// function runs in worker processes; its calls for completions go through the engine here. A sample is a value: its
+// draws depend on the seed, its id and the tokens that each call begins with, not on when a call comes. What the
+// function returns is checked against what the engine sampled: a token that is trained on was sampled after exactly the
+// tokens before it, and its log-probs are the engine's.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,10 @@
 
 namespace tandem::sampling {
 
-// The words of a run's sampling, as `sampling_params` has them.
+// Returns a run's sampling parameters in the words of `sampling_params`.
 base::Json sampling_json(const rl::SamplingParams& sampling, bool skip_special_tokens);
-// `base` with what a call asks for in its place. UserError, one line for the function, for what cannot be.
+// Returns `base` with the parameters that a call asks for in place of its own. Throws UserError, one line for the
+// function, for values that cannot be.
 rl::SamplingParams sampling_of_call(const rl::SamplingParams& base, const base::Json& asked);
 
 // A hash of the first n tokens of a sequence, for every n.
@@ -33,17 +34,18 @@ class PrefixHash {
   uint64_t value_ = 0;
 };
 
-// What the engine sampled in one call.
+// A call to the engine, and the completion that it sampled.
 struct TurnRecord {
-  uint64_t prefix = 0;     // PrefixHash of what the call began with
-  size_t num_prefix = 0;   // its tokens
+  uint64_t prefix = 0;     // PrefixHash of the tokens that the call began with
+  size_t num_prefix = 0;   // number of those tokens
   bool is_policy = false;  // sampled as the run samples, so that it can be trained on
   rl::Completion completion;
 };
 
-// The sample that a function made, from what it returned and what the engine sampled for it. UserError, one line, for
-// one that cannot be trained on. `max_tokens`: of prompt and response, where a longer response is cut. `vocab`: the
-// model's, which may be larger than its tokenizer's; no token id may be as large, masked or not.
+// Returns the sample that a function made, from what it returned and what the engine sampled for it. `max_tokens`
+// bounds prompt and response together; a longer response is cut. `vocab` is the model's, which may be larger than its
+// tokenizer's; every token id must be below it, masked or not. Throws UserError, one line, for a sample that cannot be
+// trained on.
 rl::Sample sample_of_turns(const reward::Generated& made, const rl::SharedPrompt& prompt, uint64_t group_id,
                            const std::vector<TurnRecord>& turns, int64_t max_tokens, int64_t vocab,
                            bool has_behavior_logprobs);
@@ -58,7 +60,7 @@ class TurnSampler final : public GroupSampler {
     int64_t context_tokens = 0;  // the model's
     int64_t vocab = 0;           // the model's
   };
-  // Engine and processes are borrowed; the engine does nothing else meanwhile.
+  // The engine and the processes are borrowed; the engine does nothing else meanwhile.
   TurnSampler(rollout::Engine& engine, reward::Generators& generators, Settings settings)
       : engine_(engine), generators_(generators), settings_(std::move(settings)) {}
   ~TurnSampler() override;
@@ -70,21 +72,21 @@ class TurnSampler final : public GroupSampler {
   void abort_all() override;
 
  private:
-  struct Group {  // a loan's share of it
+  struct Group {  // the part of a group that is one loan
     uint64_t group_id = 0;
     rl::SharedPrompt prompt;
     const rl::PromptRecord* record = nullptr;
     rl::SamplingParams sampling;
-    int64_t max_tokens = 0;  // of prompt and response
+    int64_t max_tokens = 0;  // bound on prompt and response
     std::vector<uint64_t> sample_ids;
-    std::map<uint64_t, Member> members;  // that are there, by sample id
+    std::map<uint64_t, Member> members;  // finished members, by sample id
   };
   struct Session {
-    uint64_t key = 0;                       // of its loan
-    uint64_t attempt = 0;                   // of the function, whose calls these are
-    std::map<uint64_t, int64_t> num_begun;  // by PrefixHash: calls that began so
-    std::vector<TurnRecord> turns;          // that are answered
-    std::set<uint64_t> in_engine;           // calls that are not, by the engine's number
+    uint64_t key = 0;                       // key of its loan
+    uint64_t attempt = 0;                   // attempt of the function that makes these calls
+    std::map<uint64_t, int64_t> num_begun;  // calls begun with each prefix, by PrefixHash
+    std::vector<TurnRecord> turns;          // answered calls
+    std::set<uint64_t> in_engine;           // calls not answered yet, by the engine's number
     int64_t num_calls = 0;
   };
   struct Call {
@@ -98,16 +100,16 @@ class TurnSampler final : public GroupSampler {
   void finish(reward::Generated made);
   Member member_of(const reward::Generated& made, Session& session, const Group& group) const;
   static Member failed_member(const Group& group, uint64_t sample_id);
-  // Ends what the session has in the engine.
+  // Ends the session's calls in the engine.
   void end_calls(Session& session);
   void end_session(uint64_t sample_id);
 
   rollout::Engine& engine_;
   reward::Generators& generators_;
   const Settings settings_;
-  std::map<uint64_t, Group> groups_;      // under way, by their loans
+  std::map<uint64_t, Group> groups_;      // groups under way, by their loans' keys
   std::map<uint64_t, Session> sessions_;  // by sample id
-  std::map<uint64_t, Call> calls_;        // in the engine, by its number
+  std::map<uint64_t, Call> calls_;        // calls in the engine, by the engine's number
   uint64_t last_call_ = 0;
   std::vector<SampledLoan> finished_;
 };

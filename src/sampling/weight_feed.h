@@ -13,7 +13,8 @@
 
 namespace tandem::sampling {
 
-// `is_base`: the frozen model beside an adapter; else what is trained.
+// Feeds rollout workers with weights. `is_base` selects the frozen model under an adapter; otherwise the trained
+// weights are meant.
 class WeightFeed {
  public:
   virtual ~WeightFeed() = default;
@@ -24,11 +25,11 @@ class WeightFeed {
   virtual void update(const std::function<void()>& begin, const std::function<void()>& finish) = 0;
 
   virtual bool has_adapter() const = 0;
-  virtual std::string hash() const = 0;  // WeightSpec::hash, the same of every part
+  virtual std::string hash() const = 0;  // WeightSpec::hash, the same for every part
   virtual uint64_t version(bool is_base) const = 0;
-  // Returns the words that Welcome has, by tensor rank.
+  // Returns the words that Welcome carries, by tensor rank.
   virtual std::vector<std::string> words(bool is_base) const = 0;
-  // Returns the sums of all parts, as WeightChecksums has them.
+  // Returns the checksums of all parts, in the order of WeightChecksums.
   virtual const std::vector<uint64_t>& checksums(bool is_base) = 0;
   // Calls `send` with every piece of every part, in order; the bytes are valid during the call.
   using SendPiece = std::function<void(const Weights& piece, std::span<const std::byte> bytes)>;

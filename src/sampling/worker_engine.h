@@ -1,5 +1,5 @@
-// What a process that only samples samples with, as the run needs it: weights that come from the run, memory, and an
-// engine. Where several processes hold the model between them each has one over its part, and all make the same calls.
+// The engine of a process that only samples, with the weights that come from the run and the memory for both. If
+// several processes hold the model between them, each has such an object over its part, and all make the same calls.
 #pragma once
 
 #include <functional>
@@ -20,20 +20,21 @@ namespace tandem::sampling {
 
 class WorkerEngine {
  public:
-  // Plans and takes the memory, and maps the run's weights if it can. All borrowed; the session has no weights yet.
-  // UserError where the plan does not fit; EnvironmentError where it does not on another rank.
+  // Plans and takes the memory, and maps the run's weights if it can. All arguments are borrowed; the session has no
+  // weights yet. Throws UserError if the plan does not fit, and EnvironmentError if it does not fit on another rank.
   WorkerEngine(const config::TrainConfig& config, session::ModelSession& session, EngineRanks& ranks,
                const Welcome& welcome);
 
   WorkerWeights& weights() { return weights_; }
 
-  // A rollout begins, with the newest weights. On the first rank: the engine that is asked until end_rollout(), without
-  // a group in flight at both ends.
+  // Begins a rollout with the newest weights, on the first rank. Returns the engine to use until end_rollout(); it has
+  // no group in flight at either end.
   rollout::Engine& begin_rollout();
   void end_rollout();
-  // The same on the other ranks, in one: does what the first one's engine is asked. `says` as in rollout::follow().
+  // Takes part in a whole rollout on the other ranks: does what the first rank's engine does. `says` is as in
+  // rollout::follow().
   void follow_rollout(const std::function<bool()>& says);
-  // On the first rank, within a rollout: whether a rank says so.
+  // Returns whether any rank says so. Only the first rank calls it, within a rollout.
   bool any_says(bool mine) { return leading_ ? leading_->any_says(mine) : mine; }
 
  private:
@@ -45,8 +46,8 @@ class WorkerEngine {
   const plan::TrainPlan plan_;
   session::RunMemory memory_;
   WorkerWeights weights_;
-  std::optional<session::OwnEngine> engine_;       // from the first weights on
-  std::optional<rollout::LeadingEngine> leading_;  // of a first rank that others follow
+  std::optional<session::OwnEngine> engine_;       // set once the first weights are there
+  std::optional<rollout::LeadingEngine> leading_;  // set on a first rank that others follow
 };
 
 }  // namespace tandem::sampling

@@ -12,7 +12,7 @@ namespace tandem::sampling {
 
 namespace {
 
-// Of a piece for another rank, as much as the first has in memory at a time.
+// The first rank has at most this many bytes in memory of a piece that it passes to another rank.
 constexpr int64_t kPassedBytes = int64_t{64} << 20;
 
 // Visits [0, num_bytes) in stretches of kPassedBytes at most.
@@ -21,14 +21,14 @@ void for_each_stretch(int64_t num_bytes, const std::function<void(size_t begin, 
     visit(static_cast<size_t>(begin), static_cast<size_t>(std::min(kPassedBytes, num_bytes - begin)));
 }
 
-// The word of the rank's part; where the run shows none, no word.
+// Returns the word of the rank's part; "" if the run shows none.
 std::string word_of(const std::vector<std::string>& words, int rank) {
   return std::cmp_less(rank, words.size()) ? words[static_cast<size_t>(rank)] : "";
 }
 
-// Those of one of `num_parts` parts, which have as many tensors each.
+// Returns the checksums of one of `num_parts` parts, which all have as many tensors.
 std::vector<device::Checksum> checksums_of(const std::vector<uint64_t>& sums, int part, int num_parts) {
-  const size_t numbers = sums.size() / static_cast<size_t>(num_parts);  // of a part: two of each tensor
+  const size_t numbers = sums.size() / static_cast<size_t>(num_parts);  // numbers of a part, two for each tensor
   const auto mine = std::span(sums).subspan(static_cast<size_t>(part) * numbers, numbers);
   std::vector<device::Checksum> result;
   for (size_t i = 0; i + 1 < mine.size(); i += 2) result.push_back({.first = mine[i], .second = mine[i + 1]});
@@ -54,7 +54,8 @@ weights::ShownWeights& WorkerWeights::shown(bool is_base) {
   return *shown;
 }
 
-// Every rank looks at its own part, and says so to all: none samples where one has another version, or none.
+// Finishes the update on all ranks. Every rank checks its own part and tells the others, so that none samples if a rank
+// has another version, or none.
 bool WorkerWeights::have_come(bool is_base, uint64_t version, const std::function<void()>& finish) {
   session::together(ranks_.hosts(), [&] {
     finish();
@@ -93,7 +94,7 @@ void WorkerWeights::receive(const Weights& piece, const weights::WeightReceiver:
   receiver_.reset();
 }
 
-// To another rank, whose the piece is.
+// Passes a piece to the rank that it belongs to.
 void WorkerWeights::pass_on(const Weights& piece, const weights::WeightReceiver::ReadBytes& read_from_run) {
   std::vector<std::byte> bytes;
   for_each_stretch(piece.num_bytes, [&](size_t /*begin*/, size_t count) {

@@ -1,6 +1,6 @@
-// New weights, as a process that only samples takes them from the run: it copies them from the memory that the run
-// shows, or receives them in pieces. Where several processes hold the model between them each takes its part, and all
-// of them have the new weights or none has.
+// Takes new weights from the run, in a process that only samples: copies them from the memory that the run shows, or
+// receives them in pieces. If several processes hold the model between them, each takes its part, and either all of
+// them have the new weights or none has.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ namespace tandem::sampling {
 
 class WorkerWeights {
  public:
-  // Made by all ranks together; maps what the run shows, if it can. The session's weights have their memory; session
-  // and ranks are borrowed.
+  // All ranks create theirs together. Maps what the run shows, if it can. Memory for the session's weights is already
+  // there; session and ranks are borrowed.
   WorkerWeights(const session::ModelSession& session, EngineRanks& ranks, const Welcome& welcome);
 
-  // Whether every rank has mapped all of its part: then the run shall send no pieces.
+  // Returns whether every rank has mapped all of its part: then the run need not send pieces.
   bool maps() const { return all_map_; }
 
-  // Called by all ranks together with the run's messages. Each returns whether what is trained is new and whole, on
-  // every rank. EnvironmentError: a rank's weights are not as they were when they were sent, or the message is not the
-  // next one. They are not whole then. `read_from_run` is the first rank's.
+  // All ranks call these together with the run's messages. Each returns whether the trained weights are new and whole,
+  // on every rank. Throws EnvironmentError if a rank's weights differ from what was sent, or if the message is not the
+  // next one; the weights are then not whole. Only the first rank uses `read_from_run`.
   bool take(const Weights& piece, const weights::WeightReceiver::ReadBytes& read_from_run);
   bool take(const CopyWeights& message);
   bool take(const WeightChecksums& message);
@@ -44,7 +44,7 @@ class WorkerWeights {
   EngineRanks& ranks_;
   std::optional<weights::ShownWeights> trained_, base_;
   bool all_map_ = false;
-  std::optional<weights::WeightReceiver> receiver_;  // while pieces come
+  std::optional<weights::WeightReceiver> receiver_;  // set while pieces come
 };
 
 }  // namespace tandem::sampling
