@@ -24,7 +24,7 @@ struct DynamicSampling {
   std::function<const session::PromptLine*()> next_prompt;
   int64_t num_groups = 0;      // to be kept
   int64_t groups_at_once = 0;  // kept or under way, at least num_groups
-  SearchLimits limits;
+  SearchLimits limits = {};
   bool stops_when_too_few = false;  // a limit was reached: the run ends; else it trains on what there is, if anything
 };
 
