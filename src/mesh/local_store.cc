@@ -113,8 +113,8 @@ std::vector<uint8_t> LocalStore::get(const std::string& key) {
   return {value.begin(), value.end()};
 }
 
-int64_t LocalStore::add(const std::string& key, int64_t value) {
-  return ask(StoreCall::kAdd, key, std::to_string(value)).number;
+int64_t LocalStore::add(const std::string& /*key*/, int64_t /*value*/) {
+  TANDEM_CHECK(false, "nobody counts in the store of ranks");
 }
 
 bool LocalStore::deleteKey(const std::string& key) { return ask(StoreCall::kErase, key).number == 1; }

@@ -32,7 +32,7 @@ class LocalStore final : public c10d::Store {
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   // Waits until the key is there.
   std::vector<uint8_t> get(const std::string& key) override;
-  int64_t add(const std::string& key, int64_t value) override;
+  int64_t add(const std::string& key, int64_t value) override;  // BugError: nobody asks for it
   bool deleteKey(const std::string& key) override;
   bool check(const std::vector<std::string>& keys) override;
   int64_t getNumKeys() override;

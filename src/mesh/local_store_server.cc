@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <iterator>
 #include <utility>
@@ -21,12 +20,6 @@ namespace tandem::mesh {
 namespace {
 
 constexpr uint64_t kMaxKeyBytes = 4096, kMaxValueBytes = 16 << 20;
-
-int64_t number_of(std::string_view text) {
-  int64_t number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
-}
 
 }  // namespace
 
@@ -85,11 +78,6 @@ bool LocalStoreServer::answer(const Client& client, StoreCall call, const std::s
   switch (call) {
     case StoreCall::kSet: values_[key] = value; return send(client, is_there ? 1 : 0, "");
     case StoreCall::kGet: return send(client, is_there ? 1 : 0, is_there ? found->second : "");
-    case StoreCall::kAdd: {
-      const int64_t sum = (is_there ? number_of(found->second) : 0) + number_of(value);
-      values_[key] = std::to_string(sum);
-      return send(client, sum, "");
-    }
     case StoreCall::kErase: values_.erase(key); return send(client, is_there ? 1 : 0, "");
     case StoreCall::kCount: return send(client, std::ssize(values_), "");
     case StoreCall::kConnect:

@@ -14,7 +14,7 @@
 
 namespace tandem::mesh {
 
-enum class StoreCall : uint32_t { kSet, kGet, kAdd, kErase, kCount, kConnect };
+enum class StoreCall : uint32_t { kSet, kGet, kErase, kCount, kConnect };
 
 // The request of a process; key and value follow.
 struct StoreRequest {
@@ -24,7 +24,7 @@ struct StoreRequest {
 };
 // The answer; so many bytes follow. With kConnect a descriptor comes along.
 struct StoreReply {
-  int64_t number = 0;  // kAdd: the sum; kCount: number of keys; else whether the key was there
+  int64_t number = 0;  // kCount: number of keys; else whether the key was there
   uint64_t bytes = 0;
 };
 

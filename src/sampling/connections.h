@@ -30,12 +30,12 @@ class Connections {
   struct Settings {
     std::string address;          // the name of the local socket at which rank 0 listens
     mesh::NetworkDoor door = {};  // for processes of other machines
-    mesh::RankFacts facts;        // facts with which a worker's have to agree
-    Welcome welcome;
-    double silence_s = 60.0;                 // the longest silence of a worker that has loans
-    std::optional<int> launcher_descriptor;  // descriptor of the launcher, from mesh::LaunchVariables
-    int64_t num_started = 0;                 // workers that were started with the run
-    bool are_all_here = true;                // they run on this machine, whose launcher sees them end
+    mesh::RankFacts facts = {};   // facts with which a worker's have to agree
+    Welcome welcome = {};
+    double silence_s = 60.0;                      // the longest silence of a worker that has loans
+    std::optional<int> launcher_descriptor = {};  // descriptor of the launcher, from mesh::LaunchVariables
+    int64_t num_started = 0;                      // workers that were started with the run
+    bool are_all_here = true;                     // they run on this machine, whose launcher sees them end
   };
   // Listens. `weights` is borrowed, and null if no rollout worker may join. Throws EnvironmentError if another process
   // listens for this run.

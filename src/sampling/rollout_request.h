@@ -24,7 +24,7 @@ struct DynamicSampling {
   std::function<const session::PromptLine*()> next_prompt;
   int64_t num_groups = 0;      // number of groups to keep
   int64_t groups_at_once = 0;  // groups kept or under way, at least num_groups
-  SearchLimits limits;
+  SearchLimits limits = {};
   bool stops_when_too_few = false;  // if a limit is reached, the run ends; else it trains on the groups that there are
 };
 

@@ -126,7 +126,7 @@ TEST(RolloutMessage, SaysThatTheRolloutWasStopped) {
 
 TEST(RolloutMessage, MayHaveNoGroup) {
   Rollout nothing;
-  nothing.filtered.emplace(FilteredGroups{.num_groups = 9, .num_wanted = 2});
+  nothing.filtered.emplace(FilteredGroups{.num_groups = 9, .num_wanted = 2, .dropped = {}, .first_failure = {}});
   const std::optional<Rollout> read = rollout_of(to_bytes(nothing, {}), prompt_of);
   ASSERT_TRUE(read.has_value());
   EXPECT_EQ(read->filtered->num_missing(), 2) << "a filter that keeps nothing is every rank's error";
