@@ -297,8 +297,7 @@ void TurnSampler::take_answers() {
     TANDEM_CHECK(!found.empty(), "an answer to nobody's call", group.group_id);
     Call& call = found.mapped();
     const auto session = sessions_.find(call.sample_id);
-    if (session == sessions_.end() || session->second.in_engine.erase(group.group_id) == 0)
-      continue;  // the call was ended meanwhile
+    if (session == sessions_.end() || session->second.in_engine.erase(group.group_id) == 0) continue;  // was ended
     call.turn.completion = std::move(group.completions.front());
     const rl::Completion& completion = call.turn.completion;
     generators_.answer(call.sample_id, call.attempt, call.call,
