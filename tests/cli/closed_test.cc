@@ -158,7 +158,7 @@ TEST(Closed, FilesHoldNoSecretAndNoHomeDirectory) {
     EXPECT_EQ(files_with(home + "/run", value), std::vector<std::string>()) << name;
   }
 
-  // What is written as "~" still repeats the run.
+  // A configuration whose paths are written with "~" still repeats the run.
   ASSERT_EQ(Program({"train", "--config", home + "/run/config.toml", "--save", home + "/again"}).wait(), 0);
   EXPECT_EQ(base::read_file(home + "/run/hf/latest/model.safetensors"),
             base::read_file(home + "/again/hf/latest/model.safetensors"));

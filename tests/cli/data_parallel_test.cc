@@ -1,5 +1,5 @@
-// How many processes train is not an input of the results: weights, masters, moments, metrics and samples have the same
-// bytes for any number of ranks, also where a run goes on with another number, or lost a rank on the way.
+// The number of processes that train is not an input of the results: weights, masters, moments, metrics and samples
+// have the same bytes for any number of ranks, also if a run goes on with another number, or lost a rank on the way.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ class DataParallel : public testing::Test {
     delete folder_;
   }
   Results results(const std::string& name) const { return Results(*folder_ / name); }
-  // Of all records of the run.
+  // Returns the largest value of a metric in all records of the run.
   static double largest(const std::string& run, const std::string& metric) {
     double most = 0.0;
     std::istringstream lines(base::read_file(*folder_ / run + "/metrics.jsonl"));
@@ -99,7 +99,7 @@ TEST_F(DataParallel, ARunGoesOnWithAnotherNumber) {
   expect_equal(results("changing"), *alone_, "3, then 1, then 2 ranks");
 }
 
-// A file of /proc/PID, or "" where there is no such process any more.
+// Returns a file of /proc/PID, or "" if there is no such process any more.
 TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   constexpr int kRanks = 3;
   std::mt19937_64 random(5);
@@ -123,7 +123,7 @@ TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   expect_equal(results("killed"), *alone_, "a run that lost ranks");
 }
 
-// Stopped, not dead: its sockets stay open, and the kernel answers for it.
+// The rank is stopped, not dead: its sockets stay open, and the kernel answers for it.
 TEST_F(DataParallel, OneThatIsFrozenEndsTheOthersByNameAndTheRunGoesOn) {
   const int seed = testing::UnitTest::GetInstance()->random_seed();
   std::mt19937_64 random(static_cast<uint64_t>(seed));

@@ -1,5 +1,5 @@
-// What data files may be, through the program: Parquet in place of JSON lines, system prompts, prompts that begin their
-// answer, templates whose end is no stop token, and the example of GSM8K's columns.
+// Tests of the data files that the program takes: Parquet in place of JSON lines, system prompts, prompts that begin
+// their answer, templates whose end is no stop token, and the example of GSM8K's columns.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class Data : public testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
-  // What the first prompt became.
+  // Returns the text that the first prompt became.
   std::string generated(const Arguments& arguments) {
     const Captured result = run(arguments);
     EXPECT_EQ(result.code, 0) << result.err;
@@ -72,7 +72,7 @@ TEST_F(Data, OfParquetTrainsTheSameWeightsAsLines) {
   ASSERT_EQ(of_rows.code, 0) << of_rows.err;
   EXPECT_TRUE(weights_of(folder_ / "of_rows") == weights_of(folder_ / "of_lines"));
 
-  // Goes on only with the same file.
+  // The run goes on only with the same file.
   Arguments resumed =
       training("of_rows", rows, {"--label-key", "reward_model.ground_truth", "--load", folder_ / "of_rows"});
   resumed = with_flag(resumed, "--num-rollout", "2");
@@ -276,7 +276,7 @@ TEST_F(Data, IsFoundFromTheConfigOfARunWhereverItIsUsed) {
   // Without --save it is the run itself, which is there.
   EXPECT_EQ(tandem("/", "--config '" + place + "/runs/a/config.toml'"), 2);
   EXPECT_NE(said_.find("runs/a"), std::string::npos) << said_;
-  // A run that was moved away from its data.
+  // A run that was moved away from its data still finds them.
   std::filesystem::rename(place + "/runs/a", folder_ / "alone");
   ASSERT_EQ(tandem(folder_.path(), "--config alone/config.toml --save c"), 0) << said_;
   EXPECT_TRUE(weights_of(folder_ / "c") == weights);
@@ -289,7 +289,7 @@ TEST_F(Data, IsFoundFromTheConfigOfARunWhereverItIsUsed) {
   base::write_file_durably(moved + "/data/train.jsonl", "{\"prompt\": 7}\n");
   EXPECT_EQ(tandem(moved, "--config runs/a/config.toml --save runs/d"), 2);
   EXPECT_NE(said_.find("data/train.jsonl:1:2: prompt is a number"), std::string::npos) << said_;
-  // And where it was moved, what is there.
+  // A folder that was moved as a whole is used where it is now.
   std::filesystem::remove_all(moved);
   std::filesystem::rename(place, moved);
   ASSERT_EQ(tandem(moved, "--config runs/a/config.toml --save runs/d"), 0) << said_;

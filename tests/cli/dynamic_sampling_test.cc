@@ -44,7 +44,7 @@ std::vector<base::Json> rollout_records(const std::string& run) {
   return records;
 }
 
-// All that must be equal; samples too, which show ids.
+// Everything that must be equal; samples too, which show ids.
 std::string everything_of(const std::string& run) {
   std::string text = timeless_metrics(run) + weights_of(run);
   for (const std::string& name : base::list_directory(run + "/samples"))
@@ -197,7 +197,7 @@ TEST_F(DynamicSampling, ABudgetEndsTheSearchAndTheRunTrainsOnWhatThereIs) {
   EXPECT_EQ(records[0]["rollout/dynamic_filter/groups"], 7.0);
   EXPECT_EQ(records[0]["rollout/dynamic_filter/missing_groups"], 1.0);
   EXPECT_EQ(records[0]["fault/too_few_groups"], 1.0);
-  // As many optimizer steps as a whole rollout has, of equal shares: 8 samples in place of 12.
+  // The rollout has as many optimizer steps as a whole one, of equal shares: 8 samples in place of 12.
   std::vector<double> sizes;
   for (const base::Json& record : json_lines(folder / "run/metrics.jsonl")) {
     if (record.contains("train/global_batch_size")) sizes.push_back(record["train/global_batch_size"].get<double>());

@@ -1,5 +1,5 @@
-// What a user meets at the edges of a machine and of his data: output that is lost, limits, closed folders, tokens and
-// flags that do not exist. Each is said in a line, with the exit code of whose fault it is.
+// Tests of what a user meets at the edges of a machine and of the data: output that is lost, limits, closed folders,
+// tokens and flags that do not exist. Each is said in a line, with the exit code of whose fault it is.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -34,7 +34,7 @@ Captured in_shell(const std::string& before, const std::string& arguments, const
   return result;
 }
 
-// Of `work` in a child process.
+// Returns the exit code of `work` in a child process.
 int exit_code_of(const std::function<int()>& work) {
   const pid_t child = fork();
   if (child == 0) {
@@ -47,7 +47,7 @@ int exit_code_of(const std::function<int()>& work) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// The same by somebody who is not root.
+// Does the same as a user who is not root.
 int exit_code_of_nobody(const std::function<int()>& work) {
   return exit_code_of([&] { return geteuid() == 0 && setuid(65534) != 0 ? 99 : work(); });
 }

@@ -76,7 +76,8 @@ TEST(EvalConfig, EachDataSetHasItsOwnOptions) {
   EXPECT_EQ(json_lines(folder / "eval.json").at(0)["eval/length"], last["eval/length"]);
 }
 
-// What training adds up with --rm-type, --custom-rm-path and --reward-weights, a data set adds up with these keys.
+// With these keys a data set adds up the rewards that training adds up with --rm-type, --custom-rm-path and
+// --reward-weights.
 TEST(EvalConfig, SeveralRewardsOfADataSetAreAddedUpAsInTraining) {
   base::TemporaryDirectory folder;
   const std::string path = kPrompts + "@[0:2]", function = folder / "short.py:short";
@@ -190,7 +191,7 @@ TEST(SaveBest, KeepsTheWeightsOfTheBestEvaluationOfAResumedRunToo) {
   EXPECT_EQ(num_bests(whole), 1) << "earlier ones are removed";
   EXPECT_NE(result.out.find("best eval/small so far: "), std::string::npos) << result.out;
 
-  // What comes after the checkpoint is taken back, the best of it too.
+  // Everything after the checkpoint is taken back, the best weights too.
   const std::string parts = folder / "parts";
   ASSERT_EQ(run(with_flag(with_best(parts, reward), "--num-rollout", "1")).code, 0);
   std::filesystem::copy(parts + "/hf/step_000001", parts + "/hf/best_000009");

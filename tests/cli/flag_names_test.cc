@@ -1,5 +1,5 @@
-// What sources, documents and examples call a flag is one: every --word in them is an option of some verb, or a flag of
-// another trainer that is refused with its reason or answered with ours.
+// Every --word in sources, documents and examples is an option of some verb, or a flag of another trainer that is
+// refused with its reason or answered with ours.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,7 +68,7 @@ bool is_beginning(const std::set<std::string>& options, const std::string& begin
          std::ranges::any_of(config::unsupported_flags(), begins, &config::UnsupportedFlag::name);
 }
 
-// What people read of a line of C++: its texts and its comment. In code "--n" counts down.
+// Returns the parts of a line of C++ that people read: its texts and its comment. In code "--n" counts down.
 std::string prose_of(const std::string& line) {
   std::string prose;
   bool in_text = false;

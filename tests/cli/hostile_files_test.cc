@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What is in a folder, by name; of links what they say.
+// Returns the contents of a folder by name; for links, where they lead.
 std::map<std::string, std::string> contents_of(const std::string& folder) {
   std::map<std::string, std::string> result;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -168,7 +168,7 @@ TEST_F(PipesForFiles, OfAModelAreRefused) {
       SCOPED_TRACE(name + (is_pipe ? " is a pipe" : " is a folder"));
       const std::string model = writable_model(folder_ / "model");
       put(model + "/" + name, is_pipe);
-      // Where a folder bears the name, no such file is there.
+      // If a folder has the name, there is no such file.
       std::string says = model + "/" + name + (is_pipe ? ": is no regular file" : ": ");
       if (name == "model.safetensors" && !is_pipe) says = "neither model.safetensors nor";
       expect_one_line_failure(run({"generate", "--hf-checkpoint", model, "--prompt-data", kPrompts, "--output", "-"}),
@@ -254,7 +254,7 @@ TEST_F(HandedOverRun, ACheckpointWithTextsInItIsStillRead) {
   EXPECT_EQ(result.code, 0) << result.err;
 }
 
-// What is printed for a person to read holds nothing that their terminal obeys; but for the live line's own.
+// Takes out the live line's own control characters: the rest of what is printed holds nothing that a terminal obeys.
 std::string without_live_lines(std::string text) {
   for (const std::string own : {"\r\x1b[K", "\x1b[K"}) {
     for (size_t at = text.find(own); at != std::string::npos; at = text.find(own)) text.erase(at, own.size());

@@ -61,7 +61,7 @@ const std::vector<std::string> kAttacks = {"daemons",
                                            "crash",
                                            "leave"};
 
-// As hostile.py computes it.
+// Computes the hash as hostile.py does.
 uint32_t fnv1a(const std::string& text) {
   uint32_t value = 0x811C9DC5;
   for (const char c : text) value = (value ^ static_cast<uint8_t>(c)) * 0x01000193;
@@ -81,7 +81,7 @@ std::set<std::string> left_segments() {
   return found;
 }
 
-// What became of the samples of a run.
+// Counts of what became of the samples of a run.
 struct Outcome {
   int64_t num_rollouts = 0, num_honest = 0, num_attacks = 0;
   std::map<std::string, int64_t> broken;  // honest samples that were not graded right, by what they got

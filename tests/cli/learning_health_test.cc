@@ -36,7 +36,7 @@ void expect_fault(const Arguments& arguments, const std::string& save, const std
 
 TEST(ZeroSignal, CutCompletionsAndAnswersNeverRight) {
   base::TemporaryDirectory folder;
-  // Not --rm-type math: two tokens of chance are sometimes the answer.
+  // The reward is not --rm-type math, for which two random tokens are sometimes the answer.
   const std::string reward = write_reward_of(folder.path(), "return [0.0 for c in completions]");
   const Arguments arguments = with_custom_reward(train_arguments(folder / "run"), reward);
   expect_fault(
@@ -69,7 +69,7 @@ TEST(ZeroSignal, AGraderThatAlwaysFails) {
   const Arguments arguments = with_custom_reward(train_arguments(folder / "run"), reward);
   expect_fault(arguments, folder / "run", "grader_always_fails", 24, "rollout 1: the grader failed on all 12 samples",
                /*code=*/2);
-  // What is there is saved, and a run that goes on with a reward that works ends well.
+  // The weights are saved, and a run that goes on with a reward that works ends well.
   EXPECT_TRUE(base::file_exists(folder / "run/hf/step_000002/model.safetensors"));
   Arguments longer = with_flag(arguments, "--num-rollout", "3");
   longer.insert(longer.end(), {"--load", folder / "run", "--allow-changed-config"});

@@ -297,7 +297,7 @@ TEST_F(LoraRun, ACheckpointGoesOnOnlyAsTheRunThatItIsOf) {
   refuses(with_flag(words_of(folder_ / "lora", {"--load", folder_ / "lora"}), "--lora-rank", "8"),
           "--lora-rank was 4 and is 8");
   refuses(words_of(folder_ / "lora", {"--load", folder_ / "lora", "--target-modules", "q_proj"}), "--target-modules");
-  // What would then be read is not there.
+  // The checkpoint has no adapter of that rank on those modules.
   refuses(words_of(folder_ / "lora", {"--load", folder_ / "lora", "--target-modules", "q_proj,v_proj",
                                       "--allow-changed-config", "--lora-rank", "8"}),
           "of another model");

@@ -41,7 +41,7 @@ device::MemoryDriver driver_over(device::Vmm& vmm) {
   return driver;
 }
 
-// Of every phase of the run's last step.
+// Expects the plan to hold in every phase of the run's last step.
 void expect_as_planned(const std::string& run_path, const std::string& which, bool is_bound) {
   const base::Json step = last_step(run_path);
   ASSERT_EQ(step["step"], 1);
@@ -277,7 +277,7 @@ TEST(RunMemoryFaults, AFailingCallOfTheDriverEndsInOneLineOrNotAtAll) {
   EXPECT_GT(num_ended, 0);
 }
 
-// What all host memories of a run share: which call fails, and what is pinned.
+// The state that all host memories of a run share: which call fails, and what is pinned.
 struct HostFaults {
   int64_t k = -1;
   bool for_good = false;

@@ -20,8 +20,8 @@ void put(const fs::path& from, const fs::path& to) {
   if (error) fs::copy_file(from, to);
 }
 
-// What a program needs of its clone, in another place: .venv's libraries by a link, and its interpreter by a script
-// that says so before it runs.
+// Makes a clone in another place, with what a program needs of it: .venv's libraries by a link, and its interpreter by
+// a script that says so before it runs.
 void move_clone(const fs::path& to, const fs::path& program) {
   put(TANDEM_PROGRAM, to / program);
   fs::create_directories(to / "python");
@@ -62,7 +62,7 @@ TEST(Moved, ProgramRunsWithWhatLiesBesideItNow) {
     EXPECT_NE(completion.find("\"completions\""), std::string::npos) << completion;
     EXPECT_TRUE(fs::exists(clone / "ran")) << "another interpreter was taken";
 
-    // And with its package of the workers.
+    // The program also uses the clone's own package of the workers.
     base::write_file_durably((clone / "python/tandem_worker/tokenizer.py").string(), "raise SystemExit('moved too')\n");
     const std::string failure = output_of(generate, code);
     EXPECT_EQ(code, 3);

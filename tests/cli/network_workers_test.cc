@@ -28,7 +28,7 @@ class NetworkWorkers : public WorkerRuns {
   }
   void TearDown() override { unsetenv("TANDEM_SECRET_FILE"); }
 
-  // Of the processes that are started from now on; "": none.
+  // Sets the secret of the processes that are started from now on; "": none.
   static void use_secret(const std::string& name) {
     name.empty() ? unsetenv("TANDEM_SECRET_FILE") : setenv("TANDEM_SECRET_FILE", path(name).c_str(), 1);
   }
@@ -40,7 +40,7 @@ class NetworkWorkers : public WorkerRuns {
   static Arguments joining_at(Arguments words, const std::string& place) {
     return with_flag(std::move(words), "--rollout-join-address", place);
   }
-  // Where a run says that it listens.
+  // Returns the address at which a run says that it listens.
   static std::string place_of(const std::string& errors) {
     wait_for_text(errors, "--rollout-join-address");
     const std::string text = base::read_file(errors);
@@ -148,7 +148,7 @@ TEST_F(NetworkWorkers, MistakesAreOneLineEach) {
   says(run_program(colocated), 2, "--rollout-listen: with --colocate the devices that train sample");
 }
 
-// As a launcher starts them on two machines: without a secret neither begins.
+// Two processes start as a launcher starts them on two machines: without a secret neither begins.
 TEST_F(NetworkWorkers, OfALaunchOfSeveralMachinesNeedTheSecretToo) {
   use_secret("");
   const std::map<std::string, std::string> variables = {{"WORLD_SIZE", "2"},

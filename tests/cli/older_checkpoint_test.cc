@@ -41,7 +41,7 @@ TEST(OlderCheckpoint, GoesOnWhereTheDefaultOfANewFlagChangesNothing) {
   const Captured allowed = run(with(load, {"--mask-truncated-completions", "--allow-changed-config", "--dry-run"}));
   EXPECT_EQ(allowed.code, 0) << allowed.err;
   EXPECT_NE(allowed.err.find("--mask-truncated-completions was absent and is true"), std::string::npos) << allowed.err;
-  // That a default is typed makes no difference.
+  // It makes no difference if a default is typed.
   const Captured resumed = run(with(load, {"--kl-coef", "0"}));
   EXPECT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_EQ(resumed.err.find("absent"), std::string::npos) << resumed.err;

@@ -46,7 +46,7 @@ std::vector<std::vector<std::string>> table_rows(const std::string& text) {
   return rows;
 }
 
-// What stands between backticks.
+// Returns the words between backticks.
 Names quoted_words(const std::string& text) {
   static const std::regex kQuoted("`([^`\n]+)`");
   Names words;
@@ -303,7 +303,7 @@ TEST_F(Pages, SpeakOfMetricsThatExist) {
       EXPECT_TRUE(rows.contains(word) || find_metric(metrics, word) != nullptr) << page << ": " << word;
     }
   }
-  // What stands in the first cell is the peer's.
+  // The first cell holds the peer's name, the second ours.
   for (const std::vector<std::string>& cells : table_rows(base::read_file("docs/COMING_FROM.md"))) {
     for (const std::string& word : cells.size() > 1 ? quoted_words(cells[1]) : Names()) {
       EXPECT_TRUE(!is_metric(word) || rows.contains(word)) << "docs/COMING_FROM.md: " << word;
@@ -483,7 +483,7 @@ TEST(ComingFrom, NamesAreFoundAsPeopleTypeThem) {
   const base::TemporaryDirectory folder;
   base::write_file_durably(folder / "job.toml", "per_device_train_batch_size = 8\n");
   fails({"--config", folder / "job.toml"}, "TRL's per_device_train_batch_size is --global-batch-size here");
-  // What stands for a required flag is not asked for again.
+  // A required flag is not asked for again if another name was given for it.
   const Captured all = run({"train", "--model_name_or_path", "x", "--train_dataset", "y"});
   EXPECT_EQ(all.err.find("--hf-checkpoint: is required"), std::string::npos) << all.err;
   EXPECT_NE(all.err.find("--rollout-batch-size: is required"), std::string::npos) << all.err;

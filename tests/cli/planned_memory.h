@@ -15,7 +15,8 @@
 namespace tandem::cli {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-// What rounding takes, and the indices of keys in the last block of each sequence, which the plan takes for full.
+// The bytes that rounding takes, with the indices of keys in the last block of each sequence, which the plan takes for
+// full.
 constexpr int64_t kSmallTensors = 24576;
 
 // The golden model's tokenizer over a shape of any family whose tensors are large beside what rounding adds.
@@ -30,7 +31,7 @@ inline std::string write_model(const base::TemporaryDirectory& folder, const std
   config["num_hidden_layers"] = 4;
   config["initializer_range"] = 0.02;
   config["architectures"] = {architecture};
-  config.erase("attention_bias");  // of each family what it is
+  config.erase("attention_bias");  // each family has its own default
   base::write_file_durably(path + "/config.json", config.dump());
   return path;
 }
@@ -91,7 +92,7 @@ inline void expect_phases_as_planned(const base::Json& step, const std::vector<s
       EXPECT_LE(planned - most, is_bound || is_host ? 64 * kMiB : std::max<int64_t>(planned / 50, kSmallTensors))
           << which << ", " << tag << " in " << phase;
     }
-    // What a sanitizer takes would hide the sum: without overhead.
+    // A sanitizer's memory would hide the sum, so overhead is left out.
     EXPECT_LE(of_phase["most_at_once"].get<int64_t>() - bytes(of_phase, "most", "overhead"),
               of_phase["planned_at_once"].get<int64_t>() - bytes(of_phase, "planned", "overhead"))
         << which << ", all tags in " << phase;

@@ -26,7 +26,7 @@ struct InternetSocket {
   }
 };
 
-// `root` and all processes below it that live.
+// Returns `root` and all processes below it that live.
 inline std::vector<std::string> process_tree(pid_t root) {
   std::vector<std::string> tree = {std::to_string(root)};
   std::vector<std::string> all;
@@ -42,7 +42,7 @@ inline std::vector<std::string> process_tree(pid_t root) {
   return tree;
 }
 
-// Numbers of all sockets that a process has open, of any family.
+// Returns the numbers of all sockets that a process has open, of any family.
 inline std::set<std::string> open_sockets(const std::string& pid) {
   std::set<std::string> inodes;
   std::error_code error;  // the process may end while it is looked at
@@ -55,7 +55,7 @@ inline std::set<std::string> open_sockets(const std::string& pid) {
   return inodes;
 }
 
-// Those of them that are of the internet, looked up in the process's own network namespace.
+// Returns the internet sockets that a process has open, looked up in the process's own network namespace.
 inline std::vector<InternetSocket> internet_sockets(const std::string& pid) {
   std::vector<InternetSocket> result;
   const std::set<std::string> inodes = open_sockets(pid);

@@ -16,7 +16,7 @@
 
 namespace tandem::cli {
 
-// "" of a process that is gone.
+// Returns "" for a process that is gone.
 inline std::string proc_file(pid_t pid, const char* name) {
   try {
     return base::read_file(fmt::format("/proc/{}/{}", pid, name));
@@ -30,7 +30,7 @@ inline bool is_running(pid_t pid) {
   return !stat.empty() && stat.find(") Z ") == std::string::npos;
 }
 
-// By rank, once so many are there.
+// Returns the processes by rank, once that many are there.
 inline std::map<int, pid_t> processes_of(pid_t launcher, size_t count) {
   const std::string parent = fmt::format("\nPPid:\t{}\n", launcher), key = std::string("\0RANK=", 6);
   std::map<int, pid_t> found;

@@ -1,4 +1,4 @@
-// Of how many processes `tandem train` is, and what the program says when that is not what was started.
+// Tests of the number of processes of `tandem train`, and of its errors if that is not what was started.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 

@@ -72,7 +72,8 @@ TEST_F(Resume, IsBitwise) {
     }
     const Arguments whole = arguments(run_path, reward_, more);
     ASSERT_EQ(run(with_flag(whole, "--num-rollout", "1")).code, 0);
-    // As if it had been killed behind the checkpoint: records and samples of the next step are there, and half a line.
+    // The run looks as if it had been killed after the checkpoint: records and samples of the next step are there, and
+    // half a line.
     base::write_file_durably(run_path + "/metrics.jsonl",
                              base::read_file(run_path + "/metrics.jsonl") + "{\"rollout/st");
     base::write_file_durably(run_path + "/samples/rollout_000001.jsonl", "{}\n");
@@ -133,7 +134,7 @@ TEST_F(Resume, ChangedFlagsAndInputsAreNamed) {
   Arguments load = words;
   load.insert(load.end(), {"--load", run_path});
   expect_one_line_failure(run(with_flag(load, "--lr", "2e-3")), 2, "--lr was 0.001 and is 0.002");
-  // What changes no number may change.
+  // Flags that change no number may change.
   EXPECT_EQ(run(with_flag(with_flag(load, "--num-rollout", "2"), "--num-threads", "1")).code, 0);
   base::write_file_durably(folder_ / "reward.py",
                            "def reward(prompts, completions, **kwargs):\n    return [1.0] * 12\n");

@@ -112,7 +112,7 @@ TEST(RewardFunctions, OfVerlHaveTheGroundTruthOfPublishedRows) {
   expect_one_line_failure(run(other), 2, "--rm-python " + folder / "nowhere" + ": No such file or directory");
 }
 
-// Whoever writes `labels` for `label` is told before anything is loaded, and not by each call.
+// A user who writes `labels` for `label` is told before anything is loaded, and not by each call.
 TEST(RewardFunctions, OfTrlNeedColumnsThatTheDataHave) {
   base::TemporaryDirectory folder;
   const std::string path = folder / "reward.py";

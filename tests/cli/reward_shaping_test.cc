@@ -1,5 +1,5 @@
-// What comes between reward and advantage, and several epochs over a rollout, through the program as a user types it:
-// what a run writes is computed again from its own samples.
+// Tests of the steps between reward and advantage, and of several epochs over a rollout, through the program as a user
+// types it: what a run writes is computed again from its own samples.
 #include <gtest/gtest.h>
 
 #include <cmath>

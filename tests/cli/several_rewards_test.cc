@@ -218,7 +218,7 @@ TEST(ServedReward, TrainsAndItsProcessAloneOpensSockets) {
     }
   }
 
-  // Beside a function: of all processes of the run one has sockets, and they lead to the service.
+  // With a function too, one of all processes of the run has sockets, and they lead to the service.
   base::write_file_durably(folder / "reward.py",
                            "def reward(completions, **kwargs):\n"
                            "    import time; time.sleep(0.5)\n"

@@ -71,7 +71,7 @@ class SftResume : public testing::Test {
 TEST_F(SftResume, IsBitwise) {
   const std::string run_path = folder_ / "run";
   ASSERT_EQ(run(with_flag(arguments(run_path), "--num-rollout", "4")).code, 0);
-  // As if it had been killed behind the checkpoint, in the middle of a line.
+  // The run looks as if it had been killed after the checkpoint, in the middle of a line.
   base::write_file_durably(run_path + "/metrics.jsonl", base::read_file(run_path + "/metrics.jsonl") + "{\"train/st");
   const Captured result = run(go_on(run_path));
   ASSERT_EQ(result.code, 0) << result.err;

@@ -130,7 +130,7 @@ TEST(Sft, HasDefaultsOfItsOwn) {
   }
   const Captured help = run({"sft", "--help"});
   EXPECT_NE(help.out.find("1e-05"), std::string::npos) << help.out;
-  // What has no meaning here is no flag.
+  // Options that have no meaning here are no flags.
   for (const char* flag : {"--sample-dump-interval", "--metadata-key", "--n-samples-per-eval-prompt"})
     EXPECT_EQ(help.out.find(flag), std::string::npos) << flag;
 }

@@ -86,7 +86,7 @@ TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
       limit_files(program.pid(), kMaxFileBytes);
       free_again_s = 0.0;
     } else if (now_s > next_full_s && rollout > rollout_at_full && rollout + 5 < num_rollouts) {
-      // Not at the end: a run whose last records the disk refuses says so and ends with 3.
+      // The disk is never full at the end: a run whose last records the disk refuses says so and ends with 3.
       rollout_at_full = rollout;
       limit_files(program.pid(), 1000);
       ++num_full_disks;

@@ -24,7 +24,7 @@ class SpreadWorkers : public WorkerRuns {
     colocated_ = new Results(path("colocated"));
   }
 
-  // Of a model that two devices hold between them.
+  // Returns the arguments of a run whose model two devices hold between them.
   static Arguments spread_arguments(const std::string& name, const Arguments& more = {}) {
     return with_flag(run_arguments(name, more), "--tensor-model-parallel-size", "2");
   }

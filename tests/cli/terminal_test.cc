@@ -36,7 +36,7 @@ std::string write_slow_reward(const base::TemporaryDirectory& folder) {
   return folder / "slow.py:compute_score";
 }
 
-// Of the lines about rollouts: those that begin so, and where they go on.
+// Returns the width of the widest line about rollouts: those that begin so, and those that continue them.
 size_t widest(const std::vector<std::string>& lines) {
   size_t columns = 0;
   for (const std::string& line : lines) {

@@ -136,7 +136,7 @@ class Program {
   Program& operator=(const Program&) = delete;
   pid_t pid() const { return pid_; }
   void signal(int number) const { kill(pid_, number); }
-  // Whether it ended by itself in that time; its exit code is wait()'s, then or later.
+  // Returns whether it ended by itself in that time; its exit code is wait()'s, then or later.
   bool wait_for(double seconds) const {
     for (double waited = 0.0; waited < seconds; waited += 0.01) {
       siginfo_t info = {};

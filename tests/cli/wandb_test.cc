@@ -82,7 +82,7 @@ TEST(Wandb, RefusesInOneLineBeforeARunBegins) {
     EXPECT_EQ((refused.out + refused.err).find("canary-0123456789"), std::string::npos) << "a key is not repeated";
     EXPECT_FALSE(base::directory_exists(folder / "run"));
   }
-  // Of the machine: no key for what it is asked to send.
+  // The machine has no key for what it is asked to send.
   const std::string home = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
   ::setenv("HOME", folder.path().c_str(), 1);
   ::unsetenv("WANDB_API_KEY");

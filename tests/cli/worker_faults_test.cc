@@ -1,5 +1,5 @@
-// What workers (processes that only sample) may do in the middle of anything: die, stop, never come. The run goes on
-// with the others and changes no bit, or ends and says why.
+// Tests of workers (processes that only sample) that fail in the middle of anything: they die, stop, never come. The
+// run goes on with the others and changes no bit, or ends and says why.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -125,7 +125,7 @@ TEST_F(WorkerFaults, WhereNoneCanComeAnyMoreTheRunEndsWithTheReason) {
   EXPECT_NE(said.find(" of 3 was killed by signal 9; mend that and start the run again"), std::string::npos) << said;
 }
 
-// As torchrun starts them: each by itself, with variables that say which it is.
+// The ranks start as torchrun starts them: each by itself, with variables that say which it is.
 TEST_F(WorkerFaults, UnderAnotherLauncherTheFirstTrainAndTheLastSample) {
   const Arguments words = with_workers(run_arguments("torchrun"), 2, 1);
   const int port = mesh::port_of(mesh::listen_at("127.0.0.1", 0));

@@ -15,14 +15,14 @@
 
 namespace tandem::cli {
 
-// The same run with processes that only sample.
+// Returns the arguments of the same run with processes that only sample.
 inline Arguments with_workers(Arguments words, int trainers, int workers) {
   std::erase(words, "--colocate");
   words = with_flag(words, "--rollout-num-gpus", std::to_string(workers));
   return with_flag(words, "--actor-num-gpus-per-node", std::to_string(trainers));
 }
 
-// One more of them, for a run that goes on.
+// Returns the arguments of one more such process, for a run that goes on.
 inline Arguments joining(Arguments words) {
   words.push_back("--rollout-join");
   return words;
@@ -34,7 +34,7 @@ inline Arguments going_on(Arguments words, const std::string& run) {
   return words;
 }
 
-// How often a file has the text; a file that is not there has none.
+// Returns how often a file has the text; a file that is not there has none.
 inline int64_t count_in_file(const std::string& file, const std::string& wanted) {
   if (!base::file_exists(file)) return 0;
   const std::string text = base::read_file(file);
@@ -75,7 +75,7 @@ class WorkerRuns : public testing::Test {
     wait_for_text(path(name) + "/metrics.jsonl", "\"train/step\"", count);
   }
 
-  // Of a colocated run.
+  // Returns the arguments of a colocated run.
   static Arguments run_arguments(const std::string& name, const Arguments& more = {}) {
     Arguments result =
         with_custom_reward(train_arguments(path(name), {"--max-tokens-per-gpu", "64", "--save-interval", "1", "--dtype",
@@ -98,7 +98,7 @@ class WorkerRuns : public testing::Test {
     return {"--custom-rm-path", path("slow.py:reward"), "--rm-num-workers", "1"};
   }
 
-  // But for what is counted of processes that were lost.
+  // Leaves out what is counted of processes that were lost.
   static Results results(const std::string& name) {
     Results of_run(path(name));
     std::string text;
@@ -113,7 +113,7 @@ class WorkerRuns : public testing::Test {
   }
   static void expect_same(const std::string& name, const Results& want) { expect_equal(results(name), want, name); }
   static void expect_same(const std::string& name) { expect_same(name, *colocated_); }
-  // So many were missed.
+  // Returns how many workers were missed.
   static int64_t num_lost_workers(const std::string& name) {
     double sum = 0.0;
     for (const base::Json& record : json_lines(path(name) + "/metrics.jsonl"))
