@@ -46,7 +46,7 @@ class ConfigFile {
   ConfigFile(const ConfigFile&) = delete;
   ConfigFile& operator=(const ConfigFile&) = delete;
 
-  // Of several mistakes, each must say its place.
+  // Each of several mistakes must say its place.
   void read(const std::string& path) {
     try {
       options_.parse({"--config", path, "--print-config"});
@@ -63,7 +63,7 @@ class ConfigFile {
   Options options_;
 };
 
-// As --eval-config reads them.
+// Reads the tables as --eval-config does.
 void read_tables(const std::string& path) {
   try {
     const tandem::base::OptionTables tables(path, "eval", "defaults", "datasets");
