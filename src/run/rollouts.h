@@ -38,8 +38,8 @@ class Rollouts {
 
   // Returns the place of the next prompts.
   const rl::PromptCursor& cursor() const { return order_.cursor(); }
-  // Goes back to the state after an earlier rollout: `cursor` is the prompt cursor after it, and the store has its
-  // weights by now.
+  // Goes back to the state after an earlier rollout: sampling continues at `cursor`, with the weights that are in the
+  // store by now. All ranks call it together.
   void restore(const rl::PromptCursor& cursor);
 
   // Samples anything else with the same engine.

@@ -37,7 +37,7 @@ struct PromptLine {
 };
 
 struct PromptSet {
-  std::string path;                 // of one file
+  std::string path;                 // path of the file, or of the first of several
   std::vector<PromptLine> prompts;  // never empty
   std::vector<int64_t> file_sizes;  // number of prompts from each file, in the order of `prompts`: 1 or more
   std::unordered_map<const rl::Prompt*, std::string> sources;  // FILE:LINE of each prompt, if there are several files
