@@ -25,7 +25,7 @@ inline Captured run(const std::vector<std::string>& arguments) {
   return result;
 }
 
-// The last line of stderr: what a failure says.
+// Returns the last line of stderr, which says what failed.
 inline std::string last_line(const std::string& text) {
   const size_t end = text.ends_with('\n') ? text.size() - 1 : text.size();
   const size_t begin = text.rfind('\n', end - 1);

@@ -9,7 +9,7 @@
 namespace tandem::cli {
 namespace {
 
-// The sum of fault/<key> over all records of a run.
+// Returns the sum of fault/<key> over all records of a run.
 double faults(const std::string& run_directory, const std::string& key) {
   double sum = 0.0;
   for (const base::Json& record : json_lines(run_directory + "/metrics.jsonl")) {

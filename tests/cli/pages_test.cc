@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 
 using Names = std::set<std::string>;
 
-// The cells of each row of a page's tables, without the spaces around them.
+// Returns the cells of each row of a page's tables, without the spaces around them.
 std::vector<std::vector<std::string>> table_rows(const std::string& text) {
   static const std::regex kCell(" *([^|]*[^| ]|) *\\|");
   std::vector<std::vector<std::string>> rows;
@@ -54,7 +54,7 @@ Names quoted_words(const std::string& text) {
   return words;
 }
 
-// The part of a page from a heading to the next one of its rank.
+// Returns the part of a page from a heading to the next one of its rank.
 std::string section(const std::string& text, const std::string& heading) {
   const size_t begin = text.find("\n## " + heading + "\n");
   EXPECT_NE(begin, std::string::npos) << "no section " << heading;

@@ -19,7 +19,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 // full.
 constexpr int64_t kSmallTensors = 24576;
 
-// The golden model's tokenizer over a shape of any family whose tensors are large beside what rounding adds.
+// Writes a model of any family with the golden model's tokenizer. Its tensors are large beside what rounding adds.
 inline std::string write_model(const base::TemporaryDirectory& folder, const std::string& architecture) {
   const std::string path = folder / architecture;
   base::make_directories(path);
@@ -36,7 +36,7 @@ inline std::string write_model(const base::TemporaryDirectory& folder, const std
   return path;
 }
 
-// Prompts of one length, so that the longest micro-batch is every micro-batch.
+// Writes prompts of one length, so that the longest micro-batch is every micro-batch.
 inline std::string write_prompts(const base::TemporaryDirectory& folder) {
   std::string text;
   for (int i = 0; i < 16; ++i)
@@ -73,8 +73,8 @@ inline int64_t bytes(const base::Json& of_phase, const char* which, const std::s
   return tags.contains(tag) ? tags[tag].get<int64_t>() : 0;
 }
 
-// Never above the plan, and near it, of every tag in these phases. `step`: a line of RunMemory::timeline(). `is_bound`:
-// what its batches are like is not known so well.
+// Expects each tag in these phases to be at most as planned, and near it. `step` is a line of RunMemory::timeline().
+// `is_bound`: the plan is only a bound, because less is known of its batches.
 inline void expect_phases_as_planned(const base::Json& step, const std::vector<std::string>& phases,
                                      const std::string& which, bool is_bound) {
   for (const std::string& phase : phases) {

@@ -47,7 +47,7 @@ inline std::string optimizer_state(const std::string& run) {
   return state;
 }
 
-// But for what the engines counted, which depends on who sampled what.
+// Leaves out what the engines counted, which depends on who sampled what.
 inline std::string metrics_of(const std::string& run) {
   std::string text;
   std::istringstream lines(timeless_metrics(run));

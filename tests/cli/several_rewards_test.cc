@@ -40,7 +40,7 @@ std::string write_functions(const base::TemporaryDirectory& folder) {
   return folder / "reward.py";
 }
 
-// The first record of a run that has this number.
+// Returns the first record of a run that has this number.
 base::Json first_with(const std::string& run, const std::string& name) {
   for (const base::Json& record : json_lines(run + "/metrics.jsonl")) {
     if (record.contains(name)) return record;

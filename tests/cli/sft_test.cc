@@ -14,7 +14,7 @@ Arguments sft_arguments(const std::string& data, const std::string& save, const 
   return arguments;
 }
 
-// The records of one kind, in order.
+// Returns the records of one kind, in order.
 std::vector<base::Json> records(const std::string& run, const std::string& kind) {
   std::vector<base::Json> result;
   for (const base::Json& record : json_lines(run + "/metrics.jsonl")) {

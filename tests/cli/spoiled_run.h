@@ -27,7 +27,7 @@ inline std::string writable_model(const std::string& path) {
   return path;
 }
 
-// The first `from` of a file.
+// Replaces the first `from` of a file.
 inline void replace_text(const std::string& path, const std::string& from, const std::string& to) {
   std::string text = base::read_file(path);
   const size_t at = text.find(from);

@@ -53,7 +53,7 @@ inline Arguments train_arguments(const std::string& save, const Arguments& more 
   return arguments;
 }
 
-// The value of a flag that is there, or the flag added.
+// Sets a flag's value, or adds the flag if it is not there.
 inline Arguments with_flag(Arguments arguments, const std::string& flag, const std::string& value) {
   const auto at = std::find(arguments.begin(), arguments.end(), flag);
   if (at == arguments.end()) {
@@ -86,7 +86,7 @@ inline std::vector<base::Json> json_lines(const std::string& path) {
   return result;
 }
 
-// The records of a run without what clocks say.
+// Returns the records of a run without the values that clocks decide.
 inline std::string timeless_metrics(const std::string& run) {
   std::string text;
   for (const base::Json& record : json_lines(run + "/metrics.jsonl")) {
