@@ -103,7 +103,7 @@ class Worker:
         return {"asked": asked, "ended": ended, "all_wait": all(run.waits for run in self._runs.values())}
 
     def _wake(self):
-        # Behind all tasks that are ready now, which may ask as well.
+        # Wakes after all tasks that are ready now, which may ask as well.
         self._loop.call_soon(lambda woken: woken.done() or woken.set_result(None), self._woken)
 
     def _begin(self, entry):

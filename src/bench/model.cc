@@ -14,7 +14,6 @@
 #include "model/dtype.h"
 #include "model/registry.h"
 #include "session/read_model.h"
-#include "weights/initialize_random.h"
 
 namespace tandem::bench {
 

@@ -166,11 +166,6 @@ Checkpoints::Checkpoints(const std::string& run_path)
 
 std::string Checkpoints::path(int64_t step) const { return fmt::format("{}/{}", folder_, step_name(step)); }
 
-SavedTensor whole_tensor(weights::TensorBytes bytes) {
-  std::vector<int64_t> shape = bytes.shape, origin(shape.size(), 0);
-  return {.bytes = std::move(bytes), .whole_shape = std::move(shape), .begin = std::move(origin)};
-}
-
 void Checkpoints::save(int64_t step, const base::Json& state, std::vector<SavedTensor> tensors,
                        const SavingRanks& ranks) const {
   std::optional<base::DurableDirectory> directory;

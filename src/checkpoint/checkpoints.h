@@ -55,7 +55,6 @@ struct SavedTensor {
   weights::TensorBytes bytes;  // named after the whole tensor
   std::vector<int64_t> whole_shape, begin;
 };
-SavedTensor whole_tensor(weights::TensorBytes bytes);
 
 class Checkpoints {
  public:

@@ -1,6 +1,6 @@
-// The numbers that a backend states of itself without being loaded: bytes that the memory plan adds up, and facts that
-// callers ask for in place of its name. Each backend's folder fills in one, in a file that is linked into the program,
-// so that a run on a GPU can be planned on a machine without one. No torch.
+// The facts that a backend states of itself without being loaded: the bytes that the memory plan adds up, and the
+// properties that callers ask in place of its name. Each backend's folder fills in one, in a file that is linked into
+// the program, so that a run on a GPU can be planned on a machine without one. No torch.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,6 @@ class HostMemory {
   // waited for work of other streams on the same bytes, since copies start at once.
   virtual void copy_to_host(std::byte* host, const std::byte* device, int64_t bytes) = 0;
   virtual void copy_to_device(std::byte* device, const std::byte* host, int64_t bytes) = 0;
-  virtual void zero(std::byte* device, int64_t bytes) = 0;
   // Waits for all copies.
   virtual void synchronize() = 0;
 };

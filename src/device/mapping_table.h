@@ -27,7 +27,7 @@ class MappingTable {
 
   void check_map(std::byte* address, ExtentId extent) const;
   void mapped(std::byte* address, ExtentId extent);
-  // unmap() and set_access() need whole mappings, side by side.
+  // unmap() and open_access() need whole mappings, side by side.
   void check_mapped(std::byte* address, int64_t bytes) const;
   void unmapped(std::byte* address, int64_t bytes);
 

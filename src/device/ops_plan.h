@@ -1,5 +1,5 @@
-// The memory of operations: the bytes that each of ops.h allocates, by its name there, and the buffers that they keep
-// for good. No torch.
+// Plans the memory of operations: the bytes that each of ops.h allocates, by its name there, and the buffers that they
+// keep for good. No torch.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ struct OpBytes {
 // The shapes of library calls in plain ATen on a GPU. They are whole tiles of its kernels, and large enough to keep it
 // busy; below 256 rows a product with a bfloat16 weight waits for the weight's bytes anyway.
 struct AtenCallShape {
-  int64_t linear_rows = 256;                // rows of a matrix product
-  int64_t attention_tiles = 64;             // tiles of kAttentionTileRows rows and kAttentionTileKeys keys
-  int64_t sum_elements = int64_t{1} << 22;  // elements of a sum of squares
+  int64_t linear_rows = 256;                // of a matrix product
+  int64_t attention_tiles = 64;             // of kAttentionTileRows rows and kAttentionTileKeys keys
+  int64_t sum_elements = int64_t{1} << 22;  // of a sum of squares
   // Whether the library multiplies bfloat16 with float32 sums and rounds once. Where it does not, factors are
   // converted.
   bool multiplies_bfloat16 = false;
@@ -49,8 +49,8 @@ struct AttentionLoad {
 
 // The largest batches of a run. They decide which buffers a backend keeps for good, from the first large batch on.
 struct KeptLoad {
-  Size rows = 0;         // rows of a batch, at most
-  Size logits_rows = 0;  // rows of a chunk of logits
+  Size rows = 0;         // of a batch, at most
+  Size logits_rows = 0;  // of a chunk of logits
   Size context = 0;      // keys of a sequence
   bool trains = false;   // backward too
 };
@@ -64,11 +64,10 @@ class OpsPlan {
   virtual ~OpsPlan() = default;
 
   virtual OpBytes linear(Size rows, Size inner, Size outer, Size out_bytes) const;
-  // The residual is as wide as the hidden state.
+  // Onto a residual as wide as the hidden state.
   virtual OpBytes linear_add(Size rows, Size inner) const;
   virtual OpBytes linear_add_to(Size rows, Size inner, Size outer) const;
-  // The gradient is in the model dtype or, with `is_float32`, in float32; then it multiplies a float32 copy of the
-  // weights.
+  // The gradient is in the model dtype, or in float32, which multiplies a float32 copy of the weights.
   virtual OpBytes linear_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool is_float32 = false) const;
   virtual OpBytes sum_parts(Size elements) const;
   virtual OpBytes add(Size rows) const;

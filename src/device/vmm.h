@@ -18,7 +18,6 @@
 namespace tandem::device {
 
 enum class ExtentId : int64_t {};
-enum class Access : uint8_t { kNone, kReadWrite };
 
 struct DeviceBytes {
   int64_t free = 0;
@@ -54,13 +53,13 @@ class Vmm {
   virtual void release_extent(ExtentId extent) = 0;
 
   // Maps the whole extent onto addresses of one reservation where nothing is mapped. It cannot be touched before
-  // set_access(). Returns false if there is no memory for page tables.
+  // open_access(). Returns false if there is no memory for page tables.
   virtual bool map(std::byte* address, ExtentId extent) = 0;
   // Unmaps whole mappings that lie side by side, in one call.
   virtual void unmap(std::byte* address, int64_t bytes) = 0;
-  // Sets the access of whole mappings that lie side by side. Returns false if there is no memory for page tables; the
-  // access is then undefined until it is set again.
-  virtual bool set_access(std::byte* address, int64_t bytes, Access access) = 0;
+  // Lets the device read and write whole mappings that lie side by side. Returns false if there is no memory for page
+  // tables; the access is then undefined until it is opened again.
+  virtual bool open_access(std::byte* address, int64_t bytes) = 0;
 };
 
 }  // namespace tandem::device

@@ -58,8 +58,7 @@ bool AddressRange::map(std::span<const int64_t> slots, std::span<const device::E
     }
     if (had_memory)
       for (const SlotRun run : runs_of(slots))
-        had_memory = had_memory && vmm_.set_access(address(run.begin), (run.end - run.begin) * slot_bytes_,
-                                                   device::Access::kReadWrite);
+        had_memory = had_memory && vmm_.open_access(address(run.begin), (run.end - run.begin) * slot_bytes_);
   } catch (const EnvironmentError&) {
     undo();
     throw;

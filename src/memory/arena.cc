@@ -1,6 +1,5 @@
 #include "memory/arena.h"
 
-#include <algorithm>
 #include <exception>
 #include <numeric>
 #include <utility>
@@ -32,20 +31,19 @@ Arena::Arena(ExtentPool& pool, ArenaOptions options)
       num_extents_(options_.num_extents),
       is_idle_view_mapped_(pool.vmm().can_alias() && !options_.hide_idle_view),
       loan_(pool.borrow(options_.num_extents)),
+      holder_(view_of(ledger_.phase())),
       allocators_{ViewAllocator(GrowsFrom::kLowEnd), ViewAllocator(GrowsFrom::kHighEnd)} {
   TANDEM_CHECK(num_extents_ > 0, num_extents_);
   TANDEM_ENV_CHECK(loan_.has_value(), "the device has", pool.vmm().device_bytes().free, "bytes free, and the arena is",
                    bytes(), "bytes; lower", options_.size_flag);
   for (auto& range : ranges_) range = std::make_unique<AddressRange>(pool.vmm(), extent_bytes_, num_extents_);
-  const View first = view_of(ledger_.phase());
-  const std::vector<int64_t> extents = all_slots(num_extents_);
-  for (const View view : {first, other(first)}) {
-    if (view != first && !is_idle_view_mapped_) continue;
-    TANDEM_ENV_CHECK(map(view, extents), "the device has no memory left to map", bytes(), "bytes; lower",
+  is_held_.assign(static_cast<size_t>(num_extents_), true);
+  for (const View view : {holder_, other(holder_)}) {
+    if (view != holder_ && !is_idle_view_mapped_) continue;
+    TANDEM_ENV_CHECK(map(view, extents(/*held=*/true)), "the device has no memory left to map", bytes(), "bytes; lower",
                      options_.size_flag);
   }
-  holders_.assign(static_cast<size_t>(num_extents_), first);
-  allocator(first).add(0, bytes());
+  allocator(holder_).add(0, bytes());
 }
 
 Arena::~Arena() {
@@ -64,64 +62,46 @@ Arena::~Arena() {
 
 void Arena::enter(Phase phase) {
   std::lock_guard moving(move_mutex_);
-  move(all_slots(num_extents_), view_of(phase));
+  move(view_of(phase));
   ledger_.enter(phase);
 }
 
-void Arena::hand_over(std::span<const int64_t> extents, View to) {
-  std::lock_guard moving(move_mutex_);
-  std::vector<int64_t> sorted(extents.begin(), extents.end());
-  std::sort(sorted.begin(), sorted.end());
-  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
-  TANDEM_CHECK(sorted.empty() || (sorted.front() >= 0 && sorted.back() < num_extents_), "the arena has", num_extents_,
-               "extents");
-  move(std::move(sorted), to);
-}
-
-void Arena::move(std::vector<int64_t> extents, View to) {
-  std::vector<Holding> moving;
+void Arena::move(View to) {
   {
     std::lock_guard lock(mutex_);
-    std::erase_if(extents, [&](int64_t extent) { return holder_of(extent) == to; });
-    if (extents.empty()) return;
-    moving = holdings(extents);
-    check_idle(moving);  // reports a bug without waiting for the device
+    if (holder_ == to && extents(/*held=*/false).empty()) return;
+    check_idle(other(to));  // reports a bug without waiting for the device
   }
   if (options_.synchronize) options_.synchronize();
   std::lock_guard lock(mutex_);
-  check_idle(moving);
-  if (!is_idle_view_mapped_) remap(extents, to);
-  for (const auto& [run, holder] : moving) {
-    const int64_t offset = run.begin * extent_bytes_, bytes = (run.end - run.begin) * extent_bytes_;
-    if (holder) allocator(*holder).remove(offset, bytes);
-    allocator(to).add(offset, bytes);
-    std::fill(holders_.begin() + run.begin, holders_.begin() + run.end, to);
+  check_idle(other(to));
+  const std::vector<int64_t> moving = holder_ == to ? extents(/*held=*/false) : all_slots(num_extents_);
+  if (!is_idle_view_mapped_) remap(moving, to);
+  if (holder_ != to) {
+    for (const SlotRun run : runs_of(extents(/*held=*/true)))
+      allocator(holder_).remove(run.begin * extent_bytes_, (run.end - run.begin) * extent_bytes_);
   }
+  for (const SlotRun run : runs_of(moving))
+    allocator(to).add(run.begin * extent_bytes_, (run.end - run.begin) * extent_bytes_);
+  holder_ = to;
+  is_held_.assign(is_held_.size(), true);
 }
 
-std::vector<Arena::Holding> Arena::holdings(std::span<const int64_t> extents) const {
-  std::vector<Holding> found;
-  for (const int64_t extent : extents) {
-    const std::optional<View> holder = holders_[static_cast<size_t>(extent)];
-    if (found.empty() || found.back().run.end != extent || found.back().holder != holder)
-      found.push_back({{extent, extent}, holder});
-    found.back().run.end = extent + 1;
-  }
+std::vector<int64_t> Arena::extents(bool held) const {
+  std::vector<int64_t> found;
+  for (int64_t extent = 0; extent < num_extents_; ++extent)
+    if (is_held_[static_cast<size_t>(extent)] == held) found.push_back(extent);
   return found;
 }
 
-void Arena::check_idle(std::span<const Holding> moving) const {
-  for (const auto& [run, holder] : moving) {
-    if (!holder) continue;
-    const auto live =
-        allocator(*holder).allocations_in(run.begin * extent_bytes_, (run.end - run.begin) * extent_bytes_);
-    if (live.empty()) continue;
-    const Allocation& first = live.front();
-    const int64_t num_extents = (first.offset + first.bytes - 1) / extent_bytes_ - first.offset / extent_bytes_ + 1;
-    const std::string more = live.size() > 1 ? base::join_message(" (and", live.size() - 1, "more)") : "";
-    TANDEM_CHECK(live.empty(), base::join_message(first.name, "of tag", to_string(first.tag)) + ",", num_extents,
-                 num_extents == 1 ? "extent," : "extents,", "still live in the", to_string(*holder), "view" + more);
-  }
+void Arena::check_idle(View view) const {
+  const auto& live = allocator(view).allocations();
+  if (live.empty()) return;
+  const Allocation& first = live.begin()->second;
+  const int64_t num_extents = (first.offset + first.bytes - 1) / extent_bytes_ - first.offset / extent_bytes_ + 1;
+  const std::string more = live.size() > 1 ? base::join_message(" (and", live.size() - 1, "more)") : "";
+  TANDEM_CHECK(live.empty(), base::join_message(first.name, "of tag", to_string(first.tag)) + ",", num_extents,
+               num_extents == 1 ? "extent," : "extents,", "still live in the", to_string(view), "view" + more);
 }
 
 bool Arena::map(View view, std::span<const int64_t> extents) {
@@ -164,9 +144,11 @@ void Arena::restore(std::span<const int64_t> extents, View to) {
   for (const int64_t extent : extents)
     if (range(to).state(extent) == AddressRange::State::kMapped) mapped.push_back(extent);
   range(to).unmap_or_leave_stale(mapped);
-  const View from = other(to);
+  if (holder_ == to) return;  // only extents that no view held were to move
+  const View from = holder_;
   for (const int64_t extent : extents) {
-    if (holder_of(extent) != from || range(from).state(extent) == AddressRange::State::kMapped) continue;
+    const bool was_held = is_held_[static_cast<size_t>(extent)];
+    if (!was_held || range(from).state(extent) == AddressRange::State::kMapped) continue;
     bool is_back = false;
     try {
       const bool is_free = pool_.vmm().can_alias() || range(to).state(extent) == AddressRange::State::kUnmapped;
@@ -176,24 +158,8 @@ void Arena::restore(std::span<const int64_t> extents, View to) {
     }
     if (is_back) continue;
     allocator(from).remove(extent * extent_bytes_, extent_bytes_);
-    holder_of(extent).reset();
+    is_held_[static_cast<size_t>(extent)] = false;
   }
-}
-
-std::optional<View> Arena::holder(int64_t extent) const {
-  std::lock_guard lock(mutex_);
-  return holders_.at(static_cast<size_t>(extent));
-}
-
-std::vector<int64_t> Arena::idle_extents(View view) const {
-  std::lock_guard lock(mutex_);
-  std::vector<int64_t> idle;
-  for (int64_t extent = 0; extent < num_extents_; ++extent)
-    if (holders_[static_cast<size_t>(extent)] == view &&
-        allocator(view).allocations_in(extent * extent_bytes_, extent_bytes_).empty())
-      idle.push_back(extent);
-  if (view == View::kRollout) std::reverse(idle.begin(), idle.end());
-  return idle;
 }
 
 std::byte* Arena::allocate(View view, int64_t bytes, Tag tag, std::string_view name) {
@@ -210,14 +176,6 @@ void Arena::free(std::byte* address) {
   const auto [view, offset] = locate(address);
   const Allocation freed = allocator(view).free(offset);
   ledger_.give_back(freed.tag, freed.bytes);
-}
-
-void Arena::shrink(std::byte* address, int64_t bytes) {
-  std::lock_guard lock(mutex_);
-  const auto [view, offset] = locate(address);
-  const auto allocation = allocator(view).allocations().find(offset);
-  TANDEM_CHECK(allocation != allocator(view).allocations().end(), "nothing is allocated at offset", offset);
-  ledger_.give_back(allocation->second.tag, allocator(view).shrink(offset, bytes));
 }
 
 void Arena::retag(std::byte* address, Tag tag) {
@@ -268,11 +226,6 @@ Arena::ViewBytes Arena::view_bytes(View view) const {
           .largest_hole = of_view.largest_hole_bytes()};
 }
 
-std::vector<Allocation> Arena::allocations(View view) const {
-  std::lock_guard lock(mutex_);
-  return allocator(view).allocations_in(0, bytes());
-}
-
 std::string Arena::shortage(View view, int64_t bytes, Tag tag) const {
   const ViewBytes of_view = view_bytes(view);
   return base::join_message(bytes, "bytes of tag", to_string(tag), "do not fit into the", to_string(view),
@@ -287,7 +240,7 @@ void Arena::check() const {
     allocator(view).check();
     int64_t held_bytes = 0;
     for (int64_t extent = 0; extent < num_extents_; ++extent) {
-      const bool is_held = holders_[static_cast<size_t>(extent)] == view;
+      const bool is_held = view == holder_ && is_held_[static_cast<size_t>(extent)];
       held_bytes += is_held ? extent_bytes_ : 0;
       const bool is_mapped = range(view).state(extent) == AddressRange::State::kMapped;
       TANDEM_CHECK(is_mapped == (is_held || is_idle_view_mapped_), "extent", extent, "of the", to_string(view), "view");

@@ -1,10 +1,10 @@
 // The overlay arena maps the same extents under two ranges of addresses, one for the rollout and one for training,
 // which never need them at the same time. No torch.
 //
-// Each extent is leased to one view. Moving a lease changes only bookkeeping: both views stay mapped for life, so no
-// call of the driver is made, and addresses within captured graphs or registered buffers stay valid. Leases move one
-// extent at a time, so that a rollout that drains can give up emptied extents: extent i lies at the same offset in both
-// views, the rollout view allocates from the low end and the train view from the high end.
+// One view at a time holds the lease of all extents. Moving it changes only bookkeeping: both views stay mapped for
+// life, so no call of the driver is made, and addresses within captured graphs or registered buffers stay valid. Extent
+// i lies at the same offset in both views; the rollout view allocates from the low end and the train view from the high
+// end.
 //
 // On a device that maps an extent only once, and with `hide_idle_view`, the idle view is unmapped instead, and a stray
 // access faults.
@@ -32,7 +32,7 @@ enum class View : uint8_t { kRollout, kTrain };
 constexpr int kNumViews = 2;
 const char* to_string(View view);  // "rollout"
 
-// Returns the view that holds the extents in a phase: loading and training use the train view.
+// Returns the view that holds the lease in a phase: loading and training use the train view.
 constexpr View view_of(Phase phase) { return phase == Phase::kRollout ? View::kRollout : View::kTrain; }
 
 struct ArenaOptions {
@@ -40,15 +40,15 @@ struct ArenaOptions {
   // For debugging: a view is unmapped where it does not hold the lease. This costs two driver calls per extent and
   // phase change.
   bool hide_idle_view = false;
-  // Waits for the work queued on the device. It is called once before extents change hands, with no lock held, and not
-  // at all if none does. It must not move the lease itself.
+  // Waits for the work queued on the device. It is called once before the lease moves, while other threads may still
+  // allocate, and not at all if the lease stays. It must not move the lease itself.
   std::function<void()> synchronize = {};
   // Messages tell the user to lower `size_flag`, or to raise `slack_flag` if there is room, but in pieces.
   std::string size_flag = "the size of the arena", slack_flag = "the size of the arena";
 };
 
 // It is thread-safe, so that the threads of a backward pass may allocate. Borrows the pool and its ledger. At the start
-// the phase is the ledger's, and its view_of() holds every extent.
+// the phase is the ledger's, and its view_of() holds the lease.
 class Arena {
  public:
   // Throws EnvironmentError when the device has too little memory.
@@ -64,27 +64,18 @@ class Arena {
   bool owns(const void* address) const { return find(address).has_value(); }
   Phase phase() const { return ledger_.phase(); }
 
-  // Moves every extent to view_of(phase), and the ledger into the phase. Throws BugError if an allocation of the other
+  // Moves the lease to view_of(phase), and the ledger into the phase. Throws BugError if an allocation of the other
   // view is still alive, and EnvironmentError if a call of the driver failed (possible only where the idle view is
-  // unmapped). After both errors the phase is as before, and so are the leases, except for extents that the driver
-  // would map in neither view: no view holds those until a later move succeeds.
+  // unmapped). After both errors phase and lease are as before, except for extents that the driver would map in neither
+  // view: no view holds those until a later move succeeds, which may be one into the same phase.
   void enter(Phase phase);
-  // Does the same for some extents, whatever the phase. Extents that `to` already holds stay there.
-  void hand_over(std::span<const int64_t> extents, View to);
 
-  std::optional<View> holder(int64_t extent) const;
-  // Returns the extents that a view holds without an allocation in them, first those that are farthest from the end it
-  // grows from.
-  std::vector<int64_t> idle_extents(View view) const;
-
-  // Allocates within extents that the view holds; a large allocation spans neighbouring ones. Returns nullptr if no
-  // hole is large enough; shortage() then explains it. `bytes` > 0. The contents are undefined.
+  // Allocates within the extents of the view that holds the lease; a large allocation spans neighbouring ones. Returns
+  // nullptr if no hole is large enough; shortage() then explains it. `bytes` > 0. The contents are undefined.
   std::byte* allocate(View view, int64_t bytes, Tag tag, std::string_view name);
   // Frees an allocation, which the device may still be reading: the bytes get a new owner only within the view, whose
   // streams keep their order, until the lease moves, which waits for the device.
   void free(std::byte* address);
-  // Frees the upper end of an allocation, which is how a drained cache empties whole extents.
-  void shrink(std::byte* address, int64_t bytes);
 
   // Gives the allocation another tag from now on.
   void retag(std::byte* address, Tag tag);
@@ -93,13 +84,12 @@ class Arena {
   int64_t mark(View view) const;
 
   struct ViewBytes {
-    int64_t held = 0;  // bytes of leased extents = allocated + free
+    int64_t held = 0;  // bytes of the extents that the view holds = allocated + free
     int64_t allocated = 0;
     int64_t free = 0;
     int64_t largest_hole = 0;
   };
   ViewBytes view_bytes(View view) const;
-  std::vector<Allocation> allocations(View view) const;
   // Returns why an allocation was refused: its tag, the bytes asked for, the bytes free, the largest hole, and the
   // remedy.
   std::string shortage(View view, int64_t bytes, Tag tag) const;
@@ -108,22 +98,17 @@ class Arena {
   void check() const;
 
  private:
-  struct Holding {  // run of extents with one holder
-    SlotRun run;
-    std::optional<View> holder;
-  };
-
   AddressRange& range(View view) const { return *ranges_[static_cast<size_t>(view)]; }
   ViewAllocator& allocator(View view) { return allocators_[static_cast<size_t>(view)]; }
   const ViewAllocator& allocator(View view) const { return allocators_[static_cast<size_t>(view)]; }
-  std::optional<View>& holder_of(int64_t extent) { return holders_[static_cast<size_t>(extent)]; }
 
-  std::vector<Holding> holdings(std::span<const int64_t> extents) const;
+  // Returns the extents that the holder of the lease holds (`held`), or those that no view holds.
+  std::vector<int64_t> extents(bool held) const;
   void retag_locked(View view, int64_t offset, Tag tag);
   std::optional<std::pair<View, int64_t>> find(const void* address) const;  // the view, and the offset in it
   std::pair<View, int64_t> locate(const std::byte* address) const;          // throws BugError if it is in none
-  void check_idle(std::span<const Holding> moving) const;
-  void move(std::vector<int64_t> extents, View to);
+  void check_idle(View view) const;
+  void move(View to);
   bool map(View view, std::span<const int64_t> extents);
   void remap(std::span<const int64_t> extents, View to);
   void restore(std::span<const int64_t> extents, View to);
@@ -138,7 +123,8 @@ class Arena {
 
   std::mutex move_mutex_;  // one move at a time; taken before mutex_
   mutable std::mutex mutex_;
-  std::vector<std::optional<View>> holders_;
+  View holder_;                // has the lease
+  std::vector<bool> is_held_;  // by extent; false where the driver would map it in neither view
   std::array<ViewAllocator, kNumViews> allocators_;
 };
 

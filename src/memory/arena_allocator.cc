@@ -15,8 +15,6 @@ thread_local int outside_phases = 0;
 
 }  // namespace
 
-Tag current_tag() { return label_tag.load(std::memory_order_relaxed); }
-
 TagScope::TagScope(Tag tag, const char* name) : tag_before_(label_tag), name_before_(label_name) {
   label_tag = tag;
   label_name = name;
@@ -55,7 +53,7 @@ ArenaAllocator::~ArenaAllocator() { installed = nullptr; }
 std::byte* ArenaAllocator::allocate(int64_t bytes) {
   const Phase phase = arena_.phase();
   if (phase == Phase::kLoad || outside_phases > 0) return nullptr;
-  const Tag tag = current_tag();
+  const Tag tag = label_tag.load(std::memory_order_relaxed);
   const char* const name = label_name;
   std::byte* const address = arena_.allocate(view_of(phase), bytes, tag, *name == '\0' ? to_string(tag) : name);
   TANDEM_ENV_CHECK(address != nullptr, arena_.shortage(view_of(phase), bytes, tag));

@@ -26,7 +26,6 @@ class TagScope {
   Tag tag_before_;
   const char* name_before_;
 };
-Tag current_tag();  // kOverhead outside of all scopes
 
 // A TagScope at whose end the allocations that are still alive get another tag: the results of a forward pass become
 // the inputs of its backward pass.

@@ -33,16 +33,14 @@ ExtentPool::ExtentPool(device::Vmm& vmm, Ledger& ledger, int64_t extent_bytes)
 }
 
 ExtentPool::~ExtentPool() {
-  // An extent that the driver does not take back is freed when the process ends.
-  while (!free_.empty()) {
+  for (const ExtentId extent : free_) {
     try {
-      trim();
-    } catch (const EnvironmentError& error) {
+      vmm_.release_extent(extent);
+    } catch (const EnvironmentError& error) {  // the extent is freed when the process ends
       base::log_error("an extent was not given back: {}", error.what());
-      free_.pop_back();
-      --num_extents_;
-      ledger_.change_pool_bytes(-extent_bytes_);
     }
+    --num_extents_;
+    ledger_.change_pool_bytes(-extent_bytes_);
   }
   if (num_extents_ > 0) base::log_error("bug: {} extents are still lent when their pool ends", num_extents_);
 }
@@ -85,18 +83,6 @@ std::optional<ExtentLoan> ExtentPool::borrow(int64_t num_extents) {
   std::vector<ExtentId> lent(free_.rbegin(), free_.rbegin() + num_extents);
   free_.resize(free_.size() - static_cast<size_t>(num_extents));
   return ExtentLoan(*this, std::move(lent));
-}
-
-int64_t ExtentPool::trim() {
-  std::lock_guard lock(mutex_);
-  int64_t num_released = 0;
-  for (; !free_.empty(); ++num_released) {
-    vmm_.release_extent(free_.back());
-    free_.pop_back();
-    --num_extents_;
-    ledger_.change_pool_bytes(-extent_bytes_);
-  }
-  return num_released;
 }
 
 int64_t ExtentPool::num_extents() const {

@@ -34,7 +34,7 @@ class ExtentPool {
   // `extent_bytes` is a multiple of the granularity. Large extents make driver calls few (64 GiB in extents of 512 MiB
   // are mapped in 7 ms, in extents of 32 MiB in 56 ms), small ones let memory move in small steps.
   ExtentPool(device::Vmm& vmm, Ledger& ledger, int64_t extent_bytes);
-  ~ExtentPool();
+  ~ExtentPool();  // releases all extents to the device
   ExtentPool(const ExtentPool&) = delete;
   ExtentPool& operator=(const ExtentPool&) = delete;
 
@@ -42,14 +42,9 @@ class ExtentPool {
   // Returns std::nullopt if the device does not have enough left; the pool is then as before.
   std::optional<ExtentLoan> borrow(int64_t num_extents);
 
-  // Releases free extents to the device, so that other processes may take them. Returns their number. Throws
-  // EnvironmentError when the driver refuses one: those before it are gone, it and the rest are still here.
-  int64_t trim();
-
   device::Vmm& vmm() const { return vmm_; }
   Ledger& ledger() const { return ledger_; }
   int64_t extent_bytes() const { return extent_bytes_; }
-  int64_t extents_of(int64_t bytes) const { return (bytes + extent_bytes_ - 1) / extent_bytes_; }
   int64_t num_extents() const;
   int64_t num_free() const;
 

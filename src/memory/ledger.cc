@@ -96,11 +96,6 @@ int64_t Ledger::high_water_bytes(Phase phase) const {
   return sum_high_water_bytes_[index_of(phase)];
 }
 
-void Ledger::note(std::string text) {
-  std::lock_guard lock(mutex_);
-  add_event({.kind = LedgerEvent::Kind::kNote, .text = std::move(text)});
-}
-
 std::vector<LedgerEvent> Ledger::take_events() {
   std::lock_guard lock(mutex_);
   return std::exchange(events_, {});

@@ -62,7 +62,6 @@ class Ledger {
   int64_t high_water_bytes(Tag tag, Phase phase) const;
   int64_t high_water_bytes(Phase phase) const;
 
-  void note(std::string text);
   // Returns the events since the last call, oldest first.
   std::vector<LedgerEvent> take_events();
 

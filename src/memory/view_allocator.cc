@@ -79,20 +79,6 @@ std::pair<Tag, int64_t> ViewAllocator::retag(int64_t offset, Tag tag) {
   return {std::exchange(found->second.tag, tag), found->second.bytes};
 }
 
-int64_t ViewAllocator::shrink(int64_t offset, int64_t bytes) {
-  const auto found = allocations_.find(offset);
-  TANDEM_CHECK(found != allocations_.end(), "nothing is allocated at offset", offset);
-  Allocation& allocation = found->second;
-  const int64_t kept_bytes = rounded_up(bytes), freed_bytes = allocation.bytes - kept_bytes;
-  TANDEM_CHECK(bytes > 0 && freed_bytes >= 0, allocation.name, "has", allocation.bytes, "bytes and cannot shrink to",
-               bytes);
-  if (freed_bytes == 0) return 0;
-  allocation.bytes = kept_bytes;
-  allocated_bytes_ -= freed_bytes;
-  add(offset + kept_bytes, freed_bytes);
-  return freed_bytes;
-}
-
 std::vector<Allocation> ViewAllocator::allocations_in(int64_t offset, int64_t bytes) const {
   std::vector<Allocation> found;
   auto at = allocations_.upper_bound(offset);

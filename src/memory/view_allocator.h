@@ -46,8 +46,6 @@ class ViewAllocator {
   Allocation free(int64_t offset);
   // Gives the allocation that tag from now on. Returns its former tag, and its bytes.
   std::pair<Tag, int64_t> retag(int64_t offset, Tag tag);
-  // Frees the upper end of an allocation. Returns how many bytes became free.
-  int64_t shrink(int64_t offset, int64_t bytes);
 
   const std::map<int64_t, Allocation>& allocations() const { return allocations_; }
   // Returns the allocations that have a byte in [offset, offset + bytes).

@@ -36,11 +36,6 @@ int64_t ConfigReader::required_int(const std::string& key, int64_t low, int64_t 
 
 double ConfigReader::required_number(const std::string& key) const { return as_number(key, required(key)); }
 
-int64_t ConfigReader::int_or(const std::string& key, int64_t low, int64_t high, int64_t fallback) const {
-  const Json* value = find(key);
-  return value == nullptr ? fallback : as_int(key, *value, low, high);
-}
-
 double ConfigReader::number_or(const std::string& key, double fallback) const {
   const Json* value = find(key);
   return value == nullptr ? fallback : as_number(key, *value);

@@ -25,8 +25,7 @@ class ConfigReader {
   const base::Json& required(const std::string& key) const;
   int64_t required_int(const std::string& key, int64_t low, int64_t high) const;
   double required_number(const std::string& key) const;
-  // The next four throw UserError where the key is of another type or out of range.
-  int64_t int_or(const std::string& key, int64_t low, int64_t high, int64_t fallback) const;
+  // The next three throw UserError where the key is of another type or out of range.
   double number_or(const std::string& key, double fallback) const;
   bool bool_or(const std::string& key, bool fallback) const;
   std::string string_or(const std::string& key, const std::string& fallback) const;

@@ -79,10 +79,10 @@ struct Streak {
   double lowest_reward = 0.0, highest_reward = 0.0;
   int64_t num_best = 0;  // samples with the highest reward
   bool all_advantages_zero = true;
-  // LearningHealth::differed_until() when the streak began. Only streaks of rewards have it.
+  // LearningHealth::differed_until() when it began, for cases about rewards.
   std::optional<int64_t> differed_until;
-  // Whether some rollout before the streak did not show the case. Only streaks of completions have it; unset: not
-  // known, because the run has resumed.
+  // States whether some rollout before it did not show the case, for cases about completions; unset: not known, the run
+  // has resumed.
   std::optional<bool> came_later;
 
   bool all_affected() const { return num_affected == num_samples; }

@@ -11,7 +11,6 @@
 #include "model/peft.h"
 #include "model/registry.h"
 #include "weights/checkpoint_files.h"
-#include "weights/initialize_random.h"
 #include "weights/not_finite.h"
 
 namespace tandem::session {

@@ -46,9 +46,8 @@ class AdamW {
   at::Tensor gradient(const std::string& packed_name);
   // Returns all gradients, in store order.
   Gradients& gradients() { return gradients_; }
-  // Returns the accumulated gradient after gradient_norm() or step(), until release_gradients(): the last step's.
+  // Returns the accumulated gradient of the last step, after gradient_norm() or step(), until gradients().release().
   const at::Tensor& last_gradient(const std::string& packed_name) const;
-  void release_gradients() { gradients_.release(); }
   // Returns the 2-norm of all gradients together, unscaled: the sums of squares of blocks, in float64, added in store
   // order; where a model has several parts, those of tensors that all of them have, then each part's. It has the same
   // bits on every rank and for any number of data ranks.

@@ -1,6 +1,7 @@
 #include "weights/checkpoint_files.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -11,7 +12,6 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "weights/layout_check.h"
 
 namespace tandem::weights {
 namespace {
@@ -80,6 +80,61 @@ void check_shard_contents(const std::string& index_path, const SafetensorsFile& 
                               name, kDownloadAgain));
 }
 
+bool is_loadable(const std::string& dtype) { return dtype == "F32" || dtype == "BF16" || dtype == "F16"; }
+
+void check_tensor(const Slice& slice, const CheckpointFiles::Location& source) {
+  const std::string place = source.file->path() + ": tensor " + quoted_name(slice.hf_name);
+  const TensorInfo& tensor = *source.tensor;
+  TANDEM_USER_CHECK(tensor.shape == slice.hf_shape(),
+                    fmt::format("{} has shape [{}], config.json asks for [{}]; check that both belong to one model",
+                                place, fmt::join(tensor.shape, ", "), fmt::join(slice.hf_shape(), ", ")));
+  TANDEM_USER_CHECK(is_loadable(tensor.dtype),
+                    fmt::format("{} has dtype {}; only F32, BF16 and F16 weights are read: take an unquantised "
+                                "checkpoint",
+                                place, tensor.dtype));
+}
+
+// Returns "tensor "x" and 3 more".
+std::string shown_names(const std::vector<std::string>& names) {
+  std::string text = "tensor " + quoted_name(names.front());
+  if (names.size() > 1) text += fmt::format(" and {} more", names.size() - 1);
+  return text;
+}
+
+void refuse_missing(const std::vector<std::string>& missing, const std::string& directory) {
+  if (missing.empty()) return;
+  const bool only_head = missing.size() == 1 && missing.front() == "lm_head.weight";
+  const char* remedy = only_head ? "if it is shared with the embedding, set tie_word_embeddings to true in config.json"
+                                 : "check that config.json belongs to them, or take them from their source again";
+  throw UserError(fmt::format("{}: the weights lack {}; {}", directory, shown_names(missing), remedy));
+}
+
+void refuse_extra(const CheckpointFiles& files, const Layout& layout, const std::set<std::string>& wanted) {
+  std::vector<std::string> extra;
+  for (const auto& [name, source] : files.tensors()) {
+    const bool ignored = std::find(layout.ignored.begin(), layout.ignored.end(), name) != layout.ignored.end();
+    if (!ignored && !wanted.contains(name)) extra.push_back(name);
+  }
+  if (extra.empty()) return;
+  throw UserError(
+      fmt::format("{}: {} is not part of the model that config.json describes; check that both belong "
+                  "together",
+                  files.tensors().at(extra.front()).file->path(), shown_names(extra)));
+}
+
+void check_names(const CheckpointFiles& files, const Layout& layout) {
+  std::vector<std::string> missing;
+  std::set<std::string> wanted;
+  for (const PackedTensor& packed : layout.tensors) {
+    for (const Slice& slice : packed.slices) {
+      TANDEM_CHECK(wanted.insert(slice.hf_name).second, "two slices of", slice.hf_name);
+      if (!files.tensors().contains(slice.hf_name)) missing.push_back(slice.hf_name);
+    }
+  }
+  refuse_missing(missing, files.directory());
+  refuse_extra(files, layout, wanted);
+}
+
 }  // namespace
 
 CheckpointFiles::CheckpointFiles(const std::string& directory, const std::string& name) : directory_(directory) {
@@ -124,15 +179,13 @@ std::vector<std::string> CheckpointFiles::paths() const {
 }
 
 std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout& layout) {
-  std::map<std::string, OfferedTensor> offered;
-  for (const auto& [name, source] : files.tensors()) {
-    offered.emplace(name, OfferedTensor{source.file->path(), source.tensor->dtype, source.tensor->shape});
-  }
-  check_offered(offered, layout, files.directory());
+  check_names(files, layout);
   std::vector<SliceSource> matches;
   for (const PackedTensor& packed : layout.tensors) {
     for (const Slice& slice : packed.slices) {
-      matches.push_back({.packed = &packed, .slice = &slice, .source = files.tensors().at(slice.hf_name)});
+      const CheckpointFiles::Location& source = files.tensors().at(slice.hf_name);
+      check_tensor(slice, source);
+      matches.push_back({.packed = &packed, .slice = &slice, .source = source});
     }
   }
   // Disks and page caches are faster when files are read in order.

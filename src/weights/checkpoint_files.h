@@ -53,7 +53,8 @@ struct SliceSource {
 };
 
 // Returns a source for every slice, in the order of files and byte ranges. Throws UserError if a tensor is missing, is
-// not part of the layout, or has another shape or a dtype that is not F32, BF16 or F16. Layout and files must outlive
+// neither part of the layout nor ignored by it, or has another shape or a dtype that is not F32, BF16 or F16. Files
+// hold whole tensors, even for the layout of a part. Layout and files must outlive
 // the result.
 std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout& layout);
 

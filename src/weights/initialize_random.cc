@@ -1,4 +1,4 @@
-#include "weights/initialize_random.h"
+// Draws the random weights of store.h.
 
 #include <algorithm>
 #include <array>
@@ -131,10 +131,6 @@ void initialize_random(WeightStore& store, double initializer_range, uint64_t se
     }
     ++stream;
   }
-}
-
-void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream) {
-  initialize_random(store, initializer_range, seed, first_stream, /*num_threads=*/1);
 }
 
 }  // namespace tandem::weights

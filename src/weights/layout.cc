@@ -16,8 +16,6 @@ int64_t product(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-int64_t Slice::num_elements() const { return product(shape); }
-
 int64_t PackedTensor::num_elements() const { return product(shape); }
 
 bool PackedTensor::is_whole() const { return std::ranges::all_of(slices, &Slice::is_whole); }

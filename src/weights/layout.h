@@ -21,7 +21,6 @@ struct Slice {
   bool is_whole() const { return whole_shape.empty(); }
   const std::vector<int64_t>& hf_shape() const { return is_whole() ? shape : whole_shape; }
   std::vector<int64_t> hf_begin() const { return is_whole() ? std::vector<int64_t>(shape.size(), 0) : begin; }
-  int64_t num_elements() const;
 };
 
 // Selects the initial values of a tensor of random weights (initialize_random): N(0, initializer_range), constants, or

@@ -45,18 +45,4 @@ void Staging::fill(const at::Tensor& target, at::ScalarType from, const Produce&
   }
 }
 
-void Staging::copy(const at::Tensor& target, const at::Tensor& source) {
-  if (source.device() == target.device()) {
-    target.copy_(source);  // one element after the other, so LibTorch takes no memory for it
-    return;
-  }
-  if (!source.is_contiguous() && source.dim() > 1) {
-    for (int64_t row = 0; row < source.size(0); ++row) copy(target.select(0, row), source.select(0, row));
-    return;
-  }
-  const at::Tensor flat = source.dim() == 1 ? source : source.view(-1);
-  fill(target, source.scalar_type(),
-       [&](const at::Tensor& piece, int64_t first) { piece.copy_(flat.narrow(0, first, piece.numel())); });
-}
-
 }  // namespace tandem::weights

@@ -22,9 +22,6 @@ class Staging {
   // multiple of 64 elements.
   void fill(const at::Tensor& target, at::ScalarType from, const Produce& produce);
 
-  // Does the same from a tensor of any device, dtype and strides. On one device nothing is staged.
-  void copy(const at::Tensor& target, const at::Tensor& source);
-
  private:
   // Returns that many elements of the buffer, from one of its bytes on.
   at::Tensor part(int64_t first_byte, int64_t elements, at::ScalarType dtype);

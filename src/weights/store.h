@@ -1,9 +1,8 @@
 // The store is the one copy of the weights: packed tensors in one range of memory, a version number, and views for the
 // code that computes with them. The trainer's parameters and the engine's weights are the same bytes.
 //
-// A store begins with uninitialised memory, or with none (without_storage), which it then allocates or is given. Three
-// ways of filling it give the same bits: load_hf_checkpoint(), adopt() (adopt.h), and either of them on a store that
-// began without.
+// A store begins with uninitialised memory, or with none (without_storage), which it then allocates or is given.
+// Filling it gives the same bits either way.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -61,9 +60,9 @@ class WeightStore {
   // Takes the memory, uninitialised. Throws BugError if there is some, EnvironmentError as above; the store is then
   // still without.
   void allocate();
-  // Uses bytes() bytes at `data` on device(), 64-byte aligned, as they are. Their owner, a memory::Region for instance,
-  // outlives the store and all tensors taken from it; while it has them paused, tensors may be held but not touched.
-  // Throws BugError if there is storage, or if `data` is not aligned.
+  // Uses bytes() bytes at `data` on device(), 64-byte aligned, as they are. Their owner, pinned host memory for
+  // instance, outlives the store and all tensors taken from it. Throws BugError if there is storage, or if `data` is
+  // not aligned.
   void attach(std::byte* data);
 
   const Layout& layout() const { return layout_; }
@@ -133,9 +132,10 @@ void export_hf_checkpoint(const std::string& directory, const WeightStore& store
 int64_t copied_bytes(const std::string& source_directory);
 
 // Draws random weights as each packed tensor's `init` demands, by Philox of (seed, first_stream + tensor, element),
-// counted in the whole model, so the parts of a model are the same model however many there are. A store without
-// storage gets its own.
-void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream = 0);
+// counted in the whole model, so the parts of a model are the same model however many there are; the number of threads
+// changes no number. A store without storage gets its own. Throws EnvironmentError if the machine refuses a thread.
+void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream = 0,
+                       int num_threads = 1);
 
 // These read and write an adapter, DIR/adapter_model.safetensors in PEFT's format, with the same promises and errors as
 // the two above. `config` is the text of adapter_config.json; the tokenizer is copied from `source_directory`.

@@ -1,6 +1,5 @@
 #include "weights/tensor_file.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
@@ -40,13 +39,6 @@ at::ScalarType torch_dtype(const std::string& dtype, const std::string& file_for
     if (pair.name == dtype) return pair.torch;
   }
   throw UserError(fmt::format("{}: dtype {} is not supported; convert it to a wider one", file_for_message, dtype));
-}
-
-at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name) {
-  const TensorInfo& info = file.tensor(name);
-  at::Tensor tensor = at::empty(info.shape, at::TensorOptions().dtype(torch_dtype(info.dtype, file.path())));
-  file.read(info, 0, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
-  return tensor;
 }
 
 TensorBytes tensor_bytes(const std::string& name, const at::Tensor& tensor) {

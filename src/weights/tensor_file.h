@@ -1,4 +1,4 @@
-// Reads and writes whole tensors of a safetensors file.
+// Connects tensors with safetensors files: names of dtypes, and bytes to write.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,9 +13,6 @@ namespace tandem::weights {
 // For any other dtype the first throws BugError, the second UserError.
 const char* safetensors_dtype(at::ScalarType dtype);
 at::ScalarType torch_dtype(const std::string& dtype, const std::string& file_for_message);
-
-// Returns one tensor of an open file, in a new contiguous CPU tensor. Throws UserError when it is absent.
-at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name);
 
 // Returns the bytes of a contiguous tensor, in host memory or on a device, as write_safetensors() takes them. The
 // tensor must outlive the result.

@@ -12,6 +12,11 @@
 namespace tandem::checkpoint {
 
 // Everything in it depends on the step.
+inline SavedTensor whole_tensor(weights::TensorBytes bytes) {
+  std::vector<int64_t> shape = bytes.shape, origin(shape.size(), 0);
+  return {.bytes = std::move(bytes), .whole_shape = std::move(shape), .begin = std::move(origin)};
+}
+
 struct Contents {
   base::Json state;
   std::vector<float> weights;  // [6, 5]

@@ -1,4 +1,5 @@
-// `tandem bench` on the CPU: every measurement gives its figures, and what cannot be measured is refused in one line.
+// Checks `tandem bench` on the CPU: every measurement gives its figures, and what cannot be measured is refused in one
+// line.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +15,7 @@
 namespace tandem::cli {
 namespace {
 
-// So small that all of it takes seconds.
+// Returns arguments of a bench so small that all of it takes seconds.
 Arguments bench_arguments(const Arguments& what, const Arguments& more = {}) {
   Arguments arguments = {"bench", "--sequences", "4", "2", "--prompt-len",  "9", "--response-len",
                          "12",    "--samples",   "2", "2", "--num-threads", "1", "--what"};
@@ -135,7 +136,7 @@ TEST(Bench, ExactnessHoldsHereAndSaysHowMuchItCompared) {
   }
 }
 
-// Rows of large batches are a little larger.
+// Makes rows of large batches a little larger.
 class BatchDependentOps final : public sim::ForwardingOps {
  public:
   explicit BatchDependentOps(std::unique_ptr<device::Ops> inner) : ForwardingOps(*inner), owned_(std::move(inner)) {}

@@ -1,4 +1,4 @@
-// One call of the command line in this process, with what it printed.
+// Runs one call of the command line in this process, and captures what it printed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ inline Captured run(const std::vector<std::string>& arguments) {
   return result;
 }
 
-// Returns the last line of stderr, which says what failed.
+// Returns the last line of stderr: the message of a failure.
 inline std::string last_line(const std::string& text) {
   const size_t end = text.ends_with('\n') ? text.size() - 1 : text.size();
   const size_t begin = text.rfind('\n', end - 1);

@@ -1,4 +1,5 @@
-// A run is closed: it listens nowhere, and its files hold no secret of the environment and no home directory.
+// Checks that a run is closed: it listens nowhere, and its files hold no secret of the environment and no home
+// directory.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -89,7 +90,7 @@ TEST(Closed, ARunHasNoInternetSocket) {
 
 using Variables = std::map<std::string, std::string>;
 
-// Variables of this process, and so of those that it starts, until it goes.
+// Sets variables of this process, and so of those that it starts, for its lifetime.
 class Environment {
  public:
   explicit Environment(const Variables& variables) {
@@ -112,8 +113,8 @@ class Environment {
   std::vector<std::string> names_;
 };
 
-// Everything below `folder` that holds `needle`, links by what they say; but for what reward functions print
-// themselves.
+// Returns everything below `folder` that holds `needle` (a link counts by its target), except what reward functions
+// print themselves.
 std::vector<std::string> files_with(const std::string& folder, const std::string& needle) {
   std::vector<std::string> result;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -158,14 +159,14 @@ TEST(Closed, FilesHoldNoSecretAndNoHomeDirectory) {
     EXPECT_EQ(files_with(home + "/run", value), std::vector<std::string>()) << name;
   }
 
-  // A configuration whose paths are written with "~" still repeats the run.
+  // The run can be repeated although its config.toml says "~".
   ASSERT_EQ(Program({"train", "--config", home + "/run/config.toml", "--save", home + "/again"}).wait(), 0);
   EXPECT_EQ(base::read_file(home + "/run/hf/latest/model.safetensors"),
             base::read_file(home + "/again/hf/latest/model.safetensors"));
 }
 
-// A checkpoint remembers the flags that results depend on, and some of them are texts: state.json held secrets and the
-// home directory, and nobody else could go on with the run.
+// A checkpoint remembers the flags that results depend on, and some of them are texts. state.json once held secrets and
+// the home directory, and nobody else could resume the run.
 TEST(Closed, CheckpointsHoldNoTextOfFlagsAndGoOnInAnotherHome) {
   base::TemporaryDirectory folder;
   const std::string first = folder / "first-home", second = folder / "second-home";
@@ -198,7 +199,7 @@ TEST(Closed, CheckpointsHoldNoTextOfFlagsAndGoOnInAnotherHome) {
   for (const std::string& canary : {secret, first}) {
     EXPECT_EQ(files_with(first + "/run", canary), std::vector<std::string>()) << canary;
   }
-  // Another account, without that variable: the same ~/model is the same flag, another model is another.
+  // In another account, without that variable, the same ~/model is the same flag, and another model is another.
   fs::rename(first, second);
   writable_model(second + "/other");
   const Environment moved({{"HOME", second}});

@@ -1,4 +1,4 @@
-// The command line as its user meets it: help, exit codes, one-line errors, nearest names.
+// Checks the command line as its user meets it: help, exit codes, one-line errors, nearest names.
 #include "cli/command_line.h"
 
 #include <gtest/gtest.h>
@@ -105,7 +105,7 @@ TEST(CommandLine, SlimesScriptIsAnsweredInOneTry) {
       "    --colocate --hf-checkpoint 'no model' --save x --prompt-data y --rollout-batch-size 8 \\\n"
       "    --rm-type math --num-rollout 3 --n-samples-per-prompt 8\n";
   ASSERT_NE(result.err.find(remaining), std::string::npos) << result.err;
-  // It is taken: what comes next is not about a flag.
+  // The flag is accepted: the next error is not about a flag.
   expect_one_line_failure(
       run({"train", "--colocate", "--hf-checkpoint", "no model", "--save", "x", "--prompt-data", "y",
            "--rollout-batch-size", "8", "--rm-type", "math", "--num-rollout", "3", "--n-samples-per-prompt", "8"}),
@@ -120,7 +120,7 @@ TEST(CommandLine, FlagsThatAskForWhatIsDoneAnywayAreDropped) {
             (Arguments{"--lr", "1", "--rotary-base=1", "--pipeline-model-parallel-size", "2"}));
 }
 
-// --load goes on with the optimizer, whatever else is typed: what asks for the weights alone is then refused.
+// --load restores the optimizer, whatever else is typed; flags that ask for the weights alone are then refused.
 TEST(CommandLine, PartsOfARunAreNotLoaded) {
   for (const char* flag : {"--no-load-optim", "--no-load-rng", "--finetune"}) {
     EXPECT_EQ(config::without_harmless_flags({flag, "--lr", "1"}), (Arguments{"--lr", "1"}));

@@ -1,5 +1,5 @@
-// The number of processes that train is not an input of the results: weights, masters, moments, metrics and samples
-// have the same bytes for any number of ranks, also if a run goes on with another number, or lost a rank on the way.
+// Checks that results do not depend on how many processes train: weights, masters, moments, metrics and samples have
+// the same bytes for any number of ranks, also if a run resumes with another number, or lost a rank on the way.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@
 namespace tandem::cli {
 namespace {
 
-// Three rollouts of two optimizer steps, each of several micro-batches.
+// Returns the arguments of three rollouts of two optimizer steps, each of several micro-batches.
 Arguments arguments(const base::TemporaryDirectory& folder, const std::string& name, const Arguments& more = {}) {
   Arguments result = with_custom_reward(
       train_arguments(folder / name, {"--max-tokens-per-gpu", "64", "--save-interval", "1", "--dtype", "float32"}),
@@ -48,7 +48,7 @@ class DataParallel : public testing::Test {
     delete folder_;
   }
   Results results(const std::string& name) const { return Results(*folder_ / name); }
-  // Returns the largest value of a metric in all records of the run.
+  // Returns the largest value in all records of the run.
   static double largest(const std::string& run, const std::string& metric) {
     double most = 0.0;
     std::istringstream lines(base::read_file(*folder_ / run + "/metrics.jsonl"));
@@ -59,7 +59,7 @@ class DataParallel : public testing::Test {
   }
 
   static inline base::TemporaryDirectory* folder_ = nullptr;
-  static inline Results* alone_ = nullptr;  // of one rank
+  static inline Results* alone_ = nullptr;  // results of one rank
 };
 
 TEST_F(DataParallel, AnyNumberGivesTheSameRun) {
@@ -99,7 +99,7 @@ TEST_F(DataParallel, ARunGoesOnWithAnotherNumber) {
   expect_equal(results("changing"), *alone_, "3, then 1, then 2 ranks");
 }
 
-// Returns a file of /proc/PID, or "" if there is no such process any more.
+// Ranks are killed at random moments; the run is started again until it is done.
 TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   constexpr int kRanks = 3;
   std::mt19937_64 random(5);
@@ -123,7 +123,7 @@ TEST_F(DataParallel, OneThatDiesEndsTheOthersAndTheRunGoesOn) {
   expect_equal(results("killed"), *alone_, "a run that lost ranks");
 }
 
-// The rank is stopped, not dead: its sockets stay open, and the kernel answers for it.
+// A stopped rank is not dead: its sockets stay open, and the kernel answers for it.
 TEST_F(DataParallel, OneThatIsFrozenEndsTheOthersByNameAndTheRunGoesOn) {
   const int seed = testing::UnitTest::GetInstance()->random_seed();
   std::mt19937_64 random(static_cast<uint64_t>(seed));
@@ -134,7 +134,7 @@ TEST_F(DataParallel, OneThatIsFrozenEndsTheOthersByNameAndTheRunGoesOn) {
     Program program(words, 0, errors);
     const std::map<int, pid_t> ranks = processes_of(program.pid(), 2);
     ASSERT_EQ(ranks.size(), 2U);
-    // Rank 1 is missed by rank 0 in any wait; rank 0 has the store, the terminal, and what the others wait for.
+    // Rank 0 misses rank 1 in any wait; rank 0 has the store, the terminal, and what the others wait for.
     const int victim = i % 4 == 3 ? 1 : 0;
     usleep(static_cast<useconds_t>(random() % 6'000'000));
     if (!is_running(program.pid())) break;  // the run was done before
@@ -143,7 +143,7 @@ TEST_F(DataParallel, OneThatIsFrozenEndsTheOthersByNameAndTheRunGoesOn) {
     EXPECT_TRUE(ended) << "seed " << seed << ", " << i;
     if (!ended) break;
     const int code = program.wait();
-    if (code == 0) break;  // it had nothing more to say when it was stopped
+    if (code == 0) break;  // the run was done when the rank was stopped
     EXPECT_EQ(code, 3) << "seed " << seed << ", " << i;
     EXPECT_NE(base::read_file(errors).find(fmt::format("rank {} ", victim)), std::string::npos)
         << base::read_file(errors);
@@ -154,7 +154,7 @@ TEST_F(DataParallel, OneThatIsFrozenEndsTheOthersByNameAndTheRunGoesOn) {
   expect_equal(results("frozen"), *alone_, "a run that lost frozen ranks");
 }
 
-// The launcher kills who is silent: a rank has to beat as long as it lives.
+// The launcher kills a rank that is silent, so a rank sends heartbeats as long as it lives.
 TEST_F(DataParallel, ARunMayLastLongerThanItsTimeout) {
   base::write_file_durably(*folder_ / "slow.py",
                            "import time\n"
@@ -171,7 +171,7 @@ TEST_F(DataParallel, ARunMayLastLongerThanItsTimeout) {
   expect_equal(results("slow"), *alone_, "a slow run");
 }
 
-// Somebody else with an account on the machine tries all local sockets of the run, as long as it lasts.
+// Another user of the machine tries all local sockets of the run, as long as it lasts.
 TEST_F(DataParallel, AnotherUserOfTheMachineNeitherEntersNorEndsARun) {
   if (!mesh::why_no_foreign_user().empty()) GTEST_SKIP() << mesh::why_no_foreign_user();
   const Arguments words = with_ranks(arguments(*folder_, "attacked"), 2);
@@ -181,7 +181,7 @@ TEST_F(DataParallel, AnotherUserOfTheMachineNeitherEntersNorEndsARun) {
     mesh::become_foreign_user();
     _exit(mesh::enter_local_sockets_of(0, program.pid()));
   }
-  std::set<std::string> sockets;  // of the internet
+  std::set<std::string> sockets;  // internet sockets
   while (!program.wait_for(0.05)) {
     for (const std::string& pid : process_tree(program.pid())) {
       for (const InternetSocket& socket : internet_sockets(pid)) sockets.insert(socket.protocol + " " + socket.address);

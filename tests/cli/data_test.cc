@@ -1,5 +1,5 @@
-// Tests of the data files that the program takes: Parquet in place of JSON lines, system prompts, prompts that begin
-// their answer, templates whose end is no stop token, and the example of GSM8K's columns.
+// Checks data files through the program: Parquet in place of JSON lines, system prompts, prompts that begin their
+// answer, templates whose end is no stop token, and the example of GSM8K's columns.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace tandem::cli {
 namespace {
 
-// The golden prompts in verl's columns.
+// Returns the golden prompts in verl's columns.
 std::string verl_lines() {
   std::string lines;
   for (const base::Json& line : json_lines(kPrompts)) {
@@ -52,7 +52,7 @@ class Data : public testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
-  // Returns the text that the first prompt became.
+  // Returns what the first prompt became.
   std::string generated(const Arguments& arguments) {
     const Captured result = run(arguments);
     EXPECT_EQ(result.code, 0) << result.err;
@@ -72,7 +72,7 @@ TEST_F(Data, OfParquetTrainsTheSameWeightsAsLines) {
   ASSERT_EQ(of_rows.code, 0) << of_rows.err;
   EXPECT_TRUE(weights_of(folder_ / "of_rows") == weights_of(folder_ / "of_lines"));
 
-  // The run goes on only with the same file.
+  // The run resumes only with the same file.
   Arguments resumed =
       training("of_rows", rows, {"--label-key", "reward_model.ground_truth", "--load", folder_ / "of_rows"});
   resumed = with_flag(resumed, "--num-rollout", "2");
@@ -114,7 +114,7 @@ TEST_F(Data, OfParquetThatIsWrongIsOneLine) {
   EXPECT_NE(said_.find("1 bad lines left out (--skip-bad-lines), the first: " + rows + ":2: "), std::string::npos);
 }
 
-// The rows of data sets with pictures: what nobody reads is left alone, and said.
+// Rows of data sets with pictures have columns that nobody reads; these are left alone and reported.
 TEST_F(Data, OfParquetMayHaveColumnsThatNobodyReads) {
   const std::string rows = folder_ / "rows.parquet";
   const std::string python = worker::default_worker_config().python;
@@ -147,7 +147,8 @@ class TextPrefix : public Data {
 
   const std::string model_ = folder_ / "model";
   const std::string data_ = write("data.jsonl", "{\"prompt\": \"alpha beta\", \"label\": \"1\"}\n");
-  const base::Json text_ = {364, 79, 266, 273, 299, 64};  // "alpha beta", tests/golden/tokenizer_bos/text_cases.jsonl
+  const base::Json text_ = {364, 79,  266,
+                            273, 299, 64};  // tokens of "alpha beta" in tests/golden/tokenizer_bos/text_cases.jsonl
   const base::Json with_bos_ = {484, 364, 79, 266, 273, 299, 64};
 };
 
@@ -163,7 +164,7 @@ TEST_F(TextPrefix, IsThereInEveryVerb) {
                                   "exact", "--eval-max-response-len", "2"});
   EXPECT_NE(evaluated.err.find(says), std::string::npos) << evaluated.err;
 
-  // A text with its response, and the same as tokens: of the same log-probs.
+  // A text with its response has the same log-probs as its tokens.
   base::Json tokens = with_bos_;
   tokens.push_back(15);
   const std::string lines =
@@ -183,7 +184,7 @@ TEST_F(TextPrefix, IsThereInEveryVerb) {
   EXPECT_EQ(json_lines(folder_ / "answer").at(1).at("prompts").at(0).at("tokens"), with_bos_);
 }
 
-// A checkpoint of before the flag has no such tokens: as one of a run without them.
+// A checkpoint from before the flag existed has no such tokens, like one of a run without them.
 TEST_F(TextPrefix, DoesNotComeIntoARunThatHadNone) {
   const std::string dumps = folder_ / "dump_{rollout_id}.jsonl";
   const auto arguments = [&](const Arguments& more) {
@@ -238,7 +239,7 @@ TEST_F(Data, OfSeveralFilesIsDrawnByWeightAndResumesBitForBit) {
   }
   EXPECT_GT(counts["a"], counts["c"]);
   EXPECT_GT(counts["b"], 0);
-  // Another weight, or another order of the files, is another run.
+  // A run with another weight, or another order of the files, is another run.
   Arguments other = arguments("parts", "5", {"--load", folder_ / "parts"});
   *std::ranges::find(other, "0.6") = "0.7";
   expect_one_line_failure(run(other), 2, "--prompt-data-weights was 0.6 0.3 0.1 and is 0.7 0.3 0.1");
@@ -250,7 +251,7 @@ TEST_F(Data, OfSeveralFilesIsDrawnByWeightAndResumesBitForBit) {
                           "--prompt-data-weights: 3 weights for 2 files of --prompt-data; give one a file");
 }
 
-// A run's config.toml has the paths as they were typed, and is used from elsewhere, and after the folder was moved.
+// A run's config.toml has the paths as they were typed, and can be used from elsewhere, and after the folder was moved.
 TEST_F(Data, IsFoundFromTheConfigOfARunWhereverItIsUsed) {
   const std::string place = folder_ / "place", moved = folder_ / "moved";
   std::filesystem::create_directories(place + "/data");
@@ -273,23 +274,23 @@ TEST_F(Data, IsFoundFromTheConfigOfARunWhereverItIsUsed) {
   const std::string weights = weights_of(place + "/runs/a");
   ASSERT_EQ(tandem("/", "--config '" + place + "/runs/a/config.toml' --save '" + (folder_ / "b") + "'"), 0) << said_;
   EXPECT_TRUE(weights_of(folder_ / "b") == weights);
-  // Without --save it is the run itself, which is there.
+  // Without --save it names the run itself, which exists.
   EXPECT_EQ(tandem("/", "--config '" + place + "/runs/a/config.toml'"), 2);
   EXPECT_NE(said_.find("runs/a"), std::string::npos) << said_;
-  // A run that was moved away from its data still finds them.
+  // This run was moved away from its data.
   std::filesystem::rename(place + "/runs/a", folder_ / "alone");
   ASSERT_EQ(tandem(folder_.path(), "--config alone/config.toml --save c"), 0) << said_;
   EXPECT_TRUE(weights_of(folder_ / "c") == weights);
   std::filesystem::rename(folder_ / "alone", place + "/runs/a");
-  // --save with its whole path says nothing of where the data are.
+  // A --save with its whole path does not tell where the data are.
   ASSERT_EQ(tandem(place, "--config runs/a/config.toml --save '" + (folder_ / "e") + "'"), 0) << said_;
   ASSERT_EQ(tandem("/", "--config '" + (folder_ / "e") + "/config.toml' --save '" + (folder_ / "f") + "'"), 0) << said_;
-  // A copy uses its own files: here another line.
+  // A copy uses its own files; here they have another line.
   std::filesystem::copy(place, moved, std::filesystem::copy_options::recursive);
   base::write_file_durably(moved + "/data/train.jsonl", "{\"prompt\": 7}\n");
   EXPECT_EQ(tandem(moved, "--config runs/a/config.toml --save runs/d"), 2);
   EXPECT_NE(said_.find("data/train.jsonl:1:2: prompt is a number"), std::string::npos) << said_;
-  // A folder that was moved as a whole is used where it is now.
+  // A folder that was moved uses the files in its new place.
   std::filesystem::remove_all(moved);
   std::filesystem::rename(place, moved);
   ASSERT_EQ(tandem(moved, "--config runs/a/config.toml --save runs/d"), 0) << said_;
@@ -336,7 +337,7 @@ TEST_F(Data, GetsASystemPrompt) {
                           texts +
                               ":1: the prompt is a plain text, which has no place for --system-prompt; give "
                               "--apply-chat-template");
-  // Results depend on it.
+  // Results depend on the system prompt.
   ASSERT_EQ(run(training("run", kPrompts, {"--apply-chat-template", "--system-prompt", "Be brief."})).code, 0);
   expect_one_line_failure(
       run(with_flag(training("run", kPrompts,
@@ -372,7 +373,7 @@ TEST_F(Data, WhoseAnswersWouldRunOnIsWarnedOf) {
                              base::read_file(entry.path().string()));
   }
   base::Json config = base::parse_json(base::read_file(kModel + "/config.json"), "config.json");
-  config["eos_token_id"] = 471;  // <|endoftext|>
+  config["eos_token_id"] = 471;  // id of <|endoftext|>
   base::write_file_durably(base_model + "/config.json", base::dump_json(config));
   const std::string data = write("data.jsonl", R"({"prompt": [{"role": "user", "content": "a?"}]})");
   const std::string warning =
@@ -389,7 +390,7 @@ TEST_F(Data, WhoseAnswersWouldRunOnIsWarnedOf) {
   EXPECT_EQ(said_.find(warning), std::string::npos) << said_;
 }
 
-// Runs the example's script, and says what it printed.
+// Runs the example's script, and keeps what it printed.
 class Example : public Data {
  protected:
   int convert(const std::string& arguments) {

@@ -1,4 +1,4 @@
-// Dynamic sampling through the whole program: which groups a run trains on is a value, whatever the timing.
+// Checks dynamic sampling through the whole program: the groups that a run trains on do not depend on timing.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -12,8 +12,8 @@
 namespace tandem::cli {
 namespace {
 
-// Rewards of a group are equal for about half of the prompts: 0 for some, 1 for others. `late` makes the graders of
-// some groups slow, so that groups are decided in another order.
+// Writes a reward that is equal within a group for about half of the prompts: 0 for some, 1 for others. `late` makes
+// the graders of some groups slow, so that groups are decided in another order.
 std::string write_half_equal_reward(const base::TemporaryDirectory& folder, bool late = false) {
   const std::string name = late ? "late" : "reward";
   base::write_file_durably(
@@ -44,7 +44,7 @@ std::vector<base::Json> rollout_records(const std::string& run) {
   return records;
 }
 
-// Everything that must be equal; samples too, which show ids.
+// Returns all that must be equal, samples too, which show ids.
 std::string everything_of(const std::string& run) {
   std::string text = timeless_metrics(run) + weights_of(run);
   for (const std::string& name : base::list_directory(run + "/samples"))
@@ -52,7 +52,7 @@ std::string everything_of(const std::string& run) {
   return text;
 }
 
-// One run that nothing happens to, which the others are compared with.
+// One run that nothing happens to is compared with all others.
 class DynamicSampling : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -68,7 +68,7 @@ class DynamicSampling : public testing::Test {
 };
 
 TEST_F(DynamicSampling, ARolloutHasTheFirstGroupsThatPass) {
-  uint64_t end = 0;  // of the ids of the rollouts before
+  uint64_t end = 0;  // end of the ids of the rollouts before
   double num_dropped = 0.0;
   for (const base::Json& record : rollout_records(undisturbed_)) {
     const auto rollout = record["rollout/step"].get<int>();
@@ -149,7 +149,7 @@ TEST_F(DynamicSampling, AResumedRunIsTheOneThatWasNotKilled) {
   const Captured result = run(resumed);
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(everything_of(undisturbed_), everything_of(folder / "run"));
-  // The filter is what results depend on.
+  // Results depend on the filter.
   Arguments without = filtered(folder / "run", reward, {"--load", folder / "run"});
   const auto at = std::find(without.begin(), without.end(), "--dynamic-sampling-filter-path");
   without.erase(at, at + 2);
@@ -174,7 +174,7 @@ TEST_F(DynamicSampling, WhatWasLearntIsSavedWhereNothingPassesAnyMore) {
   EXPECT_EQ(rollout_records(folder / "run").size(), 1U);
 }
 
-// One useful prompt in four: without a budget such a rollout samples on.
+// One prompt in four is useful: without a budget such a rollout continues to sample.
 TEST_F(DynamicSampling, ABudgetEndsTheSearchAndTheRunTrainsOnWhatThereIs) {
   const base::TemporaryDirectory folder;
   const std::string late = write_half_equal_reward(folder, /*late=*/true);
@@ -197,7 +197,7 @@ TEST_F(DynamicSampling, ABudgetEndsTheSearchAndTheRunTrainsOnWhatThereIs) {
   EXPECT_EQ(records[0]["rollout/dynamic_filter/groups"], 7.0);
   EXPECT_EQ(records[0]["rollout/dynamic_filter/missing_groups"], 1.0);
   EXPECT_EQ(records[0]["fault/too_few_groups"], 1.0);
-  // The rollout has as many optimizer steps as a whole one, of equal shares: 8 samples in place of 12.
+  // There are as many optimizer steps as in a whole rollout, of equal shares: 8 samples in place of 12.
   std::vector<double> sizes;
   for (const base::Json& record : json_lines(folder / "run/metrics.jsonl")) {
     if (record.contains("train/global_batch_size")) sizes.push_back(record["train/global_batch_size"].get<double>());
@@ -206,7 +206,7 @@ TEST_F(DynamicSampling, ABudgetEndsTheSearchAndTheRunTrainsOnWhatThereIs) {
   EXPECT_EQ(json_lines(folder / "run/samples/rollout_000001.jsonl").front()["group_id"], 9)
       << "the next rollout begins behind the last group looked at";
 
-  // The same bits with other timing, more at once, and after a stop behind the first rollout.
+  // The bits are the same with other timing, with more groups at once, and after a stop after the first rollout.
   Arguments slow = arguments(folder / "slow", {"--over-sampling-batch-size", "9", "--rollout-max-running", "5"});
   *(std::find(slow.begin(), slow.end(), "--custom-rm-path") + 1) = late;
   ASSERT_EQ(run(with_flag(slow, "--num-rollout", "1")).code, 0);

@@ -1,5 +1,5 @@
-// Tests of what a user meets at the edges of a machine and of the data: output that is lost, limits, closed folders,
-// tokens and flags that do not exist. Each is said in a line, with the exit code of whose fault it is.
+// Checks what a user meets at the edges of a machine and of the data: output that is lost, limits, closed folders,
+// tokens and flags that do not exist. Each is reported in a line, with the exit code of whose fault it is.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The program, started by a shell after `before` (ulimit) and with `redirection` of its standard output.
+// Runs the program in a shell after `before` (ulimit) and with `redirection` of its standard output.
 Captured in_shell(const std::string& before, const std::string& arguments, const std::string& redirection) {
   const base::TemporaryDirectory folder;
   const std::string errors = folder / "err";
@@ -47,7 +47,7 @@ int exit_code_of(const std::function<int()>& work) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// Does the same as a user who is not root.
+// Returns the same for a user who is not root.
 int exit_code_of_nobody(const std::function<int()>& work) {
   return exit_code_of([&] { return geteuid() == 0 && setuid(65534) != 0 ? 99 : work(); });
 }
@@ -71,20 +71,20 @@ TEST(Edges, AResultThatStandardOutputLosesIsNoSuccess) {
   }
 }
 
-// `tandem train --help | head`: the pipe is closed before all is written.
+// `tandem train --help | head` closes the pipe before all is written.
 TEST(Edges, AReaderOfHelpMayLeave) {
   for (const Arguments& arguments : {Arguments{"--help"}, Arguments{"train", "--help"}}) {
     const int code = exit_code_of([&] {
       int ends[2] = {};
       if (pipe(ends) != 0 || close(ends[0]) != 0 || dup2(ends[1], STDOUT_FILENO) < 0) return 99;
-      std::signal(SIGPIPE, SIG_IGN);  // as main() has it
+      std::signal(SIGPIPE, SIG_IGN);  // handled as in main()
       return run_command_line(arguments);
     });
     EXPECT_EQ(code, 0) << arguments.back();
   }
 }
 
-// A program whose address space is limited needs the one without sanitizers, which take terabytes.
+// A program whose address space is limited needs the build without sanitizers, which take terabytes.
 #if !defined(__SANITIZE_ADDRESS__)
 TEST(Edges, LittleAddressSpaceIsTheMachinesFault) {
   for (const char* kib : {"500000", "700000", "1000000"}) {
@@ -199,7 +199,7 @@ int64_t bytes_below(const std::string& folder) {
   return bytes;
 }
 
-// The room that a run asks for is about what it takes: not less than its checkpoints, and not nine times as much.
+// A run asks for about the space that it takes: not less than its checkpoints, and not nine times as much.
 TEST(Edges, FreeSpaceIsAskedForWhatIsWritten) {
   const base::TemporaryDirectory folder;
   const Arguments arguments = with_flag(

@@ -1,4 +1,4 @@
-// The verbs on a tiny model: real flags in, real files out.
+// Checks the verbs on a tiny model: real flags in, real files out.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,7 +43,7 @@ TEST(Train, WritesItsRunAndIsExactlyOnPolicy) {
       }
       if (!record.contains("train/step")) continue;
       EXPECT_EQ(record["train/step"], train_records);
-      // Two optimizer steps a rollout: the first is on policy, bit for bit; the second no longer is.
+      // A rollout has two optimizer steps: the first is on policy, bit for bit; the second no longer is.
       if (train_records % 2 == 0) {
         EXPECT_EQ(record["train/train_rollout_logprob_abs_diff"], 0.0) << dtype << " step " << train_records;
       } else {
@@ -80,13 +80,13 @@ TEST(Train, OneSeedGivesTheSameBits) {
   EXPECT_NE(weights_of(folder / "a"), weights_of(folder / "c"));
 }
 
-// The whole program on each family: what was sampled is what is trained, and what a run exports generates.
+// The whole program runs on each family: what was sampled is what is trained, and what a run exports generates.
 TEST(Train, TrainsEveryFamily) {
   base::TemporaryDirectory folder;
   for (const std::string& model : model::kGoldenModels) {
     SCOPED_TRACE(model);
     const std::string directory = "tests/golden/models/" + model, run_path = folder / model;
-    // One optimizer step a rollout, so that each is on policy.
+    // A rollout has one optimizer step, so each step is on policy.
     const Arguments words =
         with_flag(with_flag(train_arguments(run_path), "--hf-checkpoint", directory), "--global-batch-size", "12");
     const Captured result = run(with_custom_reward(words, write_reward(folder)));
@@ -161,7 +161,7 @@ TEST(Train, DryRunWritesNothing) {
   EXPECT_FALSE(base::directory_exists(folder / "run"));
 }
 
-// A copy of the model to spoil.
+// Makes a copy of the model that the test can damage.
 std::string copy_model(const base::TemporaryDirectory& folder, const std::string& name) {
   fs::copy(kModel, folder / name);
   for (const auto& entry : fs::directory_iterator(folder / name)) {
@@ -229,7 +229,7 @@ TEST(BadInput, OutputThatCannotBeWrittenIsTheMachinesFault) {
 TEST(BadInput, ADeviceThatIsNoneOrNotThereIsRefused) {
   base::TemporaryDirectory folder;
   expect_one_line_failure(run(train_arguments(folder / "run", {"--device", "gpu"})), 2, "cpu, cuda or cuda:N");
-  // No module, no library, no driver, no GPU, or fewer of them: one line, whichever it is here.
+  // A missing module, library, driver or GPU gives one line, whichever it is here.
   const Captured result = run(train_arguments(folder / "run", {"--device", "cuda:4096"}));
   expect_one_line_failure(result, result.code == 2 ? 2 : 3, "--device cuda");
   EXPECT_FALSE(base::directory_exists(folder / "run/checkpoints"));

@@ -1,4 +1,4 @@
-// Evaluations of several data sets, each with options of its own, and the weights that did best in them.
+// Checks evaluations of several data sets, each with options of its own, and the weights that did best in them.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -65,7 +65,7 @@ TEST(EvalConfig, EachDataSetHasItsOwnOptions) {
   }
   EXPECT_TRUE(reward.has_value() && reward == tokens) << "the set's own function gave its own number";
 
-  // The same of a checkpoint, without a reward for all.
+  // `tandem eval` gives the same for a checkpoint, without a reward for all sets.
   const Captured eval = run({"eval", "--hf-checkpoint", folder / "run/hf/step_000002", "--eval-config", file,
                              "--output", folder / "eval.json"});
   ASSERT_EQ(eval.code, 0) << eval.err;
@@ -76,8 +76,7 @@ TEST(EvalConfig, EachDataSetHasItsOwnOptions) {
   EXPECT_EQ(json_lines(folder / "eval.json").at(0)["eval/length"], last["eval/length"]);
 }
 
-// With these keys a data set adds up the rewards that training adds up with --rm-type, --custom-rm-path and
-// --reward-weights.
+// A data set adds up with these keys what training adds up with --rm-type, --custom-rm-path and --reward-weights.
 TEST(EvalConfig, SeveralRewardsOfADataSetAreAddedUpAsInTraining) {
   base::TemporaryDirectory folder;
   const std::string path = kPrompts + "@[0:2]", function = folder / "short.py:short";
@@ -157,7 +156,7 @@ Arguments with_best(const std::string& save, const std::string& reward, const Ar
   return arguments;
 }
 
-// The step of the best evaluation after the first rollout that beats all before, by the records.
+// Returns the step of the best evaluation after the first rollout that beats all before, by the records.
 int64_t best_step(const std::string& run) {
   std::optional<double> best;
   int64_t step = 0;
@@ -191,7 +190,7 @@ TEST(SaveBest, KeepsTheWeightsOfTheBestEvaluationOfAResumedRunToo) {
   EXPECT_EQ(num_bests(whole), 1) << "earlier ones are removed";
   EXPECT_NE(result.out.find("best eval/small so far: "), std::string::npos) << result.out;
 
-  // Everything after the checkpoint is taken back, the best weights too.
+  // Everything after the checkpoint is taken back, also its best weights.
   const std::string parts = folder / "parts";
   ASSERT_EQ(run(with_flag(with_best(parts, reward), "--num-rollout", "1")).code, 0);
   std::filesystem::copy(parts + "/hf/step_000001", parts + "/hf/best_000009");
@@ -205,7 +204,8 @@ TEST(SaveBest, KeepsTheWeightsOfTheBestEvaluationOfAResumedRunToo) {
   EXPECT_EQ(num_bests(parts), 1);
 }
 
-// 1 x reward + 1 x half, a sum that is never 1: pass@k followed it, and the best weights were never any.
+// The reward is 1 x reward + 1 x half, a sum that is never 1. pass@k once followed the sum, and no weights were ever
+// the best.
 TEST(SaveBest, OfPassAtKOfASumFollowsOneRewardAndKnowsWhichItWas) {
   const base::TemporaryDirectory folder;
   base::write_file_durably(folder / "sum.py",
@@ -233,7 +233,7 @@ TEST(SaveBest, OfPassAtKOfASumFollowsOneRewardAndKnowsWhichItWas) {
       << resumed.err;
 }
 
-// A function that gives less than the threshold was silent: pass@1 was 0 and no weights were kept.
+// A function that gives less than the threshold was once silent: pass@1 was 0 and no weights were kept.
 TEST(SaveBest, OfPassAtKThatNothingReachesIsSaidOnce) {
   const base::TemporaryDirectory folder;
   base::write_file_durably(folder / "half.py",

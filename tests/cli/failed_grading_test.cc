@@ -1,4 +1,5 @@
-// Gradings that fail, through the program: what their samples are given, what an evaluation says, and when a run ends.
+// Checks gradings that fail, through the program: what their samples get, what an evaluation reports, and when a run
+// ends.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +13,8 @@
 namespace tandem::cli {
 namespace {
 
-// Raises for a third of the answers, or is not called a number for another reason; else 1, 0 or -0.5 by length.
+// Writes a reward that raises for a third of the answers, or gives no number for another reason; else 1, 0 or -0.5 by
+// length.
 std::string write_flaky_reward(const base::TemporaryDirectory& folder) {
   base::write_file_durably(folder / "reward.py",
                            "def reward(data_source, solution_str, ground_truth, extra_info=None):\n"
@@ -73,7 +75,8 @@ TEST(FailedGradings, AreGivenWhatWasAsked) {
     ASSERT_GE(graded.failed.size(), 4U);
     ASSERT_GE(graded.others.size(), 4U);
     int64_t num_truncated = 0;
-    std::map<base::Json, double> lowest_of_group;  // of a function, which may give anything: never above 0
+    std::map<base::Json, double>
+        lowest_of_group;  // lowest reward of a group, since a function may give anything; never above 0
     double lowest = 0.0;
     for (const base::Json& sample : samples) num_truncated += sample["status"] == "truncated" ? 1 : 0;
     for (const base::Json& sample : graded.others) {
@@ -90,13 +93,13 @@ TEST(FailedGradings, AreGivenWhatWasAsked) {
         EXPECT_TRUE(sample["reward"].is_null());
         EXPECT_EQ(sample["advantage"], 0.0);
       } else {
-        const bool is_alone = !lowest_of_group.contains(sample["group_id"]);  // its whole group failed
+        const bool is_alone = !lowest_of_group.contains(sample["group_id"]);  // true if its whole group failed
         const double expected = is_alone ? lowest : lowest_of_group[sample["group_id"]];
         EXPECT_EQ(sample["reward"], policy == "lowest" ? expected : -2.0);
         EXPECT_LE(sample["advantage"].get<double>(), 0.0);
       }
     }
-    EXPECT_EQ(classes.size(), 2U);  // exception and not_finite
+    EXPECT_EQ(classes.size(), 2U);  // the classes are exception and not_finite
     const base::Json record = first_record(path, "rollout/step");
     for (const auto& [name, count] : classes) EXPECT_EQ(record.value(name, 0.0), count) << name;
     const auto num_failed = static_cast<double>(graded.failed.size());
@@ -121,7 +124,8 @@ TEST(FailedGradings, AreGivenWhatWasAsked) {
   }
 }
 
-// reward averaged the samples that had one, pass@1 counted all: 0.0137 beside 0.0063, in the direction that flatters.
+// The reward once averaged the samples that had one, while pass@1 counted all: 0.0137 against 0.0063, in the direction
+// that flatters.
 TEST(FailedGradings, OneDenominatorInAnEvaluation) {
   const base::TemporaryDirectory folder;
   const std::string reward = write_flaky_reward(folder);
@@ -214,14 +218,14 @@ TEST(FailedGradings, NothingScoredIsNoNumber) {
   EXPECT_EQ(record["eval/broken/grader_failed"], 2.0);
 }
 
-// A typo in the reward used to run to its end with exit code 0 and reward 0.
+// A typo in the reward once let the run finish with exit code 0 and reward 0.
 TEST(FailedGradings, TooManyRolloutsOfThemEndTheRun) {
   const base::TemporaryDirectory folder;
   const std::string reward = write_reward_of(folder.path(), "raise ValueError('never')");
   const std::string path = folder / "run";
   const Arguments arguments = with_custom_reward(train_arguments(path), reward);
   const Captured two = run(arguments);
-  ASSERT_EQ(two.code, 2) << two.err;  // fewer than --max-failed-rollouts, and all that the run had
+  ASSERT_EQ(two.code, 2) << two.err;  // rollouts fewer than --max-failed-rollouts, and all that the run had
   EXPECT_FALSE(first_record(path, "rollout/step").contains("rollout/raw_reward")) << "no reward, no number";
   // The count is part of the checkpoint.
   const Captured result = run(with_flag(with_flag(arguments, "--num-rollout", "9"), "--load", path));

@@ -1,5 +1,5 @@
-// Every --word in sources, documents and examples is an option of some verb, or a flag of another trainer that is
-// refused with its reason or answered with ours.
+// Checks the flags in sources, documents and examples: every --word in them is an option of some verb, or a flag of
+// another trainer that is refused with its reason or answered with ours.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ const std::set<std::string> kOfOtherPrograms = {
     "soak-seconds", "pack",      "jobs",   "seconds",         "runs", "slice-seconds",            // the soak,
                                                                                         // tests/fuzz/campaign.py
 };
-// Words that stand for any flag.
+// These words stand for any flag.
 const std::set<std::string> kPlaceholders = {"name", "no-name", "word"};
 
 std::set<std::string> options_of_all_verbs() {
@@ -61,14 +61,14 @@ bool is_flag(const std::set<std::string>& options, const std::string& name) {
          config::find_unsupported_flag(positive) != nullptr || std::ranges::any_of(config::names_of_trl(), is_it);
 }
 
-// "rollout-*" in prose stands for the flags that begin so.
+// A name such as "rollout-*" in prose stands for the flags that begin so.
 bool is_beginning(const std::set<std::string>& options, const std::string& beginning) {
   const auto begins = [&](std::string_view name) { return name.starts_with(beginning); };
   return std::any_of(options.begin(), options.end(), begins) ||
          std::ranges::any_of(config::unsupported_flags(), begins, &config::UnsupportedFlag::name);
 }
 
-// Returns the parts of a line of C++ that people read: its texts and its comment. In code "--n" counts down.
+// Returns what people read of a line of C++: its texts and its comment. In code "--n" counts down.
 std::string prose_of(const std::string& line) {
   std::string prose;
   bool in_text = false;
@@ -118,10 +118,10 @@ std::vector<Mention> all_mentions() {
   return result;
 }
 
-// Our benchmarks have flags of their own, which only their folder speaks of.
+// Returns the flags of our benchmarks, which only their folder names.
 std::set<std::string> flags_of_benchmarks() {
   static const std::regex kDeclared("(add_argument\\(|== )\"--([a-z][a-z0-9_-]*)\"");
-  std::set<std::string> names = {"benchmark_filter"};  // of the library that measures
+  std::set<std::string> names = {"benchmark_filter"};  // a flag of the library that measures
   for (const auto& entry : fs::recursive_directory_iterator("bench")) {
     if (!entry.is_regular_file() || !is_read(entry.path())) continue;
     const std::string text = base::read_file(entry.path().string());

@@ -1,5 +1,5 @@
-// Directories that somebody handed over, or that others may write into: links where a run has its files, pipes where
-// files belong, checkpoints whose numbers were changed by hand, text that a terminal would obey. Each test is the
+// Checks directories that somebody handed over, or that others may write into: links where a run has its files, pipes
+// where files belong, checkpoints whose numbers were changed by hand, text that a terminal would obey. Each test is the
 // attack, through the program.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the contents of a folder by name; for links, where they lead.
+// Returns the contents of a folder by name; for links, their targets.
 std::map<std::string, std::string> contents_of(const std::string& folder) {
   std::map<std::string, std::string> result;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -33,7 +33,7 @@ std::map<std::string, std::string> contents_of(const std::string& folder) {
   return result;
 }
 
-// A run that waits for ever ends the test instead.
+// Ends the test when a run waits for ever.
 class Watched : public testing::Test {
  protected:
   void SetUp() override { ::alarm(400); }
@@ -57,7 +57,7 @@ class HandedOverRun : public Watched {
     return words;
   }
 
-  // A copy of the run, as it was handed over.
+  // Returns a copy of the run, as it was handed over.
   std::string handed_over(const std::string& name) const {
     const std::string path = folder_ / name;
     fs::copy(*shared_ / "run", path, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
@@ -72,8 +72,9 @@ class HandedOverRun : public Watched {
   static inline base::TemporaryDirectory* shared_ = nullptr;
 };
 
-// With RUN/tensorboard linked to a folder that several runs share, --load removed all that was there; through samples,
-// hf and checkpoints whatever was named a little like theirs; and it wrote to the end of what log.txt led to.
+// When RUN/tensorboard was linked to a folder that several runs share, --load once removed all that was there; through
+// samples, hf and checkpoints it removed whatever had a similar name; and it wrote to the end of the file that log.txt
+// led to.
 TEST_F(HandedOverRun, LinksAreRefusedAndLeadNowhere) {
   const std::string victim = folder_ / "victim";
   fs::create_directories(victim + "/step_000099");
@@ -89,7 +90,7 @@ TEST_F(HandedOverRun, LinksAreRefusedAndLeadNowhere) {
     const bool is_folder = name.find('.') == std::string::npos && name != "lock";
     std::string target = victim + "/notes.txt";
     if (is_folder) target = victim;
-    if (name == "checkpoints") {  // must hold one, or there is nothing to go on from
+    if (name == "checkpoints") {  // checkpoints/ must hold one, or there is nothing to resume from
       target = folder_ / "real-checkpoints";
       fs::rename(path + "/checkpoints", target);
       fs::create_directory(target + "/step_000099");
@@ -108,7 +109,7 @@ TEST_F(HandedOverRun, LinksAreRefusedAndLeadNowhere) {
   }
 }
 
-// In folders of its own a run removes and cuts what a run wrote; other files beside them are others'.
+// In folders of its own a run removes and truncates what a run wrote; other files there belong to others.
 TEST_F(HandedOverRun, FilesOfOthersStay) {
   const std::string path = handed_over("run");
   const std::vector<std::string> foreign = {
@@ -127,7 +128,7 @@ TEST_F(HandedOverRun, FilesOfOthersStay) {
     EXPECT_EQ(base::read_file(path + "/" + name), "mine\n") << name;
   }
   for (const std::string& name : left_over) {
-    if (!base::file_exists(path + "/" + name)) continue;  // or written anew
+    if (!base::file_exists(path + "/" + name)) continue;  // written anew or removed
     EXPECT_NE(base::read_file(path + "/" + name), "half\n") << name;
   }
   EXPECT_FALSE(base::file_exists(path + "/samples/rollout_000099.jsonl"));
@@ -142,7 +143,7 @@ void put(const std::string& path, bool is_pipe) {
   }
 }
 
-// Opening a pipe waits for who writes into it: the program hung, and the first SIGTERM did not end it.
+// Opening a pipe waits for a writer: the program hung, and the first SIGTERM did not end it.
 TEST_F(HandedOverRun, PipesAndFoldersInPlaceOfFilesAreRefused) {
   const std::string step = "checkpoints/step_000002/";
   for (const std::string& name : {std::string("metrics.jsonl"), std::string("memory_timeline.jsonl"),
@@ -228,7 +229,7 @@ TEST_F(HandedOverRun, KeysOfAStateAreShownWithoutWhatATerminalObeys) {
   EXPECT_EQ(result.err.find('\x1b'), std::string::npos);
 }
 
-// A step that is whole and bears another's name was suggested in its own place.
+// A step that is whole and has another's name was once suggested in its own place.
 TEST_F(HandedOverRun, ACheckpointOfAnotherStepIsNotTheOneToGoOnFrom) {
   const std::string path = handed_over("run"), folder = path + "/checkpoints";
   fs::copy(folder + "/step_000002", folder + "/step_000003", fs::copy_options::recursive);
@@ -238,7 +239,7 @@ TEST_F(HandedOverRun, ACheckpointOfAnotherStepIsNotTheOneToGoOnFrom) {
   EXPECT_NE(result.err.find("give --ckpt-step 2"), std::string::npos) << result.err;
 }
 
-// A checkpoint of before texts were stored as fingerprints is gone on from, and still tells a flag that differs.
+// A checkpoint from before texts were stored as fingerprints can be resumed, and still shows a flag that differs.
 TEST_F(HandedOverRun, ACheckpointWithTextsInItIsStillRead) {
   const std::string path = folder_ / "run";
   const Arguments stop = {"--rollout-stop", "###", "--save-interval", "1"};
@@ -254,7 +255,7 @@ TEST_F(HandedOverRun, ACheckpointWithTextsInItIsStillRead) {
   EXPECT_EQ(result.code, 0) << result.err;
 }
 
-// Takes out the live line's own control characters: the rest of what is printed holds nothing that a terminal obeys.
+// Removes the live line's own codes. The rest of what is printed for a person must hold nothing that a terminal obeys.
 std::string without_live_lines(std::string text) {
   for (const std::string own : {"\r\x1b[K", "\x1b[K"}) {
     for (size_t at = text.find(own); at != std::string::npos; at = text.find(own)) text.erase(at, own.size());
@@ -291,7 +292,7 @@ TEST_F(AtATerminal, WhatARewardSaysCommandsNothing) {
   }
 }
 
-// Completions and prompts go as they are into files and pipes; on a terminal their JSON is escaped and means the same.
+// Completions and prompts go unchanged into files and pipes; on a terminal their JSON is escaped and means the same.
 TEST_F(AtATerminal, CompletionsCommandNothing) {
   const std::string prompt = "1 + 1 =\u009b2J\u202e\x7f";
   base::write_file_durably(folder_ / "p.jsonl", base::dump_json(base::Json{{"prompt", prompt}}) + "\n");
@@ -320,8 +321,8 @@ TEST_F(AtATerminal, CompletionsCommandNothing) {
 
 using HostileRewards = Watched;
 
-// 100,000 numbers a reward kept the run busy for minutes, in which it obeyed no signal. Each sample may give 256 names;
-// a rollout has as many in all.
+// 100,000 numbers a reward once kept the run busy for minutes, in which it obeyed no signal. Each sample may give 256
+// names; a rollout has as many in all.
 TEST_F(HostileRewards, MayNotNameNumbersWithoutEnd) {
   base::write_file_durably(folder_ / "names.py",
                            "import random\n"
@@ -351,7 +352,7 @@ TEST_F(HostileRewards, MayNotNameNumbersWithoutEnd) {
 
 using BadModels = Watched;
 
-// --dry-run said that everything is in order for weights that the run refuses.
+// --dry-run once reported that everything is in order for weights that the run refuses.
 TEST_F(BadModels, WeightsAreRefusedByADryRunToo) {
   const std::string model = writable_model(folder_ / "model");
   replace_text(model + "/config.json", "\"intermediate_size\": 160", "\"intermediate_size\": 192");
@@ -367,7 +368,7 @@ TEST_F(BadModels, WeightsAreRefusedByADryRunToo) {
   expect_one_line_failure(run(train_arguments(folder_ / "run", reference)), 2, model + "/model.safetensors");
 }
 
-// It ended as "a worker process was lost", exit code 3, without the file's name.
+// This mistake once ended as "a worker process was lost", exit code 3, without the file's name.
 TEST_F(BadModels, ATokenizerThatIsWrongInItselfIsNamed) {
   const std::string model = writable_model(folder_ / "model"), path = model + "/tokenizer.json";
   base::Json tokenizer = base::read_json_file(path);

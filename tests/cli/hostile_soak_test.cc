@@ -1,6 +1,6 @@
-// A run whose reward attacks it with one sample in a few: leftovers, bombs, forged replies, signals. Whatever these
-// samples get, the honest ones beside them are graded exactly right, the run goes on in its size, and nothing is left
-// when it ends. As long as --soak-seconds says; with --soak an hour, and each attack alone for a while.
+// Checks a run whose reward attacks it with one sample in a few: leftovers, bombs, forged replies, signals. Whatever
+// these samples get, the honest ones among them are graded exactly right, the run continues in its size, and nothing is
+// left when it ends. It lasts as long as --soak-seconds says; with --soak an hour, and each attack alone for a while.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
@@ -23,12 +23,12 @@ namespace tandem::cli {
 namespace {
 
 constexpr const char* kReward = "tests/cli/rewards/hostile.py";
-constexpr uint32_t kEvery = 6;                              // one sample in so many attacks
-constexpr uint64_t kShmBytes = (uint64_t{4} << 20) + 4711;  // as in hostile.py
+constexpr uint32_t kEvery = 6;                              // number of samples of which one attacks
+constexpr uint64_t kShmBytes = (uint64_t{4} << 20) + 4711;  // size in hostile.py
 constexpr double kAloneSeconds = 6.0;
 constexpr int64_t kFewestRollouts = 3;
 
-// Names of functions in hostile.py.
+// These are names of functions in hostile.py.
 const std::vector<std::string> kAttacks = {"daemons",
                                            "threads",
                                            "memfd",
@@ -61,14 +61,14 @@ const std::vector<std::string> kAttacks = {"daemons",
                                            "crash",
                                            "leave"};
 
-// Computes the hash as hostile.py does.
+// Computes the hash like hostile.py.
 uint32_t fnv1a(const std::string& text) {
   uint32_t value = 0x811C9DC5;
   for (const char c : text) value = (value ^ static_cast<uint8_t>(c)) * 0x01000193;
   return value;
 }
 
-// Identifiers of the System V segments of that size.
+// Returns the identifiers of the System V segments of that size.
 std::set<std::string> left_segments() {
   std::set<std::string> found;
   std::ifstream table("/proc/sysvipc/shm");
@@ -81,7 +81,7 @@ std::set<std::string> left_segments() {
   return found;
 }
 
-// Counts of what became of the samples of a run.
+// The grades of the samples of a run.
 struct Outcome {
   int64_t num_rollouts = 0, num_honest = 0, num_attacks = 0;
   std::map<std::string, int64_t> broken;  // honest samples that were not graded right, by what they got
@@ -104,7 +104,7 @@ Outcome outcome_of(const std::string& run) {
       }
       ++outcome.num_honest;
       if (failed) {
-        // Without the rest, which names files.
+        // The rest is left out, because it names files.
         const auto reason = record.at("failure").get<std::string>();
         ++outcome.broken[record.at("failure_class").get<std::string>() + ": " + reason.substr(0, reason.find('/'))];
       } else if (reward != value % 5) {
@@ -115,7 +115,7 @@ Outcome outcome_of(const std::string& run) {
   return outcome;
 }
 
-// Folders that the machine has to itself, and what is in them before and after.
+// Counts what is in a folder that the machine has to itself, before and after.
 size_t num_entries(const std::string& folder) {
   return base::directory_exists(folder) ? base::list_directory(folder).size() : 0;
 }
@@ -152,7 +152,7 @@ class HostileSoak : public testing::TestWithParam<std::string> {
   Arguments arguments() const {
     Arguments words = with_custom_reward(train_arguments(folder_ / "run"), folder_ / "hostile.py:reward");
     words = with_flag(with_flag(words, "--num-rollout", "100000"), "--lr", "1e-5");
-    words = with_flag(words, "--max-failed-rollouts", "100000");  // all samples of a rollout may attack
+    words = with_flag(words, "--max-failed-rollouts", "100000");  // limit for rollouts in which all samples may attack
     for (const char* word : {"--save-interval", "1000", "--rm-timeout", "5", "--rm-memory-bytes", "700000000",
                              "--rm-sandbox", "require", "--rollout-shuffle"})
       words.emplace_back(word);
@@ -167,14 +167,14 @@ class HostileSoak : public testing::TestWithParam<std::string> {
   std::optional<std::string> tmpdir_before_;
 };
 
-// Looks until the time is over and some rollouts are done; the run must not end by itself.
+// Watches until the time is over and some rollouts are done; the run must not end by itself.
 void HostileSoak::watch(const Program& program, double seconds, std::vector<Size>& sizes) const {
-  constexpr double kPatience = 10.0;  // times as long, until the few rollouts are there
+  constexpr double kPatience = 10.0;  // factor of the time until the few rollouts are there
   const base::Clock::time_point begin = base::Clock::now();
   int64_t rollout = -1;
   while (!program.wait_for(0.1)) {
     const double now_s = base::seconds_since(begin);
-    // Beyond the newest there is nothing: looked for from there on.
+    // There is nothing after the newest rollout, so the search continues from there.
     while (base::file_exists(folder_ / fmt::format("run/samples/rollout_{:06}.jsonl", rollout + 1))) ++rollout;
     if (rollout >= 0) sizes.push_back(size_of(program.pid()));
     if (now_s > seconds && (rollout + 1 >= kFewestRollouts || now_s > kPatience * seconds)) {
@@ -217,7 +217,7 @@ void HostileSoak::run(const std::vector<std::string>& attacks, double seconds) {
   std::vector<Size> sizes;
   const Program program(arguments());
   watch(program, seconds, sizes);
-  program.signal(SIGKILL);  // only a run that did not answer is there still
+  program.signal(SIGKILL);  // only a run that did not answer still exists
   EXPECT_EQ(program.wait(), 0);
   const Outcome outcome = outcome_of(folder_ / "run");
   EXPECT_GE(outcome.num_rollouts, kFewestRollouts);

@@ -1,5 +1,5 @@
-// Labels: what compares completions with them refuses a line that has none, and a Python reward gets what the line
-// holds.
+// Checks labels: a reward that compares completions with them refuses a line that has none, and a Python reward gets
+// what the line holds.
 //
 // A run with a wrong --label-key once climbed to reward 0.99 on empty answers: a missing label was read as "", and
 // exact paid 1 for an empty completion.
@@ -19,7 +19,7 @@ std::string write_data(const base::TemporaryDirectory& folder, const std::vector
   return folder / "data.jsonl";
 }
 
-// One short completion of each prompt.
+// Returns arguments for one short completion of each prompt.
 Arguments eval_arguments(const std::string& data, const Arguments& more) {
   Arguments arguments = {
       "eval", "--hf-checkpoint", kModel, "--eval-prompt-data", "set", data, "--rollout-max-response-len", "2"};
@@ -99,7 +99,7 @@ TEST(Labels, ReachPythonWithTheirType) {
   const Captured result = run(eval_arguments(data, {"--custom-rm-path", folder / "reward.py:reward"}));
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.out.find("eval set: reward 1  pass@1 1"), std::string::npos) << result.out;
-  // A key that was asked for and that no line has is said; the default one may be absent.
+  // A key that was asked for and that no line has is reported; the default one may be absent.
   EXPECT_EQ(result.err.find("no line has a label"), std::string::npos) << result.err;
   const Captured slip =
       run(eval_arguments(data, {"--custom-rm-path", folder / "reward.py:reward", "--label-key", "lable", "--dry-run"}));

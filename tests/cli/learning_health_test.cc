@@ -1,5 +1,5 @@
-// Runs that cannot learn, end to end: the tiny model with the wrong flag, grader or checkpoint says so within two
-// rollouts of 12 samples, and counts it in metrics.jsonl.
+// Checks runs that cannot learn, end to end: the tiny model with the wrong flag, grader or checkpoint reports that
+// within two rollouts of 12 samples, and counts it in metrics.jsonl.
 #include <gtest/gtest.h>
 
 #include "tests/cli/captured.h"
@@ -24,7 +24,7 @@ int64_t occurrences(const std::string& text, const std::string& part) {
   return count;
 }
 
-// A run of two rollouts: `says` once on stderr and in log.txt, `count` in all.
+// Expects that a run of two rollouts prints `says` once on stderr and in log.txt, and counts `count` in all.
 void expect_fault(const Arguments& arguments, const std::string& save, const std::string& key, double count,
                   const std::string& says, int code = 0) {
   const Captured result = run(arguments);
@@ -36,7 +36,7 @@ void expect_fault(const Arguments& arguments, const std::string& save, const std
 
 TEST(ZeroSignal, CutCompletionsAndAnswersNeverRight) {
   base::TemporaryDirectory folder;
-  // The reward is not --rm-type math, for which two random tokens are sometimes the answer.
+  // --rm-type math would not do: two tokens of chance are sometimes the answer.
   const std::string reward = write_reward_of(folder.path(), "return [0.0 for c in completions]");
   const Arguments arguments = with_custom_reward(train_arguments(folder / "run"), reward);
   expect_fault(
@@ -69,7 +69,7 @@ TEST(ZeroSignal, AGraderThatAlwaysFails) {
   const Arguments arguments = with_custom_reward(train_arguments(folder / "run"), reward);
   expect_fault(arguments, folder / "run", "grader_always_fails", 24, "rollout 1: the grader failed on all 12 samples",
                /*code=*/2);
-  // The weights are saved, and a run that goes on with a reward that works ends well.
+  // The work so far is saved, and a run that resumes with a reward that works ends well.
   EXPECT_TRUE(base::file_exists(folder / "run/hf/step_000002/model.safetensors"));
   Arguments longer = with_flag(arguments, "--num-rollout", "3");
   longer.insert(longer.end(), {"--load", folder / "run", "--allow-changed-config"});
@@ -77,7 +77,7 @@ TEST(ZeroSignal, AGraderThatAlwaysFails) {
   EXPECT_EQ(run(longer).code, 0);
 }
 
-// Below --max-failed-rollouts such a run ended with exit code 0, and a smoke test looked well.
+// Below --max-failed-rollouts such a run once ended with exit code 0, and a smoke test seemed to pass.
 TEST(ZeroSignal, ARunOfOneRolloutWhoseGradingsAllFailedEndsWithTwo) {
   base::TemporaryDirectory folder;
   const std::string reward = write_reward_of(folder.path(), "raise ValueError('never')");
@@ -147,7 +147,8 @@ TEST(ZeroSignal, PromptsThatAreAllTooLong) {
   EXPECT_GT(faults(folder / "run", "prompts_dropped"), 0.0);
 }
 
-// Rewards that differ, completions that may end, a learning rate: no warning but the length limit that the test set.
+// With rewards that differ, completions that may end, and a learning rate, the only warning is the length limit that
+// the test set.
 TEST(ZeroSignal, AHealthyRunIsNotAccused) {
   base::TemporaryDirectory folder;
   const Arguments arguments =

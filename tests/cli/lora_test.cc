@@ -1,4 +1,4 @@
-// LoRA through the program: what a run trains, keeps and refuses, and what other verbs make of its adapter.
+// Checks LoRA through the program: what a run trains, keeps and refuses, and what other verbs make of its adapter.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -50,7 +50,7 @@ TEST_F(LoraRun, TrainsAnAdapterExactlyOnPolicyAgainstItsBase) {
       if (steps % 2 == 0) {
         EXPECT_EQ(number(record, "train/train_rollout_logprob_abs_diff"), 0.0) << dtype;
       }
-      // The reference is the base: nothing divides them before the first update.
+      // The reference is the base: policy and reference are equal before the first update.
       if (steps == 0) {
         EXPECT_EQ(number(record, "train/kl_loss"), 0.0) << dtype;
       } else {
@@ -83,7 +83,7 @@ std::string everything_of(const std::string& run, int last) {
   return timeless_metrics(run) + adapter_of(run) + shard;
 }
 
-// Also with a reference that follows the policy, which has an adapter of its own.
+// A reference that follows the policy has an adapter of its own, and resumes too.
 TEST_F(LoraRun, GoesOnBitForBitFromACheckpointWithoutTheBase) {
   const std::vector<Arguments> cases = {
       {"--target-modules", "q_proj", "v_proj,down_proj", "--dtype", "bfloat16", "--save-interval", "1"},
@@ -118,7 +118,7 @@ TEST_F(LoraRun, WhereThingsLieChangesNoBit) {
   }
 }
 
-// Log-probs of given tokens under --hf-checkpoint.
+// Returns log-probs of given tokens under --hf-checkpoint.
 std::vector<double> scores(const std::string& model, const base::TemporaryDirectory& folder) {
   base::write_file_durably(folder / "tokens.jsonl",
                            "{\"tokens\": [5, 9, 300, 41, 7, 7, 250, 12, 471, 90, 33], \"prompt_length\": 1}\n");
@@ -156,11 +156,11 @@ TEST_F(LoraRun, ItsAdapterIsAModelForOtherVerbsAndMergesIntoOne) {
   const Captured evaluated = run({"eval", "--hf-checkpoint", adapter, "--eval-prompt-data", "math", kPrompts,
                                   "--rm-type", "math", "--rollout-max-response-len", "4"});
   EXPECT_EQ(evaluated.code, 0) << evaluated.err;
-  // Merged, it can be trained on.
+  // A merged model can be trained on.
   EXPECT_EQ(run(with_flag(words(folder_ / "again"), "--hf-checkpoint", merged) + Arguments{"--dry-run"}).code, 0);
 }
 
-// PEFT's own adapter and what PEFT merged: tests/golden/lora/make.py.
+// PEFT's own adapter, and the model that PEFT merged, come from tests/golden/lora/make.py.
 TEST_F(LoraRun, AnAdapterOfPeftsIsReadAndMerged) {
   const std::string merged = folder_ / "merged";
   ASSERT_EQ(run({"export", "--hf-checkpoint", "tests/golden/lora", "--output", merged}).code, 0);
@@ -297,11 +297,11 @@ TEST_F(LoraRun, ACheckpointGoesOnOnlyAsTheRunThatItIsOf) {
   refuses(with_flag(words_of(folder_ / "lora", {"--load", folder_ / "lora"}), "--lora-rank", "8"),
           "--lora-rank was 4 and is 8");
   refuses(words_of(folder_ / "lora", {"--load", folder_ / "lora", "--target-modules", "q_proj"}), "--target-modules");
-  // The checkpoint has no adapter of that rank on those modules.
+  // The files that would then be read do not exist.
   refuses(words_of(folder_ / "lora", {"--load", folder_ / "lora", "--target-modules", "q_proj,v_proj",
                                       "--allow-changed-config", "--lora-rank", "8"}),
           "of another model");
-  // The adapter stands beside a base that is not in the checkpoint.
+  // The adapter is next to a base that is not in the checkpoint.
   std::string bytes = base::read_file(model + "/model.safetensors");
   bytes[bytes.size() - 2] = static_cast<char>(bytes[bytes.size() - 2] ^ 1);
   base::write_file_durably(model + "/model.safetensors", bytes);

@@ -1,6 +1,6 @@
-// Every row of the loss tables and every flag of loss and optimizer trains a rollout through the program. All runs
-// train on one rollout that was sampled from a truncated distribution; of each row the first optimizer step, which is
-// on policy, is computed again from the samples that the run wrote.
+// Checks that every row of the loss tables and every flag of loss and optimizer trains a rollout through the program.
+// All runs train on one rollout that was sampled from a truncated distribution. For each row the first optimizer step,
+// which is on policy, is computed again from the samples that the run wrote.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,11 +22,11 @@
 namespace tandem::cli {
 namespace {
 
-constexpr size_t kGroup = 4, kStep = 6;  // samples of a group, and of an optimizer step
+constexpr size_t kGroup = 4, kStep = 6;  // number of samples of a group, and of an optimizer step
 
 struct SampleFacts {
   double reward = 0.0;
-  std::vector<double> logprobs, reference;  // of trained tokens; of `reference` only where a run scored one
+  std::vector<double> logprobs, reference;  // values of trained tokens; `reference` is empty unless a run scored one
 };
 
 std::vector<double> numbers_of(const base::Json& values) { return values.get<std::vector<double>>(); }
@@ -43,7 +43,7 @@ double squares_of(const std::vector<double>& values) {
   return sum;
 }
 
-// ---- The rows, on policy, written apart from src/rl ----
+// ---- The rows are computed on policy, apart from src/rl ----
 
 using Advantages = std::vector<double>;
 
@@ -83,7 +83,7 @@ Advantages advantages_of(const std::string& row, const std::vector<SampleFacts>&
   return less_group_mean(samples, true);
 }
 
-// A token's term where the ratio is 1.
+// Returns a token's term at a ratio of 1.
 double policy_term(const std::string& row, double advantage, double logprob) {
   if (row == "ppo" || row == "gspo" || row == "rloo") return -advantage;
   if (row == "sapo") return -2.0 / (advantage > 0 ? 1.0 : 1.05) * advantage;
@@ -102,7 +102,7 @@ double kl_term(std::string row, double difference) {
   return row == "low_var_kl" ? std::min(k3, 10.0) : k3;
 }
 
-// Terms of the samples of one step, by the aggregation.
+// Adds up the terms of the samples of one step, by the aggregation.
 double aggregated(const std::string& row, const std::vector<std::vector<double>>& terms) {
   double sum = 0.0, sum_of_means = 0.0, num_tokens = 0.0;
   for (const std::vector<double>& sample : terms) {
@@ -116,7 +116,7 @@ double aggregated(const std::string& row, const std::vector<std::vector<double>>
   if (row == "token-sum") return sum;
   if (row == "seq-mean-token-sum") return sum / num_samples;
   EXPECT_EQ(row, "seq-mean-token-sum-norm") << "say here what it is";
-  return sum / num_samples / 12;  // --rollout-max-response-len
+  return sum / num_samples / 12;  // value of --rollout-max-response-len
 }
 
 // ---- The runs ----
@@ -128,7 +128,8 @@ class LossFlags : public testing::Test {
     const Captured result = run(arguments(
         "base", {"--rollout-top-p", "0.9", "--save-debug-rollout-data", in_folder("base/{rollout_id}.jsonl")}));
     ASSERT_EQ(result.code, 0) << result.err;
-    // The model hardly ever ends a completion: half of them are said to be whole, for what only the others are asked.
+    // The model hardly ever ends a completion, so half of them are declared whole: some flags ask only about the
+    // others.
     std::string text;
     for (base::Json line : json_lines(in_folder("base/0.jsonl"))) {
       line["status"] = line.at("sample_id").get<int64_t>() % 2 == 0 ? "completed" : "truncated";
@@ -211,8 +212,8 @@ class LossFlags : public testing::Test {
   std::set<std::string> given_;      // words of all runs
 };
 
-// One run a row: of estimators with what the row stands for, then of the surrogates and aggregations that no estimator
-// stands for.
+// Each row has one run: first the estimators, with the rows that they stand for, then the surrogates and aggregations
+// that no estimator stands for.
 TEST_F(LossFlags, EveryRowOfTheTablesTrainsWhatItsFormulaSays) {
   std::set<std::string> surrogates, aggregations;
   for (const rl::Surrogate& row : rl::surrogates()) surrogates.emplace(row.name);
@@ -360,7 +361,7 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
               "6",
               "--overlong-penalty-factor",
               "0.5"});
-  given_.insert("--lr");  // in all of them
+  given_.insert("--lr");  // given in all of them
   config::LossOptions loss;
   config::OptimizerOptions optimizer;
   base::Options options;
@@ -371,7 +372,7 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
   }
 }
 
-// slime's way to watch the KL: it is scored and reported, and the weights are those of a run without it.
+// This is slime's way to watch the KL: it is scored and reported, and the weights are those of a run without it.
 TEST_F(LossFlags, AtCoefficientZeroTheKlIsReportedAndTrainsNothing) {
   const std::vector<base::Json> watched = train("watched", {"--use-kl-loss", "--kl-loss-coef", "0.00", "--ref-load",
                                                             in_folder("base/hf/latest"), "--kl-coef", "0.00"});

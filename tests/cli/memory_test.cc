@@ -1,4 +1,4 @@
-// A run's memory: what was planned against what was taken, what a stray or failing call does, and what is told.
+// Checks a run's memory: the plan against what was taken, what a stray or failing call does, and what is reported.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 namespace tandem::cli {
 namespace {
 
-// Passes on to a Vmm that the test keeps.
+// Passes calls on to a Vmm that the test keeps.
 class BorrowedVmm final : public device::ForwardingVmm {
  public:
   using ForwardingVmm::ForwardingVmm;
@@ -41,14 +41,15 @@ device::MemoryDriver driver_over(device::Vmm& vmm) {
   return driver;
 }
 
-// Expects the plan to hold in every phase of the run's last step.
+// Expects that every phase of the run's last step is as planned.
 void expect_as_planned(const std::string& run_path, const std::string& which, bool is_bound) {
   const base::Json step = last_step(run_path);
   ASSERT_EQ(step["step"], 1);
   expect_phases_as_planned(step, {"load", "rollout", "train"}, which, is_bound);
 }
 
-// --fit: the run that was refused runs, with the change that the refusal names first, and its config.toml has it.
+// With --fit a run that would be refused starts with the change that the refusal names first, and its config.toml has
+// it.
 TEST(Fit, TakesTheCheapestChangeAndKeepsIt) {
   const base::TemporaryDirectory folder;
   const std::string reward = write_reward(folder);
@@ -62,7 +63,8 @@ TEST(Fit, TakesTheCheapestChangeAndKeepsIt) {
   ASSERT_NE(refusal.find("this run needs "), std::string::npos) << refusal;
   ASSERT_NE(refusal.find(": give --"), std::string::npos) << refusal;
   const size_t begin = refusal.find(": give ") + 7;
-  const std::string change = refusal.substr(begin, refusal.find(')', begin) + 1 - begin);  // "--flag 3 (0.01 GiB, ...)"
+  const std::string change =
+      refusal.substr(begin, refusal.find(')', begin) + 1 - begin);  // text like "--flag 3 (0.01 GiB, ...)"
   const Captured fitted = run(with_bytes("fitted", bytes, {"--fit"}));
   ASSERT_EQ(fitted.code, 0) << fitted.err;
   EXPECT_NE(fitted.err.find("--fit: this run needs "), std::string::npos) << fitted.err;
@@ -71,7 +73,7 @@ TEST(Fit, TakesTheCheapestChangeAndKeepsIt) {
   const std::string flag = change.substr(2, change.find(' ') - 2);
   EXPECT_NE(config.find("\n" + flag + " = "), std::string::npos) << flag << "\n" << config;
   EXPECT_NE(config.find("\nfit = false"), std::string::npos) << config;
-  // The file repeats the run: it fits as it stands.
+  // The file repeats the run: it fits without changes.
   const Captured again = run({"train", "--config", folder / "fitted/config.toml", "--save", folder / "again"});
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(again.err.find("--fit"), std::string::npos) << again.err;
@@ -91,7 +93,7 @@ TEST(Fit, ARunThatFitsIsNotChangedAndOneThatNothingHelpsIsRefused) {
 
 TEST(RunMemory, NoTagInNoPhaseIsAboveThePlanAndThePlanIsNear) {
   const base::TemporaryDirectory folder;
-  // The last: what the token budget makes of micro-batches is a bound, not a number.
+  // In the last case the plan has a bound and no number, because of what the token budget makes of micro-batches.
   const std::vector<Arguments> cases = {
       {"--dtype", "float32"},
       {"--dtype", "bfloat16"},
@@ -110,7 +112,7 @@ TEST(RunMemory, NoTagInNoPhaseIsAboveThePlanAndThePlanIsNear) {
   }
 }
 
-// Blocks kept, and run again.
+// Layers keep their activations in the first case, and recompute them in the second.
 const std::vector<Arguments> kFamilyCases = {
     {"--dtype", "bfloat16"}, {"--dtype", "float32", "--recompute-granularity", "full", "--recompute-num-layers", "4"}};
 
@@ -145,7 +147,7 @@ TEST(RunMemory, ThePlanIsAsNearBesideAnAdapter) {
   }
 }
 
-// A GPU without one: the operations that it begins with, in the shapes of its calls, on the host.
+// Runs the operations that a GPU begins with, in the shapes of its calls, on the host.
 void expect_gpu_as_planned(const base::TemporaryDirectory& folder, const std::string& which, const Arguments& more,
                            const std::string& architecture) {
   device::CpuVmm vmm;
@@ -221,9 +223,9 @@ TEST(RunMemory, WhereThingsLieChangesNoNumber) {
   }
 }
 
-// ---- faults ----
+// ---- The faults ----
 
-// A short run, over the folder of the one before.
+// Runs a short run, over the folder of the one before.
 Captured faulty_run(const base::TemporaryDirectory& folder, Arguments more) {
   more.emplace_back("--overwrite");
   Arguments words = memory_arguments(folder, folder / "run", more);
@@ -245,8 +247,8 @@ TEST(RunMemoryFaults, ADeviceThatWasFilledSinceThePlanIsAnErrorThatSaysSo) {
   EXPECT_EQ(small.counts(), device::VmmCounts());
 }
 
-// Calls of the driver fail at moments all over a run, once and for good: it ends with one line or goes on, and
-// everything goes back (tests/memory fails every call of the arena's).
+// Calls of the driver fail at moments all over a run, once and for good: the run ends with one line or continues, and
+// all memory is given back (tests/memory fails every call of the arena's).
 TEST(RunMemoryFaults, AFailingCallOfTheDriverEndsInOneLineOrNotAtAll) {
   const base::TemporaryDirectory folder;
   const int seed = testing::UnitTest::GetInstance()->random_seed();
@@ -312,10 +314,6 @@ class FaultyHostMemory final : public device::HostMemory {
   void copy_to_device(std::byte* device, const std::byte* host, int64_t bytes) override {
     faults_.check("copy_to_device");
     real_.copy_to_device(device, host, bytes);
-  }
-  void zero(std::byte* device, int64_t bytes) override {
-    faults_.check("zero");
-    real_.zero(device, bytes);
   }
   void synchronize() override {
     faults_.check("synchronize");

@@ -1,4 +1,4 @@
-// A clone that was moved, or a program that was copied with its folder, runs with what lies beside it now.
+// Checks that a clone that was moved, or a program that was copied with its folder, runs with what is next to it now.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Links where the file system can, and copies where it cannot.
+// Makes links if the file system can, and copies otherwise.
 void put(const fs::path& from, const fs::path& to) {
   fs::create_directories(to.parent_path());
   std::error_code error;
@@ -20,8 +20,8 @@ void put(const fs::path& from, const fs::path& to) {
   if (error) fs::copy_file(from, to);
 }
 
-// Makes a clone in another place, with what a program needs of it: .venv's libraries by a link, and its interpreter by
-// a script that says so before it runs.
+// Puts what a program needs of its clone in another place: .venv's libraries by a link, and its interpreter by a script
+// that reports itself before it runs.
 void move_clone(const fs::path& to, const fs::path& program) {
   put(TANDEM_PROGRAM, to / program);
   fs::create_directories(to / "python");
@@ -41,7 +41,7 @@ std::string output_of(const std::string& command, int& code) {
   return base::read_file(folder / "out");
 }
 
-// For a clone, and for a folder with the program itself, python and .venv.
+// The test runs for a clone, and for a folder with the program itself, python and .venv.
 TEST(Moved, ProgramRunsWithWhatLiesBesideItNow) {
   for (const char* program : {"build/dev/src/cli/tandem", "tandem"}) {
     const base::TemporaryDirectory folder;
@@ -62,7 +62,7 @@ TEST(Moved, ProgramRunsWithWhatLiesBesideItNow) {
     EXPECT_NE(completion.find("\"completions\""), std::string::npos) << completion;
     EXPECT_TRUE(fs::exists(clone / "ran")) << "another interpreter was taken";
 
-    // The program also uses the clone's own package of the workers.
+    // The program also runs with its package of the workers.
     base::write_file_durably((clone / "python/tandem_worker/tokenizer.py").string(), "raise SystemExit('moved too')\n");
     const std::string failure = output_of(generate, code);
     EXPECT_EQ(code, 3);

@@ -1,4 +1,4 @@
-// Samples that a function of the user's makes in turns with the engine, through the whole program.
+// Checks samples that a function of the user's makes in turns with the engine, through the whole program.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -22,7 +22,7 @@ Arguments with_function(const std::string& save, const std::string& function, co
   return arguments;
 }
 
-// Two rollouts of three turns, with a reward that sees what the function left.
+// Returns arguments of two rollouts of three turns, with a reward that sees what the function left.
 Arguments with_turns(const std::string& save, const std::string& function, const Arguments& more = {}) {
   return with_custom_reward(with_function(save, function, more), kFunctions + ":reward");
 }
@@ -37,7 +37,7 @@ base::Json last_record(const std::string& run, const std::string& with) {
   return found;
 }
 
-// One run that nothing happens to, which the others are compared with.
+// One run that nothing happens to is compared with all others.
 class MultiTurn : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -280,7 +280,7 @@ TEST_F(MultiTurn, ASignalEndsItWhileFunctionsWait) {
   EXPECT_EQ(program.wait(), 0);
 }
 
-// The functions of the example on its base model, which does not know of the calculator yet.
+// The functions of the example run on its base model, which does not know of the calculator yet.
 TEST_F(MultiTurn, TheExampleRuns) {
   const base::TemporaryDirectory folder;
   base::write_file_durably(folder / "train.jsonl",

@@ -1,5 +1,5 @@
-// Processes that only sample may come over the network: results are those of the run without them, who does not know
-// the secret stays outside, and each mistake is a line.
+// Checks rollout workers that come over the network: results are those of the run without them, a process that does not
+// know the secret stays outside, and each mistake is a line.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ class NetworkWorkers : public WorkerRuns {
   }
   void TearDown() override { unsetenv("TANDEM_SECRET_FILE"); }
 
-  // Sets the secret of the processes that are started from now on; "": none.
+  // Sets the secret of processes that are started from now on; "" means none.
   static void use_secret(const std::string& name) {
     name.empty() ? unsetenv("TANDEM_SECRET_FILE") : setenv("TANDEM_SECRET_FILE", path(name).c_str(), 1);
   }
@@ -40,7 +40,7 @@ class NetworkWorkers : public WorkerRuns {
   static Arguments joining_at(Arguments words, const std::string& place) {
     return with_flag(std::move(words), "--rollout-join-address", place);
   }
-  // Returns the address at which a run says that it listens.
+  // Returns the address at which a run reports to listen.
   static std::string place_of(const std::string& errors) {
     wait_for_text(errors, "--rollout-join-address");
     const std::string text = base::read_file(errors);
@@ -50,7 +50,7 @@ class NetworkWorkers : public WorkerRuns {
   }
 };
 
-// The only one that was started with the run dies; one comes over the network and brings it to its end.
+// The only worker that was started with the run dies; one comes over the network and brings the run to its end.
 TEST_F(NetworkWorkers, SampleAsThoseOfTheRunsMachine) {
   const Arguments words = listening("joined");
   const std::string errors = path("joined.err"), other_errors = path("joined_2.err");
@@ -80,7 +80,7 @@ TEST_F(NetworkWorkers, SampleAsThoseOfTheRunsMachine) {
   expect_same("joined");
 }
 
-// One after the other while a run goes on, which none of them disturbs.
+// Strangers come one after the other during a run, and none of them disturbs it.
 TEST_F(NetworkWorkers, WhoDoesNotKnowTheSecretStaysOutside) {
   const Arguments words = listening("closed", "0", {"--num-rollout", "2"});
   const std::string errors = path("closed.err");
@@ -148,7 +148,7 @@ TEST_F(NetworkWorkers, MistakesAreOneLineEach) {
   says(run_program(colocated), 2, "--rollout-listen: with --colocate the devices that train sample");
 }
 
-// Two processes start as a launcher starts them on two machines: without a secret neither begins.
+// A launcher may start them on two machines: without a secret neither begins.
 TEST_F(NetworkWorkers, OfALaunchOfSeveralMachinesNeedTheSecretToo) {
   use_secret("");
   const std::map<std::string, std::string> variables = {{"WORLD_SIZE", "2"},

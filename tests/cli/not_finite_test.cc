@@ -1,6 +1,6 @@
-// A model with a damaged weight gives no numbers: score, eval and generate end with exit code 3 and the tensor's name,
-// whichever tensor it is, whatever the instruction set. Before, a NaN in q_proj, k_proj or q_norm gave log-probs that
-// looked like any others.
+// Checks that a model with a damaged weight gives no numbers: score, eval and generate end with exit code 3 and the
+// tensor's name, whichever tensor it is, whatever the instruction set. Before, a NaN in q_proj, k_proj or q_norm gave
+// log-probs that looked like any others.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 
-// A copy of the golden model in which an element of a float32 tensor is another; all of its elements where `element`
-// is negative.
+// Returns a copy of the golden model in which an element of a float32 tensor is changed; if `element` is negative, all
+// of its elements.
 std::string damaged_model(const base::TemporaryDirectory& folder, const std::string& tensor, int64_t element,
                           float value) {
   const std::string directory = folder / "model";
@@ -51,7 +51,7 @@ Arguments arguments_of(const std::string& verb, const std::string& model, const 
   return arguments;
 }
 
-// The sets that this machine runs, in both dtypes.
+// Returns flags for the instruction sets that this machine runs, in both dtypes.
 std::vector<Arguments> kernels() {
   std::string names = device::available_cpu_isas();
   std::replace(names.begin(), names.end(), ',', ' ');

@@ -1,4 +1,5 @@
-// A checkpoint of a version that had fewer flags: the run goes on where what they do by default changed nothing.
+// Checks a checkpoint of a version that had fewer flags: the run resumes if the defaults of the new flags changed
+// nothing.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -18,7 +19,7 @@ Arguments with(Arguments arguments, const Arguments& more) {
   return arguments;
 }
 
-// The state.json that a version without these flags would have written.
+// Writes the state.json that a version without these flags would have written.
 void forget(const std::string& step_path, const std::vector<std::string>& flags) {
   reseal(step_path, [&](base::Json& state) {
     for (const std::string& flag : flags) ASSERT_EQ(state["numbers"].erase(flag), 1U) << flag;
@@ -31,7 +32,7 @@ TEST(OlderCheckpoint, GoesOnWhereTheDefaultOfANewFlagChangesNothing) {
   const Arguments arguments = train_arguments(path), load = with(arguments, {"--load", path});
   ASSERT_EQ(run(train_arguments(whole)).code, 0);
   ASSERT_EQ(run(with_flag(arguments, "--num-rollout", "1")).code, 0);
-  // A switch, a number that is off at 0, constants of what is off, a text, and a flag that is unset.
+  // The flags are a switch, a number that is off at 0, constants of what is off, a text, and a flag that is unset.
   forget(step, {"mask-truncated-completions", "kl-coef", "overlong-penalty-factor", "num-epochs-per-rollout",
                 "system-prompt", "ref-update-interval"});
   expect_one_line_failure(
@@ -41,7 +42,7 @@ TEST(OlderCheckpoint, GoesOnWhereTheDefaultOfANewFlagChangesNothing) {
   const Captured allowed = run(with(load, {"--mask-truncated-completions", "--allow-changed-config", "--dry-run"}));
   EXPECT_EQ(allowed.code, 0) << allowed.err;
   EXPECT_NE(allowed.err.find("--mask-truncated-completions was absent and is true"), std::string::npos) << allowed.err;
-  // It makes no difference if a default is typed.
+  // A default that is typed makes no difference.
   const Captured resumed = run(with(load, {"--kl-coef", "0"}));
   EXPECT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_EQ(resumed.err.find("absent"), std::string::npos) << resumed.err;
@@ -49,7 +50,7 @@ TEST(OlderCheckpoint, GoesOnWhereTheDefaultOfANewFlagChangesNothing) {
   EXPECT_EQ(timeless_metrics(path), timeless_metrics(whole));
 }
 
-// Before --skip-zero-gradient there was no such step to skip: its default is not what older versions did.
+// Before --skip-zero-gradient existed no step was skipped: its default is not what older versions did.
 TEST(OlderCheckpoint, IsRefusedWhereTheDefaultOfANewFlagIsNew) {
   const base::TemporaryDirectory folder;
   const std::string path = folder / "run", step = path + "/checkpoints/step_000001";
@@ -65,7 +66,7 @@ TEST(OlderCheckpoint, IsRefusedWhereTheDefaultOfANewFlagIsNew) {
   expect_one_line_failure(run(load), 2, "the file of --prompt-data was absent and is ");
 }
 
-// The interpreter of rewards was compared once. Now it is like the packages in it, which never were.
+// The interpreter of rewards was compared once. Now it is treated like the packages in it, which never were.
 TEST(OlderCheckpoint, ThatNamesTheInterpreterOfRewardsGoesOn) {
   const base::TemporaryDirectory folder;
   const std::string path = folder / "run";

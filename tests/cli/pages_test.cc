@@ -1,6 +1,6 @@
-// The pages that users look things up in say what the program does: every metric that runs write or sources name is in
-// docs/METRICS.md, and nothing else is; docs/RUNS.md names every file and key of a run and lists the very flags
-// that may change when it is resumed; docs/COMING_FROM.md says of each flag of slime what it is here.
+// Checks that the pages that users look things up in tell what the program does: docs/METRICS.md has every metric that
+// runs write or sources name, and nothing else; docs/RUNS.md names every file and key of a run and lists the very flags
+// that may change when it is resumed; docs/COMING_FROM.md has what each flag of slime is called here.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -61,9 +61,9 @@ std::string section(const std::string& text, const std::string& heading) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find("\n## ", begin + 1) - begin);
 }
 
-// ---- docs/METRICS.md ----
+// ---- The tests of docs/METRICS.md ----
 
-// `rollout/zero_std/count_REWARD` of the page: words in capitals stand for what a run puts there.
+// A metric of the page, such as `rollout/zero_std/count_REWARD`: a run puts its own text in place of words in capitals.
 struct Metric {
   std::string name;
   std::regex pattern;
@@ -110,7 +110,7 @@ const Metric* find_metric(const std::vector<Metric>& metrics, const std::string&
   return found == metrics.end() ? nullptr : &*found;
 }
 
-// Runs that between them show most of what there is to show. Made once.
+// Runs that together show most of what there is to show. They are made once.
 class Pages : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -200,7 +200,7 @@ TEST_F(Pages, NameEveryMetricOfARunAndItsRecord) {
   }
 }
 
-// All of src, to look for what is written in it.
+// Returns all of src, to search what is written in it.
 std::map<std::string, std::string> sources() {
   std::map<std::string, std::string> texts;
   for (const auto& entry : fs::recursive_directory_iterator("src")) {
@@ -210,7 +210,7 @@ std::map<std::string, std::string> sources() {
   return texts;
 }
 
-// Metrics that sources name: as a whole, or the part behind the prefix that another file puts before it.
+// Returns the metrics that sources name: as a whole, or only the part after the prefix that another file adds.
 Names metrics_of_sources() {
   struct Naming {
     const char *file, *pattern, *prefix;
@@ -251,7 +251,7 @@ TEST_F(Pages, NameEveryMetricOfTheSources) {
     EXPECT_NE(find_metric(metrics, name), nullptr) << "docs/METRICS.md has no row for " << name;
 }
 
-// The pieces of a name between the words in capitals, without its prefix.
+// Returns the pieces of a name between the words in capitals, without its prefix.
 Names fixed_pieces(const std::string& name) {
   static const std::regex kPiece("[^A-Z]+");
   const std::string rest = name.substr(name.find('/') + 1);
@@ -303,7 +303,7 @@ TEST_F(Pages, SpeakOfMetricsThatExist) {
       EXPECT_TRUE(rows.contains(word) || find_metric(metrics, word) != nullptr) << page << ": " << word;
     }
   }
-  // The first cell holds the peer's name, the second ours.
+  // The first cell has the peer's names.
   for (const std::vector<std::string>& cells : table_rows(base::read_file("docs/COMING_FROM.md"))) {
     for (const std::string& word : cells.size() > 1 ? quoted_words(cells[1]) : Names()) {
       EXPECT_TRUE(!is_metric(word) || rows.contains(word)) << "docs/COMING_FROM.md: " << word;
@@ -311,9 +311,9 @@ TEST_F(Pages, SpeakOfMetricsThatExist) {
   }
 }
 
-// ---- docs/RUNS.md ----
+// ---- The tests of docs/RUNS.md ----
 
-// "step_000002" and "rollout_000001.jsonl" as the page writes them.
+// Returns names such as "step_000002" and "rollout_000001.jsonl" as the page writes them.
 std::string as_written(const std::string& name) {
   return std::regex_replace(std::regex_replace(name, std::regex("[0-9]{6}"), "NNNNNN"), std::regex("held_out"), "NAME");
 }
@@ -328,7 +328,7 @@ TEST_F(Pages, NameEveryFileOfARun) {
     for (const auto& entry : fs::recursive_directory_iterator(path(name))) {
       const std::string file = as_written(fs::relative(entry.path(), path(name)).string());
       if (file.starts_with("hf/step_NNNNNN/") || file.starts_with("tensorboard/"))
-        continue;  // Hugging Face's, TensorBoard's
+        continue;  // files of Hugging Face and TensorBoard
       EXPECT_TRUE(words.contains(file) || words.contains(file + "/")) << "docs/RUNS.md has no " << file;
     }
   }
@@ -392,7 +392,7 @@ TEST_F(Pages, ListTheFlagsThatAResumedRunMayChange) {
   EXPECT_EQ(listed, flags);
 }
 
-// ---- docs/COMING_FROM.md ----
+// ---- The tests of docs/COMING_FROM.md ----
 
 TEST_F(Pages, SayOfEachFlagOfSlimeWhatItIsHere) {
   config::TrainConfig config;
@@ -415,7 +415,7 @@ TEST_F(Pages, SayOfEachFlagOfSlimeWhatItIsHere) {
   EXPECT_GT(num_rows, 40);
 }
 
-// The rows of a section's table of names, as the page has them.
+// Returns the rows of a section's table of names, as the page has them.
 Names name_rows(const std::string& title, const std::string& head) {
   const std::string text = section(base::read_file("docs/COMING_FROM.md"), title);
   std::istringstream lines(text.substr(text.find("| " + head + " | here")));
@@ -435,7 +435,7 @@ Names rows_of(std::span<const config::OtherName> names) {
   return rows;
 }
 
-// The page and the program read one table, and whoever types a name of it is answered with its row.
+// The page and the program read one table: a user who types a name of it gets its row as the answer.
 TEST(ComingFrom, EveryNameOfTrlAndVerlIsAnsweredWithItsRowOfThePage) {
   EXPECT_EQ(name_rows("From TRL", "argument"), rows_of(config::names_of_trl()));
   EXPECT_EQ(name_rows("From verl", "key"), rows_of(config::names_of_verl()));
@@ -483,7 +483,7 @@ TEST(ComingFrom, NamesAreFoundAsPeopleTypeThem) {
   const base::TemporaryDirectory folder;
   base::write_file_durably(folder / "job.toml", "per_device_train_batch_size = 8\n");
   fails({"--config", folder / "job.toml"}, "TRL's per_device_train_batch_size is --global-batch-size here");
-  // A required flag is not asked for again if another name was given for it.
+  // A required flag is not asked for again if a name stands for it.
   const Captured all = run({"train", "--model_name_or_path", "x", "--train_dataset", "y"});
   EXPECT_EQ(all.err.find("--hf-checkpoint: is required"), std::string::npos) << all.err;
   EXPECT_NE(all.err.find("--rollout-batch-size: is required"), std::string::npos) << all.err;

@@ -1,4 +1,4 @@
-// A run whose memory is planned exactly, and the plan beside what was taken.
+// A run whose memory is planned exactly, and the comparison of the plan with what was taken.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,11 +15,12 @@
 namespace tandem::cli {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-// The bytes that rounding takes, with the indices of keys in the last block of each sequence, which the plan takes for
+// Rounding takes so much, and so do the indices of keys in the last block of each sequence, which the plan takes for
 // full.
 constexpr int64_t kSmallTensors = 24576;
 
-// Writes a model of any family with the golden model's tokenizer. Its tensors are large beside what rounding adds.
+// Writes a model with the golden model's tokenizer and a shape of any family whose tensors are large next to what
+// rounding adds.
 inline std::string write_model(const base::TemporaryDirectory& folder, const std::string& architecture) {
   const std::string path = folder / architecture;
   base::make_directories(path);
@@ -31,12 +32,12 @@ inline std::string write_model(const base::TemporaryDirectory& folder, const std
   config["num_hidden_layers"] = 4;
   config["initializer_range"] = 0.02;
   config["architectures"] = {architecture};
-  config.erase("attention_bias");  // each family has its own default
+  config.erase("attention_bias");  // each family has its own
   base::write_file_durably(path + "/config.json", config.dump());
   return path;
 }
 
-// Writes prompts of one length, so that the longest micro-batch is every micro-batch.
+// Writes prompts of one length, so that every micro-batch is as long as the longest.
 inline std::string write_prompts(const base::TemporaryDirectory& folder) {
   std::string text;
   for (int i = 0; i < 16; ++i)
@@ -73,8 +74,8 @@ inline int64_t bytes(const base::Json& of_phase, const char* which, const std::s
   return tags.contains(tag) ? tags[tag].get<int64_t>() : 0;
 }
 
-// Expects each tag in these phases to be at most as planned, and near it. `step` is a line of RunMemory::timeline().
-// `is_bound`: the plan is only a bound, because less is known of its batches.
+// Expects every tag in these phases to be near the plan and never above it. `step` is a line of RunMemory::timeline().
+// `is_bound` tells that the plan is only a bound, because it cannot know the batches so well.
 inline void expect_phases_as_planned(const base::Json& step, const std::vector<std::string>& phases,
                                      const std::string& which, bool is_bound) {
   for (const std::string& phase : phases) {
@@ -88,11 +89,11 @@ inline void expect_phases_as_planned(const base::Json& step, const std::vector<s
       // A sanitizer's own memory is none of ours.
       if (tag == "overhead") continue;
       EXPECT_LE(most, planned) << which << ", " << tag << " in " << phase;
-      const bool is_host = tag == "staging" && phase != "train";  // for files
+      const bool is_host = tag == "staging" && phase != "train";  // memory for reading files
       EXPECT_LE(planned - most, is_bound || is_host ? 64 * kMiB : std::max<int64_t>(planned / 50, kSmallTensors))
           << which << ", " << tag << " in " << phase;
     }
-    // A sanitizer's memory would hide the sum, so overhead is left out.
+    // The memory of a sanitizer would hide the sum, so overhead is left out.
     EXPECT_LE(of_phase["most_at_once"].get<int64_t>() - bytes(of_phase, "most", "overhead"),
               of_phase["planned_at_once"].get<int64_t>() - bytes(of_phase, "planned", "overhead"))
         << which << ", all tags in " << phase;

@@ -1,4 +1,4 @@
-// The size of a running program over its life, and the progress of its rollouts.
+// Measures how large a running program is, over its life, and how far its rollouts are.
 #pragma once
 
 #include <unistd.h>
@@ -39,8 +39,8 @@ inline Size size_of(pid_t pid) {
   return size;
 }
 
-// Returns the usual values among the sizes between two shares of the run. Descriptors are a few more while a checkpoint
-// is written or a grader starts, which in a short run can be most of the time.
+// Returns the usual size between two shares of the run. There are a few more descriptors while a checkpoint is written
+// or a grader starts, which in a short run can be most of the time.
 inline Usual usual(const std::vector<Size>& sizes, double begin, double end) {
   const auto at = [&](double share) {
     return sizes.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(sizes.size()));
@@ -61,7 +61,7 @@ inline Usual usual(const std::vector<Size>& sizes, double begin, double end) {
   return {rss_bytes[rss_bytes.size() / 2], most->first, *fewest, *highest};
 }
 
-// Returns the newest rollout whose samples are there; -1 without any.
+// Returns the newest rollout whose samples exist; -1 without any.
 inline int64_t newest_samples(const std::string& run_path, int64_t num_rollouts) {
   for (int64_t k = num_rollouts - 1; k >= 0; --k) {
     char name[64];

@@ -1,4 +1,4 @@
-// The internet sockets that a process and its descendants hold open, as /proc shows them.
+// Lists the internet sockets that a process and its descendants hold open, as /proc shows them.
 #pragma once
 
 #include <unistd.h>
@@ -17,7 +17,7 @@ namespace tandem::cli {
 struct InternetSocket {
   std::string protocol;  // tcp, tcp6, udp, udp6
   std::string address;   // local one in hexadecimal, as the kernel writes it: bytes of 32-bit words in host order
-  bool listens = false;  // anyone who reaches the address may talk to it
+  bool listens = false;  // true if anyone who reaches the address may talk to it
 
   bool is_loopback() const {
     if (address.size() == 8) return address.ends_with("7F");  // 127.x.x.x
@@ -26,7 +26,7 @@ struct InternetSocket {
   }
 };
 
-// Returns `root` and all processes below it that live.
+// Returns `root` and all living processes below it.
 inline std::vector<std::string> process_tree(pid_t root) {
   std::vector<std::string> tree = {std::to_string(root)};
   std::vector<std::string> all;
@@ -55,7 +55,7 @@ inline std::set<std::string> open_sockets(const std::string& pid) {
   return inodes;
 }
 
-// Returns the internet sockets that a process has open, looked up in the process's own network namespace.
+// Returns those of them that are internet sockets, looked up in the process's own network namespace.
 inline std::vector<InternetSocket> internet_sockets(const std::string& pid) {
   std::vector<InternetSocket> result;
   const std::set<std::string> inodes = open_sockets(pid);
@@ -69,7 +69,7 @@ inline std::vector<InternetSocket> internet_sockets(const std::string& pid) {
       fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> user >> timeout >> inode;
       if (inodes.count(inode) == 0) continue;
       const bool is_tcp = protocol.starts_with("tcp");
-      // 0A: LISTEN. A UDP socket hears whoever writes to it as soon as it is bound.
+      // State 0A is LISTEN. A UDP socket hears whoever writes to it as soon as it is bound.
       result.push_back({protocol, local.substr(0, local.find(':')), !is_tcp || state == "0A"});
     }
   }

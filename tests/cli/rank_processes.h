@@ -1,4 +1,4 @@
-// The processes that a launcher has started, and those below them.
+// Finds the processes that a launcher has started, and those below them.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 
 namespace tandem::cli {
 
-// Returns "" for a process that is gone.
+// Returns a file of /proc/PID; "" if the process is gone.
 inline std::string proc_file(pid_t pid, const char* name) {
   try {
     return base::read_file(fmt::format("/proc/{}/{}", pid, name));
@@ -30,7 +30,7 @@ inline bool is_running(pid_t pid) {
   return !stat.empty() && stat.find(") Z ") == std::string::npos;
 }
 
-// Returns the processes by rank, once that many are there.
+// Returns the processes by rank, once there are so many.
 inline std::map<int, pid_t> processes_of(pid_t launcher, size_t count) {
   const std::string parent = fmt::format("\nPPid:\t{}\n", launcher), key = std::string("\0RANK=", 6);
   std::map<int, pid_t> found;
@@ -46,7 +46,7 @@ inline std::map<int, pid_t> processes_of(pid_t launcher, size_t count) {
   return found;
 }
 
-// Processes below this one that run the user's code: `grader` and `generator` of tandem_worker.
+// Counts processes below this one that run the user's code: `grader` and `generator` of tandem_worker.
 inline int64_t num_graders(pid_t root) {
   const std::vector<std::string> tree = process_tree(root);
   return std::ranges::count_if(tree, [](const std::string& pid) {

@@ -1,4 +1,4 @@
-// Runs of several ranks, and what two runs are compared by.
+// Runs training on several ranks, and compares two runs.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 
 namespace tandem::cli {
 
-// The program itself, because a launcher forks.
+// Runs the program itself, because a launcher forks.
 inline Captured run_program(const Arguments& arguments) {
   const base::TemporaryDirectory folder;
   std::string command = TANDEM_PROGRAM;
@@ -32,7 +32,7 @@ inline Arguments with_ranks(const Arguments& arguments, int ranks) {
   return with_flag(with_flag(arguments, "--actor-num-gpus-per-node", std::to_string(ranks)), "--num-threads", "1");
 }
 
-// Whole tensors, whichever rank wrote which rows of them.
+// Returns whole tensors, whichever rank wrote which rows of them.
 inline std::string optimizer_state(const std::string& run) {
   const checkpoint::Checkpoint checkpoint = checkpoint::Checkpoints(run).open(std::nullopt);
   std::string state;
@@ -47,7 +47,7 @@ inline std::string optimizer_state(const std::string& run) {
   return state;
 }
 
-// Leaves out what the engines counted, which depends on who sampled what.
+// Returns the metrics without the engines' counts, which depend on who sampled what.
 inline std::string metrics_of(const std::string& run) {
   std::string text;
   std::istringstream lines(timeless_metrics(run));

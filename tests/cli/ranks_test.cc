@@ -1,4 +1,4 @@
-// Tests of the number of processes of `tandem train`, and of its errors if that is not what was started.
+// Checks how many processes `tandem train` needs, and what it reports when another number was started.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -21,7 +21,7 @@ const Variables kFourRanks = {{"RANK", "1"},
                               {"MASTER_ADDR", "127.0.0.1"},
                               {"MASTER_PORT", "29500"}};
 
-// The program itself, because it forks.
+// Runs the program itself, because it forks.
 Captured program(const Arguments& arguments, const Variables& variables = {}) {
   const base::TemporaryDirectory folder;
   std::string command = "unset RANK WORLD_SIZE; ";
@@ -102,7 +102,7 @@ TEST(Ranks, SupervisedTrainingMayBeToldThatItIsOfOneDevice) {
       "--tensor-model-parallel-size: not supported: tandem sft is one process on one device in this version");
 }
 
-// Each process says the same: that of rank 0 is on the terminal, or that of the one that was first.
+// Each process reports the same: the terminal shows rank 0's report, or that of the first that failed.
 TEST(Ranks, TrainStartsThemItselfAndNamesTheFirstThatFails) {
   const base::TemporaryDirectory folder;
   const Captured result = program(

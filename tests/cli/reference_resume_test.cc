@@ -1,5 +1,5 @@
-// A run whose KL reference is renewed and that was ended anyhow goes on with that reference: the same bits as the run
-// that nothing happened to.
+// Checks that a run whose KL reference is renewed, and that was ended at any moment, resumes with that reference: the
+// same bits as the run that nothing happened to.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -14,7 +14,7 @@
 namespace tandem::cli {
 namespace {
 
-// The reference is renewed behind the second rollout, so the rewards of the third depend on it.
+// The reference is renewed after the second rollout, so the rewards of the third depend on it.
 constexpr int kRollouts = 3;
 
 Arguments arguments(const std::string& run, const std::string& reward) {
@@ -51,7 +51,7 @@ std::string everything_of(const std::string& run) {
     text += name + base::read_file(run + "/samples/" + name);
   for (const char* name : {"/shard_00000.safetensors", "/state.json"}) {
     const std::string bytes = base::read_file(folder_of(run, kRollouts) + name);
-    // The records' sizes depend on what clocks say.
+    // The records' sizes depend on what clocks show.
     text += name == std::string("/state.json") ? bytes.substr(0, bytes.find("file_bytes")) : bytes;
   }
   return text;
@@ -103,7 +103,7 @@ TEST_F(ReferenceResume, IsBitwiseFromEveryCheckpointResidentOrOffloaded) {
 
 TEST_F(ReferenceResume, SurvivesKillAtRandomMoments) {
   const int64_t wanted = base::short_or_full(2, 300);
-  const int seed = testing::UnitTest::GetInstance()->random_seed();  // --gtest_shuffle --gtest_random_seed=N
+  const int seed = testing::UnitTest::GetInstance()->random_seed();  // set with --gtest_shuffle --gtest_random_seed=N
   std::mt19937_64 random(static_cast<uint64_t>(seed));
   int64_t kills = 0, runs = 0;
   while (kills < wanted && !HasFailure()) {

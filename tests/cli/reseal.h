@@ -1,4 +1,4 @@
-// A checkpoint whose state.json says something else, and that is whole all the same.
+// Changes the state.json of a checkpoint, so that it is whole all the same.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace tandem::cli {
 
-// Writes state.json anew and seals it, as whoever can write into a run can.
+// Writes state.json anew and seals it, as anyone can who can write into a run.
 inline void reseal(const std::string& step_path, const std::function<void(base::Json&)>& change) {
   const std::string state_path = step_path + "/state.json", manifest_path = step_path + "/MANIFEST.json";
   base::Json state = base::read_json_file(state_path);

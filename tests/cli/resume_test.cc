@@ -1,4 +1,5 @@
-// A run that was ended anyhow and goes on is the run that was not: the same weights, metrics and samples, bit for bit.
+// Checks that a run that was ended at any moment and resumes equals the run that was not: the same weights, metrics and
+// samples, bit for bit.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Six optimizer steps; a checkpoint after each rollout of two.
+// There are six optimizer steps, and a checkpoint after each rollout of two.
 constexpr int kRollouts = 3;
 
 Arguments arguments(const std::string& run, const std::string& reward, const Arguments& more = {}) {
@@ -29,7 +30,7 @@ Arguments go_on(Arguments arguments, const std::string& run) {
   return arguments;
 }
 
-// All that must be equal.
+// Returns all that must be equal.
 std::string everything_of(const std::string& run) {
   std::string text = timeless_metrics(run) + weights_of(run);
   for (const std::string& name : base::list_directory(run + "/samples"))
@@ -85,7 +86,7 @@ TEST_F(Resume, IsBitwise) {
 
 TEST_F(Resume, SurvivesKillAtRandomMoments) {
   const int64_t wanted = base::short_or_full(4, 1000);
-  const int seed = testing::UnitTest::GetInstance()->random_seed();  // --gtest_shuffle --gtest_random_seed=N
+  const int seed = testing::UnitTest::GetInstance()->random_seed();  // set with --gtest_shuffle --gtest_random_seed=N
   std::mt19937_64 random(static_cast<uint64_t>(seed));
   int64_t kills = 0, runs = 0, corrupt = 0, different = 0;
   while (kills < wanted && !HasFailure()) {
@@ -153,7 +154,7 @@ TEST_F(Resume, NeverBeginsAfreshUnasked) {
   EXPECT_FALSE(base::directory_exists(run_path));
   ASSERT_EQ(run(with_flag(arguments(run_path, reward_), "--num-rollout", "2")).code, 0);
   expect_one_line_failure(run(arguments(run_path, reward_)), 2, "give --load");
-  // The newest one damaged: never silently the older one, and never a new run.
+  // The newest checkpoint is damaged: never use the older one silently, and never begin a new run.
   const std::string shard = run_path + "/checkpoints/step_000002/shard_00000.safetensors";
   std::string bytes = base::read_file(shard);
   bytes[bytes.size() / 2] ^= 1;

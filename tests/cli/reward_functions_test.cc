@@ -1,4 +1,4 @@
-// Reward functions through the whole program: what they are given, and what they write into samples and logs.
+// Checks reward functions through the whole program: what they are given, and what they write into samples and logs.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

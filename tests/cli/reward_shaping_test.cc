@@ -1,5 +1,5 @@
-// Tests of the steps between reward and advantage, and of several epochs over a rollout, through the program as a user
-// types it: what a run writes is computed again from its own samples.
+// Checks what comes between reward and advantage, and several epochs over a rollout, through the program as a user
+// types it: a run's numbers are computed again from its own samples.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace tandem::cli {
 namespace {
 
 constexpr size_t kGroup = 4;
-constexpr double kLongest = 12;  // --rollout-max-response-len
+constexpr double kLongest = 12;  // value of --rollout-max-response-len
 
 std::vector<double> numbers_of(const base::Json& values) { return values.get<std::vector<double>>(); }
 
@@ -48,7 +48,7 @@ struct SampleFacts {
   bool is_cut = false, removed = false;
 };
 
-// All runs train on one rollout, in which every third sample is said to have ended by itself.
+// All runs train on one rollout, in which every third sample is declared to have ended by itself.
 class RewardShaping : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -181,7 +181,8 @@ TEST_F(RewardShaping, TruncatedCompletionsAreMaskedAndCounted) {
   EXPECT_NE(weights_of(in_folder("masked")), weights_of(in_folder("plain")));
 }
 
-// Three passes over two steps of six samples: only the first step is on policy, and the schedule counts all six.
+// There are three passes over two steps of six samples: only the first step is on policy, and the schedule counts all
+// six.
 TEST_F(RewardShaping, EpochsOverARolloutAreStepsOfTheRun) {
   const Captured result = run(arguments("epochs", {"--num-epochs-per-rollout", "3", "--lr-decay-style", "linear"}));
   ASSERT_EQ(result.code, 0) << result.err;
@@ -210,7 +211,7 @@ TEST_F(RewardShaping, AReferenceThatIsRenewedTakesRoomOnTheDisk) {
     EXPECT_NE(at, std::string::npos) << out;
     return std::stoll(out.substr(at + 6));
   };
-  // One checkpoint, and the model has 199,296 parameters in float32.
+  // There is one checkpoint, and the model has 199,296 parameters in float32.
   EXPECT_EQ(bytes_of({"--ref-update-interval", "1"}), bytes_of({}) + 199'296 * 4);
 }
 

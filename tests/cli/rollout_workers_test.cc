@@ -1,5 +1,5 @@
-// Processes that only sample are not an input of the results: how many there are, who joins, leaves or dies, and that
-// there are any, changes no byte of weights, masters, moments, metrics and samples.
+// Checks that rollout workers do not change results: how many there are, who joins, leaves or dies, and whether there
+// are any, changes no byte of weights, masters, moments, metrics and samples.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ TEST_F(RolloutWorkers, SeparateIsTheSameRunAsColocated) {
   }
 }
 
-// Small pieces, an adapter beside its base, a filter, and evaluations.
+// The run has small pieces, an adapter over its base, a filter, and evaluations.
 TEST_F(RolloutWorkers, AnAdapterAFilterAndEvaluationsToo) {
   const Arguments mix = run_arguments("mix", {"--lora-rank", "2", "--dynamic-sampling-filter-path", "nonzero_std",
                                               "--eval-interval", "1", "--update-weight-buffer-size", "1000"});
@@ -62,7 +62,7 @@ TEST_F(RolloutWorkers, OneThatIsKilledIsMissedByNobody) {
   }
 }
 
-// The only one dies; another joins by hand, is asked to leave, and a third brings the run to its end.
+// The only worker dies; another joins by hand, is asked to leave, and a third brings the run to its end.
 TEST_F(RolloutWorkers, OthersJoinAndLeaveARunThatGoesOn) {
   const Arguments words = with_workers(run_arguments("joined"), 1, 1);
   Program program(words);
@@ -82,7 +82,7 @@ TEST_F(RolloutWorkers, OthersJoinAndLeaveARunThatGoesOn) {
   expect_same("joined");
 }
 
-// With the function's processes where groups are sampled, and no grader where they are not.
+// Processes that sample groups have the function's processes, and the others have no grader.
 TEST_F(RolloutWorkers, TheUsersCodeRunsInWorkersAlone) {
   const std::string functions = "tests/cli/generate/turns.py";
   Arguments words =

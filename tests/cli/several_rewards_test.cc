@@ -1,4 +1,4 @@
-// Several rewards, rewards that lines ask for, and a reward that a service computes, through the whole program.
+// Checks several rewards, rewards that lines ask for, and a reward that a service computes, through the whole program.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@
 namespace tandem::cli {
 namespace {
 
-// `arguments` of a run without its reward.
+// Returns the arguments of a run without its reward.
 Arguments without_reward(Arguments arguments) {
   const auto at = std::find(arguments.begin(), arguments.end(), "--rm-type");
   arguments.erase(at, at + 2);
@@ -89,14 +89,15 @@ TEST(SeveralRewards, AreAddedUpAndEachIsLoggedByName) {
                 std::sqrt(squares / static_cast<double>(values.size() - 1)), 1e-12);
   }
   EXPECT_FALSE(record.contains("rollout/grader_failed/none")) << record;
-  // A sample passes by that reward alone, before its weight; where it does not apply it is left out.
+  // A sample passes by that reward alone, before its weight; a sample that it does not apply to is left out.
   const auto num_passed = std::ranges::count_if(given["words"], [](double value) { return value >= 3.0; });
   EXPECT_GT(num_passed, 0);
   EXPECT_NEAR(record.value("passrate/pass@1", -1.0),
               static_cast<double>(num_passed) / static_cast<double>(given["words"].size()), 1e-12);
   EXPECT_TRUE(first_with(folder / "run", "eval/small").contains("eval/small/rewards/f1/mean"));
 
-  // Killed behind the first rollout and resumed: the same bits. Trained on from files: the same record.
+  // A run that is killed after the first rollout and resumed has the same bits. Training from its files gives the same
+  // record.
   Arguments first = arguments;
   *(std::find(first.begin(), first.end(), "--save") + 1) = folder / "killed";
   ASSERT_EQ(run(with_flag(first, "--num-rollout", "1")).code, 0);
@@ -143,7 +144,7 @@ TEST(SeveralRewards, OfAllBuiltInRulesAtOnce) {
   for (const std::string& name : names) EXPECT_TRUE(record.contains("eval/a/rewards/" + name + "/mean")) << record;
   expect_one_line_failure(run(with(arguments, {"f1", "--reward-weights", "1", "2"})), 2,
                           "--reward-weights: 2 weights given for 1 reward (f1)");
-  // Nobody asks it: a mistake, found when the lines are read.
+  // No reward asks the service: that mistake is found when the lines are read.
   expect_one_line_failure(run(with(arguments, {"f1"})), 2, "--rm-url: no reward asks it; add --rm-type remote_rm");
 }
 
@@ -163,8 +164,8 @@ TEST(RewardsOfLines, TakeThePlaceOfTheFlag) {
   EXPECT_EQ(evaluated(folder / "all.jsonl", {}).code, 0);
   EXPECT_FALSE(json_lines(folder / "samples.jsonl").at(0).contains("rewards"));  // one reward is no sum
   EXPECT_EQ(evaluated(folder / "some.jsonl", {"--rm-type", "dapo"}).code, 0);
-  EXPECT_EQ(json_lines(folder / "samples.jsonl").at(3)["reward"], -1.0);  // the flag's
-  EXPECT_EQ(json_lines(folder / "samples.jsonl").at(0)["reward"], 0.0);   // the line's
+  EXPECT_EQ(json_lines(folder / "samples.jsonl").at(3)["reward"], -1.0);  // score by the flag's type
+  EXPECT_EQ(json_lines(folder / "samples.jsonl").at(0)["reward"], 0.0);   // score by the line's type
   const std::string some = folder / "some.jsonl";
   expect_one_line_failure(evaluated(some, {}), 2,
                           some +
@@ -218,7 +219,7 @@ TEST(ServedReward, TrainsAndItsProcessAloneOpensSockets) {
     }
   }
 
-  // With a function too, one of all processes of the run has sockets, and they lead to the service.
+  // With a function as well, one of all processes of the run has sockets, and they lead to the service.
   base::write_file_durably(folder / "reward.py",
                            "def reward(completions, **kwargs):\n"
                            "    import time; time.sleep(0.5)\n"
@@ -234,7 +235,7 @@ TEST(ServedReward, TrainsAndItsProcessAloneOpensSockets) {
   }
   EXPECT_EQ(program.wait(), 0);
   EXPECT_GE(holders.size(), 1U);
-  EXPECT_LE(holders.size(), 2U);  // that which tries the connection out, and that which asks
+  EXPECT_LE(holders.size(), 2U);  // one process tries the connection out, and one asks
   ::unsetenv("TANDEM_RM_TOKEN");
 
   service.stop();

@@ -1,4 +1,4 @@
-// A supervised run that was ended anyhow and goes on is the run that was not, bit for bit.
+// Checks that a supervised run that was ended at any moment and resumes equals the run that was not, bit for bit.
 #include <filesystem>
 #include <random>
 
@@ -30,7 +30,7 @@ class SftResume : public testing::Test {
   }
   static void TearDownTestSuite() { delete shared_; }
 
-  // Shuffled epochs of 5 samples in steps of 2: the cursor lies within an epoch at every checkpoint.
+  // Shuffled epochs have 5 samples in steps of 2: the cursor lies within an epoch at every checkpoint.
   static Arguments arguments(const std::string& run, const Arguments& more = {}) {
     Arguments result = {"sft",
                         "--hf-checkpoint",
@@ -77,7 +77,7 @@ TEST_F(SftResume, IsBitwise) {
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.out.find("goes on after step 4"), std::string::npos) << result.out;
   EXPECT_TRUE(everything_of(run_path) == undisturbed_);
-  // From an earlier one, as often as one likes.
+  // An earlier checkpoint can be resumed as often as one likes.
   Arguments earlier = arguments(run_path, {"--load", run_path, "--ckpt-step", "4"});
   ASSERT_EQ(run(earlier).code, 0);
   EXPECT_TRUE(everything_of(run_path) == undisturbed_);
@@ -150,7 +150,8 @@ TEST_F(SftResume, MakesAnEvaluationAgainThatASignalEnded) {
   EXPECT_NE(metrics().find("{\"eval/step\":2,"), std::string::npos) << metrics();
 }
 
-// The learning rate's decay ends with the run if nothing else is said. A longer run names the step at which it ended.
+// The learning rate's decay ends with the run unless a flag says otherwise. A longer run names the step at which it
+// ended.
 TEST_F(SftResume, IsExtendedWithTheDecayThatItHad) {
   const std::string run_path = folder_ / "run";
   const Arguments decaying = arguments(run_path, {"--lr-decay-style", "linear", "--min-lr", "1e-4"});

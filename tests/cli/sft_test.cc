@@ -1,4 +1,4 @@
-// Supervised training through the program: what it learns, reports and refuses.
+// Checks supervised training through the program: what it learns, reports and refuses.
 #include <algorithm>
 #include <cmath>
 
@@ -40,7 +40,7 @@ TEST(Sft, LearnsWhatItIsShown) {
   ASSERT_EQ(steps.size(), 12U);
   EXPECT_LT(number(steps.back(), "train/loss"), 0.2 * number(steps.front(), "train/loss"));
 
-  // Before the first step, every interval and at the end; here of the very data that is learnt.
+  // Evaluations are due before the first step, every interval and at the end; here on the very data that is learnt.
   std::vector<int64_t> when;
   for (const base::Json& record : evals) when.push_back(record.at("eval/step").get<int64_t>());
   EXPECT_EQ(when, (std::vector<int64_t>{0, 5, 10, 12}));
@@ -67,7 +67,7 @@ TEST(Sft, LearnsWhatItIsShown) {
   EXPECT_EQ(record["completions"][0]["finish_reason"], "stop");
 }
 
-// Five samples in steps of two: one is never seen.
+// There are five samples in steps of two: one is never seen.
 TEST(Sft, SaysWhatAnEpochLeavesOutAndIsQuietWhereAsked) {
   base::TemporaryDirectory folder;
   std::string lines;
@@ -130,7 +130,7 @@ TEST(Sft, HasDefaultsOfItsOwn) {
   }
   const Captured help = run({"sft", "--help"});
   EXPECT_NE(help.out.find("1e-05"), std::string::npos) << help.out;
-  // Options that have no meaning here are no flags.
+  // A flag that has no meaning here does not exist.
   for (const char* flag : {"--sample-dump-interval", "--metadata-key", "--n-samples-per-eval-prompt"})
     EXPECT_EQ(help.out.find(flag), std::string::npos) << flag;
 }

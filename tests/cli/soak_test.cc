@@ -1,5 +1,5 @@
-// A long run under random faults goes on, loses nothing, and takes no more memory and descriptors than in the
-// beginning.
+// Checks that a long run under random faults continues, loses nothing, and takes no more memory and descriptors than in
+// the beginning.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -32,7 +32,7 @@ constexpr const char* kReward =
     "    if fault < 17: time.sleep(60)\n"
     "    return float(len(text) % 5)\n";
 
-// One of the processes that grade, at random, killed from outside.
+// Kills one of the processes that grade, at random, from outside.
 bool kill_a_grader(pid_t root, std::mt19937_64& random) {
   std::vector<pid_t> graders;
   for (const std::string& pid : process_tree(root)) {
@@ -43,14 +43,14 @@ bool kill_a_grader(pid_t root, std::mt19937_64& random) {
   return !graders.empty() && kill(graders[random() % graders.size()], SIGKILL) == 0;
 }
 
-// From now on no file of the process grows beyond that, as on a full disk.
+// Limits the files of the process from now on, as on a full disk.
 void limit_files(pid_t pid, int64_t bytes) {
   const rlimit limit = {static_cast<rlim_t>(bytes), static_cast<rlim_t>(kMaxFileBytes)};
   ASSERT_EQ(prlimit(pid, RLIMIT_FSIZE, &limit, nullptr), 0);
 }
 
 TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
-  const int64_t num_rollouts = base::short_or_full(20, 1000);  // of two optimizer steps
+  const int64_t num_rollouts = base::short_or_full(20, 1000);  // number of rollouts, with two optimizer steps each
   const int seed = testing::UnitTest::GetInstance()->random_seed();
   std::mt19937_64 random(static_cast<uint64_t>(seed));
   const base::TemporaryDirectory folder;
@@ -86,7 +86,7 @@ TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
       limit_files(program.pid(), kMaxFileBytes);
       free_again_s = 0.0;
     } else if (now_s > next_full_s && rollout > rollout_at_full && rollout + 5 < num_rollouts) {
-      // The disk is never full at the end: a run whose last records the disk refuses says so and ends with 3.
+      // The limit is not set at the end: a run whose last records the disk refuses reports that and ends with 3.
       rollout_at_full = rollout;
       limit_files(program.pid(), 1000);
       ++num_full_disks;
@@ -97,7 +97,7 @@ TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
   EXPECT_EQ(program.wait(), 0) << "seed " << seed;
 
   EXPECT_GT(num_full_disks, 0);
-  // Every record is there once and in order, whatever the disk said meanwhile.
+  // Every record is there once and in order, whatever the disk refused meanwhile.
   int64_t rollouts = 0, steps = 0;
   std::map<std::string, double> faults;
   for (const base::Json& record : json_lines(run_path + "/metrics.jsonl")) {

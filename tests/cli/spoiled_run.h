@@ -1,4 +1,4 @@
-// Ways to spoil a tiny run: a reward function of one's own, a copy of the model to change.
+// Spoils a tiny run: a reward function of one's own, a copy of the model to change.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace tandem::cli {
 
-// Writes a function `reward` with this body into reward.py of the folder. Returns what --custom-rm-path takes.
+// Writes a function `reward` with this body, in reward.py of the folder; returns what --custom-rm-path takes.
 inline std::string write_reward_of(const std::string& folder, const std::string& body) {
   base::write_file_durably(folder + "/reward.py", "def reward(prompts, completions, **kwargs):\n    " + body + "\n");
   return folder + "/reward.py:reward";

@@ -1,4 +1,4 @@
-// Processes that only sample where a model is spread over devices: each engine is several of them, and how many engines
+// Checks rollout workers of a model that is spread over devices: each engine is several processes, and how many engines
 // there are, who joins and who dies changes no bit.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -24,13 +24,13 @@ class SpreadWorkers : public WorkerRuns {
     colocated_ = new Results(path("colocated"));
   }
 
-  // Returns the arguments of a run whose model two devices hold between them.
+  // Returns arguments of a run with a tensor-parallel group of two.
   static Arguments spread_arguments(const std::string& name, const Arguments& more = {}) {
     return with_flag(run_arguments(name, more), "--tensor-model-parallel-size", "2");
   }
 };
 
-// Small pieces: each part is sent in many. The conductor has copies of the other trainer's.
+// Pieces are small: each part is sent in many. Rank 0 has copies of the other trainer's.
 TEST_F(SpreadWorkers, OneEngineGivesTheRunOfColocated) {
   const Captured result =
       run_program(with_workers(spread_arguments("2+2", {"--update-weight-buffer-size", "1000"}), 2, 2));
@@ -52,7 +52,7 @@ TEST_F(SpreadWorkers, TwoReplicasOfTrainersToo) {
   expect_same("4+2");
 }
 
-// One process of an engine dies, the first or the second, and the engine with it; the other engine has its groups.
+// One process of an engine dies, the first or the second, and the engine with it; the other engine gets its groups.
 TEST_F(SpreadWorkers, AnEngineThatLosesAProcessIsMissedByNobody) {
   std::mt19937_64 random(7);
   for (int64_t i = 0; i < base::short_or_full(1, 50); ++i) {

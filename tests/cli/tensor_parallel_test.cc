@@ -1,5 +1,5 @@
-// A model that is spread over devices: engine and trainer agree to the bit, how many replicas there are is no input of
-// the results, and what is written is the whole model, which any number of devices goes on from.
+// Checks a model that is spread over devices: engine and trainer agree to the bit, how many replicas there are does not
+// change results, and the whole model is written, from which any number of devices can resume.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace tandem::cli {
 namespace {
 
-// Two rollouts of two optimizer steps, each of several micro-batches.
+// Returns arguments of two rollouts of two optimizer steps, each of several micro-batches.
 Arguments arguments(const base::TemporaryDirectory& folder, const std::string& name, int tensor, int ranks,
                     const Arguments& more = {}) {
   Arguments result = with_custom_reward(
@@ -24,7 +24,7 @@ Arguments arguments(const base::TemporaryDirectory& folder, const std::string& n
   return with_ranks(result, ranks);
 }
 
-// |engine's log-probs - trainer's| of each rollout's first optimizer step, whose weights sampled it.
+// Returns |engine's log-probs - trainer's| of each rollout's first optimizer step, whose weights sampled it.
 std::vector<double> differences(const std::string& run) {
   std::vector<double> result;
   std::istringstream lines(base::read_file(run + "/metrics.jsonl"));
@@ -45,7 +45,7 @@ base::Json first_step(const std::string& run) {
   return {};
 }
 
-// Bytes by tag in the train phase of the conductor's last step. which: "most" that there were, or "planned".
+// Returns bytes by tag in the train phase of rank 0's last step. `which` is "most" (the high-water mark) or "planned".
 base::Json train_memory(const std::string& run, const char* which) {
   base::Json last;
   for (base::Json& line : json_lines(run + "/memory_timeline.jsonl"))
@@ -91,7 +91,7 @@ TEST_F(TensorParallel, WhatIsNotTrainedIsExportedAsOneDeviceDoes) {
   EXPECT_TRUE(weights_of(*folder_ / "spread") == weights_of(*folder_ / "whole"));
 }
 
-// Masters and moments are the same numbers wherever they lie; what follows is computed in another order.
+// Masters and moments are the same numbers wherever they lie; the steps after that are computed in another order.
 TEST_F(TensorParallel, ARunGoesOnSpreadOverAnotherNumber) {
   const std::string run = *folder_ / "one", state = optimizer_state(run);
   const Arguments next = {"--load", run, "--save", *folder_ / "whole_again", "--num-rollout", "2"};
@@ -112,8 +112,8 @@ TEST_F(TensorParallel, ARunGoesOnSpreadOverAnotherNumber) {
   for (const double difference : differences(*folder_ / "spread_again")) EXPECT_EQ(difference, 0.0);
 }
 
-// With --sequence-parallel the devices of a replica share the rows between products: no input of a forward, so that
-// samples, log-probs and those of a reference are the same, and less memory for what a backward needs.
+// With --sequence-parallel the devices of a tensor-parallel group share the rows between products. The inputs of a
+// forward stay the same, so samples, log-probs and those of a reference do too; a backward needs less memory.
 TEST_F(TensorParallel, SharedRowsChangeNoLogprobAndTakeLessMemory) {
   const auto run = [&](const std::string& name, int ranks) {
     Arguments words = arguments(*folder_, name, 2, ranks, {"--kl-loss-coef", "0.01"});
@@ -181,7 +181,7 @@ TEST_F(TensorParallel, TheFirstRankOfAReplicaAloneStartsGraders) {
   ASSERT_EQ(processes.size(), 2U);
   const std::string metrics = *folder_ / "graders" + "/metrics.jsonl";
   int64_t of_first = 0,
-          of_second = 0;  // the most at any time behind the first rollout; each tries the reward out before
+          of_second = 0;  // most at any time after the first rollout; each tries the reward out before
   for (int tries = 0; tries < 12'000 && !program.wait_for(0.01); ++tries) {
     if (!base::file_exists(metrics) || base::read_file(metrics).empty()) continue;
     of_first = std::max(of_first, num_graders(processes.at(0)));

@@ -1,4 +1,4 @@
-// A run at a terminal: what a person sees of it, and what it does when they press Ctrl-C or close the window.
+// Checks a run at a terminal: what a person sees of it, and what it does when they press Ctrl-C or close the window.
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ int execute(const Arguments& arguments) {
   return 127;
 }
 
-// A reward that takes its time.
+// Writes a reward that takes its time.
 std::string write_slow_reward(const base::TemporaryDirectory& folder) {
   base::write_file_durably(folder / "slow.py",
                            "import time\n"
@@ -36,7 +36,7 @@ std::string write_slow_reward(const base::TemporaryDirectory& folder) {
   return folder / "slow.py:compute_score";
 }
 
-// Returns the width of the widest line about rollouts: those that begin so, and those that continue them.
+// Returns the width of the widest line about rollouts; lines that continue one count too.
 size_t widest(const std::vector<std::string>& lines) {
   size_t columns = 0;
   for (const std::string& line : lines) {
@@ -45,7 +45,7 @@ size_t widest(const std::vector<std::string>& lines) {
   return columns;
 }
 
-// 100,000 prompts took half a minute in which nothing moved and Ctrl-C did nothing.
+// Reading 100,000 prompts once took half a minute in which nothing moved and Ctrl-C did nothing.
 TEST(AtATerminal, ReadingDataIsShownAndObeysCtrlC) {
   base::TemporaryDirectory folder;
   std::string lines;
@@ -89,7 +89,7 @@ TEST(AtATerminal, CtrlCIsAnsweredAndTheRunCanGoOn) {
   ASSERT_TRUE(base::file_exists(run_path + "/checkpoints/latest"));
   EXPECT_TRUE(base::file_exists(run_path + "/hf/latest/config.json"));
 
-  // Two at once, whatever was being written: the next run cleans up.
+  // Two signals come at once, whatever was being written: the next run cleans up.
   Arguments load = arguments;
   load.insert(load.end(), {"--load", run_path});
   {
@@ -111,7 +111,7 @@ TEST(AtATerminal, CtrlCIsAnsweredAndTheRunCanGoOn) {
 TEST(AtATerminal, AClosedWindowSavesAndNohupGoesOn) {
   base::TemporaryDirectory folder;
   const std::string run_path = folder / "run", kept = folder / "kept";
-  // Rollouts of two completions, for there are many of them.
+  // Rollouts have two completions, because there are many of them.
   Arguments arguments = with_custom_reward(train_arguments(run_path), write_reward(folder));
   for (const auto& [flag, value] : {std::pair{"--rollout-batch-size", "1"},
                                     {"--n-samples-per-prompt", "2"},
@@ -128,7 +128,7 @@ TEST(AtATerminal, AClosedWindowSavesAndNohupGoesOn) {
   EXPECT_TRUE(base::file_exists(run_path + "/checkpoints/latest"));
   EXPECT_NE(base::read_file(run_path + "/log.txt").find("--load " + run_path + " goes on"), std::string::npos);
 
-  // Twelve rollouts: without --save-interval there is something to go on from before the end, and one export.
+  // There are twelve rollouts: without --save-interval the run can be resumed from before the end, and has one export.
   const Arguments longer = with_flag(with_flag(arguments, "--num-rollout", "12"), "--save", kept);
   PseudoTerminal screen(80, [&] {
     std::signal(SIGHUP, SIG_IGN);

@@ -1,4 +1,4 @@
-// Runs of the golden model, a few steps long, and what they leave.
+// Runs the golden model for a few steps, and reads what the runs leave.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ inline Arguments train_arguments(const std::string& save, const Arguments& more 
   return arguments;
 }
 
-// Sets a flag's value, or adds the flag if it is not there.
+// Sets the value of a flag that is there, or adds the flag.
 inline Arguments with_flag(Arguments arguments, const std::string& flag, const std::string& value) {
   const auto at = std::find(arguments.begin(), arguments.end(), flag);
   if (at == arguments.end()) {
@@ -64,7 +64,8 @@ inline Arguments with_flag(Arguments arguments, const std::string& flag, const s
   return arguments;
 }
 
-// A reward that differs from sample to sample, so that there is something to learn from a model that knows nothing.
+// Writes a reward that differs from sample to sample, so that there is something to learn from a model that knows
+// nothing.
 inline std::string write_reward(const base::TemporaryDirectory& folder) {
   base::write_file_durably(folder / "reward.py",
                            "def reward(prompts, completions, **kwargs):\n"
@@ -86,7 +87,7 @@ inline std::vector<base::Json> json_lines(const std::string& path) {
   return result;
 }
 
-// Returns the records of a run without the values that clocks decide.
+// Returns the records of a run without what clocks show.
 inline std::string timeless_metrics(const std::string& run) {
   std::string text;
   for (const base::Json& record : json_lines(run + "/metrics.jsonl")) {
@@ -108,10 +109,11 @@ inline void expect_one_line_failure(const Captured& result, int code, const std:
   EXPECT_NE(line.find(says), std::string::npos) << line << "\nexpected: " << says;
 }
 
-// The program itself in a child process, which is killed where a test ends before it does.
+// Runs the program itself in a child process, which is killed if a test ends before it does.
 class Program {
  public:
-  // max_file_bytes: where writes fail, as on a full disk (with EFBIG); 0: nowhere. `errors`: the file for its stderr.
+  // Writes beyond `max_file_bytes` fail, as on a full disk (with EFBIG); 0 means no limit. `errors` is the file for its
+  // stderr.
   explicit Program(const Arguments& arguments, int64_t max_file_bytes = 0, const std::string& errors = "/dev/null") {
     pid_ = fork();
     if (pid_ != 0) return;
@@ -155,7 +157,7 @@ class Program {
 
  private:
   pid_t pid_ = -1;
-  mutable bool has_ended_ = false;  // and was waited for: its number may be another's
+  mutable bool has_ended_ = false;  // true once it was waited for: its number may be another's
 };
 
 }  // namespace tandem::cli

@@ -1,4 +1,4 @@
-// `tandem view` as it is typed: what it writes of a real run, what it leaves alone, and what it refuses.
+// Checks `tandem view` as it is typed: what it writes of a real run, what it leaves alone, and what it refuses.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@
 namespace tandem::cli {
 namespace {
 
-// Every file of a folder with its bytes.
+// Returns every file of a folder with its bytes.
 std::map<std::string, std::string> contents(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -22,7 +22,7 @@ std::map<std::string, std::string> contents(const std::string& folder) {
   return files;
 }
 
-// One run for all tests.
+// All tests share one run.
 class View : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -50,7 +50,7 @@ TEST_F(View, WritesAPageIntoTheRunAndChangesNothingElse) {
   const std::string path = *folder_ / "run";
   const auto before = contents(path);
   {
-    const base::DirectoryLock lock(path);  // as a run that goes on holds it
+    const base::DirectoryLock lock(path);  // held as by a run that continues
     const Captured viewed = run({"view", path});
     ASSERT_EQ(viewed.code, 0) << viewed.err;
     EXPECT_EQ(viewed.out, "wrote " + path + "/view.html: open it in a browser\n");

@@ -1,5 +1,5 @@
-// --use-wandb as it is typed, without a network: what a run leaves, and how it goes on. The package must be there
-// (tools/setup.sh wandb).
+// Checks --use-wandb as it is typed, without a network: what a run leaves, and how it resumes. The package must be
+// there (tools/setup.sh wandb).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -82,7 +82,7 @@ TEST(Wandb, RefusesInOneLineBeforeARunBegins) {
     EXPECT_EQ((refused.out + refused.err).find("canary-0123456789"), std::string::npos) << "a key is not repeated";
     EXPECT_FALSE(base::directory_exists(folder / "run"));
   }
-  // The machine has no key for what it is asked to send.
+  // The error is the machine's: it has no key for what it is asked to send.
   const std::string home = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
   ::setenv("HOME", folder.path().c_str(), 1);
   ::unsetenv("WANDB_API_KEY");

@@ -1,5 +1,5 @@
-// Tests of workers (processes that only sample) that fail in the middle of anything: they die, stop, never come. The
-// run goes on with the others and changes no bit, or ends and says why.
+// Checks rollout workers that die, stop or never come, in the middle of anything. The run continues with the others and
+// changes no bit, or ends and tells why.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -21,8 +21,8 @@ namespace {
 
 using WorkerFaults = WorkerRuns;
 
-// Stopped when a rollout's last optimizer step is made, a worker takes no weights, and the conductor waits for it in
-// the middle of them: the rollout's samples are written behind that.
+// A worker that is stopped when a rollout's last optimizer step is made takes no weights, and rank 0 waits for it in
+// the middle of them: the rollout's samples are written after that.
 TEST_F(WorkerFaults, OneThatDiesWhileWeightsAreSentIsMissedByNobody) {
   constexpr int64_t kRollouts = 2, kStepsPerRollout = 2;
   const std::string name = "torn";
@@ -37,7 +37,7 @@ TEST_F(WorkerFaults, OneThatDiesWhileWeightsAreSentIsMissedByNobody) {
     usleep(1'000'000);
     was_caught = !base::file_exists(samples_of(name, rollout));
     kill(victim, SIGCONT);
-    usleep(1'000);  // it takes some more of them
+    usleep(1'000);  // the worker takes some more of the weights
   }
   kill(victim, SIGKILL);
   EXPECT_TRUE(was_caught) << "nothing was tested";
@@ -47,7 +47,8 @@ TEST_F(WorkerFaults, OneThatDiesWhileWeightsAreSentIsMissedByNobody) {
   EXPECT_EQ(num_lost_workers(name), 1);
 }
 
-// One joins by hand while the other cannot, so that it has all groups when it is stopped, in the first one's grading.
+// One worker joins by hand while the other cannot, so that it has all groups when it is stopped, in the first one's
+// grading.
 TEST_F(WorkerFaults, OneThatIsSilentIsGivenUpAndEndsWhenItWakes) {
   base::write_file_durably(path("slow.py"),
                            "import time\n"
@@ -77,7 +78,8 @@ TEST_F(WorkerFaults, OneThatIsSilentIsGivenUpAndEndsWhenItWakes) {
   EXPECT_EQ(silent.wait(), 3);
 }
 
-// A trainer alone, stopped while it samples, trains or saves: its launcher misses it, and one that joined by hand does.
+// A single trainer is stopped while it samples, trains or saves: its launcher notices, and so does a worker that joined
+// by hand.
 TEST_F(WorkerFaults, ATrainerThatIsFrozenIsMissedByTheLauncherAndByWorkers) {
   const int seed = testing::UnitTest::GetInstance()->random_seed();
   std::mt19937_64 random(static_cast<uint64_t>(seed));
@@ -125,7 +127,7 @@ TEST_F(WorkerFaults, WhereNoneCanComeAnyMoreTheRunEndsWithTheReason) {
   EXPECT_NE(said.find(" of 3 was killed by signal 9; mend that and start the run again"), std::string::npos) << said;
 }
 
-// The ranks start as torchrun starts them: each by itself, with variables that say which it is.
+// torchrun starts them like this: each by itself, with variables that tell which it is.
 TEST_F(WorkerFaults, UnderAnotherLauncherTheFirstTrainAndTheLastSample) {
   const Arguments words = with_workers(run_arguments("torchrun"), 2, 1);
   const int port = mesh::port_of(mesh::listen_at("127.0.0.1", 0));
@@ -149,8 +151,8 @@ TEST_F(WorkerFaults, UnderAnotherLauncherTheFirstTrainAndTheLastSample) {
   expect_same("torchrun");
 }
 
-// Workers are killed at drawn moments, and others take their place: early, where the run would else be over before
-// there were so many deaths.
+// Workers are killed at drawn moments, and others take their place. They die early if the run would otherwise be over
+// before there were so many deaths.
 TEST_F(WorkerFaults, DeathsWithoutEndChangeNoBit) {
   const int64_t num_deaths = base::short_or_full(3, 200), num_rollouts = base::short_or_full(12, 300);
   const int seed = testing::UnitTest::GetInstance()->random_seed();
@@ -159,7 +161,7 @@ TEST_F(WorkerFaults, DeathsWithoutEndChangeNoBit) {
       "deathless", {"--num-rollout", std::to_string(num_rollouts), "--save-interval", std::to_string(num_rollouts)});
   ASSERT_EQ(run_program(words).code, 0);
   const Arguments separate = with_workers(with_flag(words, "--save", path("deaths")), 1, 1);
-  // One that comes when the run is over looks for it half a minute.
+  // A worker that comes when the run is over looks for it half a minute.
   const Arguments another = with_flag(joining(separate), "--distributed-timeout-minutes", "0.5");
   Program program(separate);
   const std::map<int, pid_t> processes = processes_of(program.pid(), 2);
@@ -173,7 +175,7 @@ TEST_F(WorkerFaults, DeathsWithoutEndChangeNoBit) {
     while (workers.size() < 2) workers.push_back(std::make_unique<Program>(another));
     const bool is_ahead = newest_samples(path("deaths"), num_rollouts) * num_deaths > deaths * num_rollouts;
     usleep(static_cast<useconds_t>(random() % (is_ahead ? 200'000 : base::soaking() ? 1'500'000 : 1'000'000)));
-    workers.pop_front();  // the older one, by SIGKILL
+    workers.pop_front();  // the older worker, by SIGKILL
   }
   EXPECT_EQ(deaths, num_deaths) << "the run was too short";
   ASSERT_TRUE(program.wait_for(600.0)) << "seed " << seed;

@@ -1,4 +1,4 @@
-// The memory of a process that only samples, beside its plan.
+// Compares the memory of a rollout worker with its plan.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -38,7 +38,7 @@ void send(const weights::WeightStore& from, weights::WeightStore& to) {
   receiver.finish(from.version());
 }
 
-// Does what such a process does, in its order (sampling/serve_rollouts.cc). Returns the line of its memory.
+// Does what such a process does, in its order (sampling/serve_rollouts.cc); returns the line of its memory.
 base::Json serve_one_rollout(const config::TrainConfig& config) {
   session::ModelSession trainer(config.model, config.lora), session(config.model, config.lora);
   trainer.load_weights();

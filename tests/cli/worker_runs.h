@@ -1,4 +1,4 @@
-// Runs whose samples come from processes that only sample (workers), and the colocated run that they are compared with.
+// Runs with rollout workers, and the colocated run that they are compared with.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,14 +15,14 @@
 
 namespace tandem::cli {
 
-// Returns the arguments of the same run with processes that only sample.
+// Returns the arguments of the same run with rollout workers.
 inline Arguments with_workers(Arguments words, int trainers, int workers) {
   std::erase(words, "--colocate");
   words = with_flag(words, "--rollout-num-gpus", std::to_string(workers));
   return with_flag(words, "--actor-num-gpus-per-node", std::to_string(trainers));
 }
 
-// Returns the arguments of one more such process, for a run that goes on.
+// Returns the arguments of one more worker, for a run that has begun.
 inline Arguments joining(Arguments words) {
   words.push_back("--rollout-join");
   return words;
@@ -34,7 +34,7 @@ inline Arguments going_on(Arguments words, const std::string& run) {
   return words;
 }
 
-// Returns how often a file has the text; a file that is not there has none.
+// Counts how often a file has the text; a file that does not exist has none.
 inline int64_t count_in_file(const std::string& file, const std::string& wanted) {
   if (!base::file_exists(file)) return 0;
   const std::string text = base::read_file(file);
@@ -85,7 +85,7 @@ class WorkerRuns : public testing::Test {
     return result;
   }
 
-  // The same rewards, so late that the run lasts until a death is noticed. Each grading prints "graded".
+  // Gives the same rewards, so late that the run lasts until a death is noticed. Each grading prints "graded".
   static Arguments graded_slowly(double seconds = 0.2) {
     base::write_file_durably(path("slow.py"),
                              "import time\n"
@@ -98,7 +98,7 @@ class WorkerRuns : public testing::Test {
     return {"--custom-rm-path", path("slow.py:reward"), "--rm-num-workers", "1"};
   }
 
-  // Leaves out what is counted of processes that were lost.
+  // Returns the results without what is counted of processes that were lost.
   static Results results(const std::string& name) {
     Results of_run(path(name));
     std::string text;

@@ -38,7 +38,7 @@ TEST(CpuVmm, BytesComeFromTheSystemAndGoBack) {
   const int64_t bytes = int64_t{32} << 20;
   const ExtentId extent = vmm.create_extent(bytes).value();
   std::byte* const address = vmm.reserve_addresses(bytes);
-  ASSERT_TRUE(vmm.map(address, extent) && vmm.set_access(address, bytes, Access::kReadWrite));
+  ASSERT_TRUE(vmm.map(address, extent) && vmm.open_access(address, bytes));
   std::memset(address, 1, static_cast<size_t>(bytes));
   const int64_t mapped_pages = shared_pages();
   vmm.unmap(address, bytes);

@@ -42,8 +42,8 @@ class ForwardingVmm : public Vmm {
     must("unmap", bytes);
     real_.unmap(address, bytes);
   }
-  bool set_access(std::byte* address, int64_t bytes, Access access) override {
-    return may("set_access", bytes) && real_.set_access(address, bytes, access);
+  bool open_access(std::byte* address, int64_t bytes) override {
+    return may("open_access", bytes) && real_.open_access(address, bytes);
   }
 
  protected:
@@ -187,10 +187,6 @@ class FailingHostMemory : public HostMemory {
   void copy_to_device(std::byte* device, const std::byte* host, int64_t bytes) override {
     check("copy_to_device");
     real_.copy_to_device(device, host, bytes);
-  }
-  void zero(std::byte* device, int64_t bytes) override {
-    check("zero");
-    real_.zero(device, bytes);
   }
   void synchronize() override {
     check("synchronize");

@@ -50,7 +50,7 @@ ExtentId VmmConformance::create() {
 
 void VmmConformance::map_open(std::byte* address, ExtentId extent) {
   EXPECT_TRUE(vmm_->map(address, extent));
-  EXPECT_TRUE(vmm_->set_access(address, extent_bytes_, Access::kReadWrite));
+  EXPECT_TRUE(vmm_->open_access(address, extent_bytes_));
 }
 
 void VmmConformance::expect_untouchable(std::byte* address) {
@@ -105,11 +105,8 @@ TEST_P(VmmConformance, AddressesWithoutAnOpenMappingCannotBeTouched) {
   expect_untouchable(range);
   ASSERT_TRUE(vmm_->map(range, extent));
   expect_untouchable(range);
-  ASSERT_TRUE(vmm_->set_access(range, extent_bytes_, Access::kReadWrite));
+  ASSERT_TRUE(vmm_->open_access(range, extent_bytes_));
   write(range, extent_bytes_, 3);
-  ASSERT_TRUE(vmm_->set_access(range, extent_bytes_, Access::kNone));
-  expect_untouchable(range);
-  ASSERT_TRUE(vmm_->set_access(range, extent_bytes_, Access::kReadWrite));
   EXPECT_EQ(read(range, extent_bytes_), 3);
   vmm_->unmap(range, extent_bytes_);
   expect_untouchable(range);
@@ -125,7 +122,7 @@ TEST_P(VmmConformance, OneCallOpensAndUnmapsARun) {
     extents.push_back(create());
     ASSERT_TRUE(vmm_->map(range + i * extent_bytes_, extents.back()));
   }
-  ASSERT_TRUE(vmm_->set_access(range, kNumExtents * extent_bytes_, Access::kReadWrite));
+  ASSERT_TRUE(vmm_->open_access(range, kNumExtents * extent_bytes_));
   for (int i = 0; i < kNumExtents; ++i) write(range + i * extent_bytes_, extent_bytes_, static_cast<uint8_t>(i));
   for (int i = 0; i < kNumExtents; ++i) EXPECT_EQ(read(range + i * extent_bytes_, extent_bytes_), i);
   vmm_->unmap(range + extent_bytes_, 3 * extent_bytes_);  // extents in the middle
@@ -162,14 +159,14 @@ TEST_P(VmmConformance, MisuseIsABugAndChangesNothing) {
   EXPECT_THROW(vmm_->map(range + 3 * extent_bytes_ - granule, first), BugError) << "half beyond it";
   EXPECT_THROW(vmm_->map(range, ExtentId{123456}), BugError) << "no such extent";
   EXPECT_THROW(vmm_->unmap(range, extent_bytes_), BugError) << "not mapped";
-  EXPECT_THROW(vmm_->set_access(range, extent_bytes_, Access::kReadWrite), BugError) << "not mapped";
+  EXPECT_THROW(vmm_->open_access(range, extent_bytes_), BugError) << "not mapped";
   map_open(range, first);
   write(range, extent_bytes_, 5);
   EXPECT_THROW(vmm_->map(range, second), BugError) << "mapped already";
   EXPECT_THROW(vmm_->map(range + granule, second), BugError) << "over half of a mapping";
   EXPECT_THROW(vmm_->unmap(range, granule), BugError) << "part of a mapping";
   EXPECT_THROW(vmm_->unmap(range, 2 * extent_bytes_), BugError) << "more than is mapped";
-  EXPECT_THROW(vmm_->set_access(range, 2 * extent_bytes_, Access::kNone), BugError);
+  EXPECT_THROW(vmm_->open_access(range, 2 * extent_bytes_), BugError);
   EXPECT_THROW(vmm_->free_addresses(range, 3 * extent_bytes_), BugError) << "still mapped";
   EXPECT_EQ(read(range, extent_bytes_), 5);
   EXPECT_EQ(vmm_->counts(), (VmmCounts{.num_reservations = 1, .num_extents = 2, .num_mappings = 1}));

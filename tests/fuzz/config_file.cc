@@ -46,7 +46,7 @@ class ConfigFile {
   ConfigFile(const ConfigFile&) = delete;
   ConfigFile& operator=(const ConfigFile&) = delete;
 
-  // Each of several mistakes must say its place.
+  // If there are several mistakes, each must name its place.
   void read(const std::string& path) {
     try {
       options_.parse({"--config", path, "--print-config"});

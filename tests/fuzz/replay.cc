@@ -17,7 +17,7 @@
 extern "C" {
 // Targets may bring a mutator that knows their format, as with libFuzzer.
 __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed);
-// The sanitizers' runtime defines this, if the build has one.
+// The sanitizers' runtime defines this function, if the build has one.
 __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)(void));
 }
 

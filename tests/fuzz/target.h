@@ -1,5 +1,5 @@
-// Functions that the fuzz targets share. A target is one file that defines LLVMFuzzerTestOneInput: it gives the bytes
-// to a parser and asks for the parser's promises. libFuzzer drives it in the preset `fuzz`, replay.cc in the others.
+// Shared parts of the fuzz targets. A target is one file that defines LLVMFuzzerTestOneInput: it gives the bytes to a
+// parser and asks for the parser's promises. libFuzzer drives it in the preset `fuzz`, replay.cc in the others.
 #pragma once
 
 #include <fcntl.h>
@@ -27,7 +27,7 @@ inline void require(bool holds, const char* promise, std::string_view detail = "
   std::abort();
 }
 
-// Requires an error message to be one line of bounded length that names its file first.
+// An error message is one line of bounded length that names its file first.
 inline void require_message(std::string_view message, std::string_view file) {
   constexpr size_t kMaxBytes = 5000;  // a worker may say 4096
   require(message.starts_with(file), "a refusal begins with the file's name", message);
@@ -35,7 +35,7 @@ inline void require_message(std::string_view message, std::string_view file) {
   require(message.size() <= kMaxBytes + file.size(), "a refusal is short", message);
 }
 
-// Requires the same, with the mistake's place after the name: FILE:LINE:COLUMN.
+// The same, with the mistake's place behind the name: FILE:LINE:COLUMN.
 inline void require_placed_message(std::string_view message, std::string_view file) {
   require_message(message, file);
   std::string_view rest = message.substr(file.size());
@@ -46,8 +46,7 @@ inline void require_placed_message(std::string_view message, std::string_view fi
   }
 }
 
-// Returns whether `action` came to its end. A UserError is handed to `check_message`; whatever else is thrown ends the
-// process.
+// Whether `action` came to its end. A UserError is handed to `check_message`; whatever else is thrown ends the process.
 template <typename Action, typename CheckMessage>
 bool accepts(Action action, CheckMessage check_message) {
   try {

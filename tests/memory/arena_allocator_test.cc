@@ -37,8 +37,7 @@ TEST_F(TensorMemoryTest, PhasesAllocateFromTheirView) {
 
 TEST_F(TensorMemoryTest, AllocationsHaveTheTagInForceOnAnyThread) {
   arena.enter(Phase::kTrain);
-  EXPECT_EQ(current_tag(), Tag::kOverhead);
-  std::byte *own = nullptr, *others = nullptr;
+  std::byte *own = nullptr, *others = nullptr, *after = nullptr;
   {
     const TagScope outer(Tag::kSavedActivations);
     {
@@ -47,8 +46,17 @@ TEST_F(TensorMemoryTest, AllocationsHaveTheTagInForceOnAnyThread) {
       std::thread([&] { others = memory.allocate(512); }).join();  // as a backward pass does
     }
     EXPECT_EQ(bytes(Tag::kHead), 1024);
-    EXPECT_EQ(arena.allocations(View::kTrain)[0].name, "logits");
-    EXPECT_EQ(current_tag(), Tag::kSavedActivations);
+    after = memory.allocate(512);
+    EXPECT_EQ(bytes(Tag::kSavedActivations), 512) << "the outer scope is in force again";
+  }
+  std::byte* const outside = memory.allocate(512);
+  EXPECT_EQ(bytes(Tag::kOverhead), 512);
+  EXPECT_TRUE(memory.free(after) && memory.free(outside));
+  try {
+    arena.enter(Phase::kRollout);
+    FAIL() << "with live tensors";
+  } catch (const BugError& error) {
+    EXPECT_NE(std::string(error.what()).find("logits of tag head"), std::string::npos) << error.what();
   }
   EXPECT_TRUE(memory.free(own) && memory.free(others));
   EXPECT_EQ(bytes(Tag::kHead), 0) << "freed under the tag that it was taken with";

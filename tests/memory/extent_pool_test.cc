@@ -32,14 +32,15 @@ TEST(ExtentPool, ABorrowThatCannotBeMetChangesNothing) {
   EXPECT_TRUE(device.pool.borrow(2).has_value());
 }
 
-TEST(ExtentPool, TrimGivesTheDeviceWhatNobodyHas) {
+TEST(ExtentPool, ItsEndGivesTheDeviceItsExtents) {
   SimulatedDevice device(4);
-  const auto loan = device.pool.borrow(1);
-  { const auto other = device.pool.borrow(3); }
-  EXPECT_EQ(device.pool.trim(), 3);
-  EXPECT_EQ(device.vmm.device_bytes().free, 3 * kExtentBytes);
-  EXPECT_EQ(device.ledger.pool_bytes(), kExtentBytes);
-  EXPECT_TRUE(device.pool.borrow(3).has_value());
+  {
+    ExtentPool pool(device.vmm, device.ledger, kExtentBytes);
+    { const auto loan = pool.borrow(3); }
+    EXPECT_EQ(device.vmm.device_bytes().free, kExtentBytes) << "they stay in the pool";
+  }
+  EXPECT_EQ(device.vmm.device_bytes().free, 4 * kExtentBytes);
+  EXPECT_EQ(device.ledger.pool_bytes(), 0);
 }
 
 TEST(ExtentPool, LoansMove) {

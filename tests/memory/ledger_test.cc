@@ -82,13 +82,13 @@ TEST(Ledger, EventsThatNobodyTakesAreBounded) {
 }
 
 std::vector<LedgerEvent> some_events() {
-  Ledger ledger(counted_time(1));
-  ledger.take(Tag::kWeights, 5);
-  ledger.enter(Phase::kRollout);
-  ledger.note("pause \"x\"");
-  ledger.enter(Phase::kTrain);
-  ledger.give_back(Tag::kWeights, 5);
-  return ledger.take_events();
+  using Kind = LedgerEvent::Kind;
+  return {{.kind = Kind::kEnter, .time_us = 10, .phase = Phase::kLoad},
+          {.kind = Kind::kBytes, .time_us = 20, .tag = Tag::kWeights, .bytes = 5},
+          {.kind = Kind::kEnter, .time_us = 30, .phase = Phase::kRollout},
+          {.kind = Kind::kNote, .time_us = 40, .text = "lost \"x\""},
+          {.kind = Kind::kEnter, .time_us = 50, .phase = Phase::kTrain},
+          {.kind = Kind::kBytes, .time_us = 60, .tag = Tag::kWeights, .bytes = 0}};
 }
 
 TEST(LedgerEvents, TimelineLinesAreJson) {
@@ -98,7 +98,7 @@ TEST(LedgerEvents, TimelineLinesAreJson) {
                        R"({"time_us":10,"event":"enter","phase":"load"})",
                        R"({"time_us":20,"event":"bytes","tag":"weights","bytes":5})",
                        R"({"time_us":30,"event":"enter","phase":"rollout"})",
-                       R"({"time_us":40,"event":"note","text":"pause \"x\""})",
+                       R"({"time_us":40,"event":"note","text":"lost \"x\""})",
                        R"({"time_us":50,"event":"enter","phase":"train"})",
                        R"({"time_us":60,"event":"bytes","tag":"weights","bytes":0})",
                    }));
@@ -119,7 +119,7 @@ TEST(LedgerEvents, TheTraceHasACounterPerTagAndASlicePerPhase) {
   EXPECT_EQ(shown, (std::vector<std::string>{
                        "C weights 20 {\"bytes\":5}",
                        "X load 10 +20",
-                       "i pause \"x\" 40",
+                       "i lost \"x\" 40",
                        "X rollout 30 +20",
                        "C weights 60 {\"bytes\":0}",
                        "X train 50 +10",

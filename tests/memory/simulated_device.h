@@ -2,7 +2,6 @@
 #pragma once
 
 #include "memory/extent_pool.h"
-#include "memory/host_arena.h"
 #include "memory/ledger.h"
 #include "tests/memory/simulated_vmm.h"
 
@@ -13,10 +12,8 @@ constexpr int64_t kExtentBytes = 8192;
 struct SimulatedDevice {
   explicit SimulatedDevice(int64_t num_extents, bool can_alias = true) : vmm(num_extents * kExtentBytes, can_alias) {}
   SimulatedVmm vmm;
-  SimulatedHostMemory host_memory{vmm};
   Ledger ledger{{.event_bytes = 1}};
   ExtentPool pool{vmm, ledger, kExtentBytes};
-  HostArena host_arena{host_memory, 64 * 1024};
 };
 
 }  // namespace tandem::memory

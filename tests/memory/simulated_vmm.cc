@@ -7,7 +7,6 @@
 
 namespace tandem::memory {
 
-using device::Access;
 using device::ExtentId;
 
 namespace {
@@ -91,9 +90,9 @@ void SimulatedVmm::unmap(std::byte* address, int64_t bytes) {
   mappings_.erase(first, last);
 }
 
-bool SimulatedVmm::set_access(std::byte* address, int64_t bytes, Access access) {
+bool SimulatedVmm::open_access(std::byte* address, int64_t bytes) {
   const auto [first, last] = run(address, bytes);
-  for (auto mapping = first; mapping != last; ++mapping) mapping->second.is_open = access == Access::kReadWrite;
+  for (auto mapping = first; mapping != last; ++mapping) mapping->second.is_open = true;
   return true;
 }
 
@@ -125,10 +124,6 @@ void SimulatedHostMemory::copy_to_host(std::byte* host, const std::byte* device,
 
 void SimulatedHostMemory::copy_to_device(std::byte* device, const std::byte* host, int64_t bytes) {
   for (int64_t i = 0; i < bytes; ++i) vmm_.at(device + i) = host[i];
-}
-
-void SimulatedHostMemory::zero(std::byte* device, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; ++i) vmm_.at(device + i) = std::byte{0};
 }
 
 }  // namespace tandem::memory

@@ -27,7 +27,7 @@ class SimulatedVmm : public device::Vmm {
   void release_extent(device::ExtentId extent) override;
   bool map(std::byte* address, device::ExtentId extent) override;
   void unmap(std::byte* address, int64_t bytes) override;
-  bool set_access(std::byte* address, int64_t bytes, device::Access access) override;
+  bool open_access(std::byte* address, int64_t bytes) override;
 
   // Returns the byte at an address. Throws BugError where a device would fault.
   std::byte& at(const std::byte* address);
@@ -62,7 +62,6 @@ class SimulatedHostMemory : public device::HostMemory {
   void free(std::byte* host, int64_t bytes) override;
   void copy_to_host(std::byte* host, const std::byte* device, int64_t bytes) override;
   void copy_to_device(std::byte* device, const std::byte* host, int64_t bytes) override;
-  void zero(std::byte* device, int64_t bytes) override;
   void synchronize() override {}
   int64_t num_allocations() const { return static_cast<int64_t>(allocations_.size()); }
 

@@ -61,18 +61,6 @@ TEST(ViewAllocator, HolesBecomeOneAgain) {
   allocator.check();
 }
 
-TEST(ViewAllocator, ShrinksAtTheUpperEnd) {
-  ViewAllocator allocator(GrowsFrom::kLowEnd);
-  allocator.add(0, 8 * kUnit);
-  const int64_t a = *allocator.allocate(8 * kUnit, Tag::kKv, "a");
-  EXPECT_EQ(allocator.shrink(a, 3 * kUnit - 1), 5 * kUnit);
-  allocator.remove(3 * kUnit, 5 * kUnit);
-  EXPECT_EQ(allocator.shrink(a, 3 * kUnit), 0);
-  EXPECT_THROW(allocator.shrink(a, 4 * kUnit), BugError);
-  EXPECT_THROW(allocator.shrink(a, 0), BugError);
-  allocator.check();
-}
-
 TEST(ViewAllocator, MisuseIsABug) {
   ViewAllocator allocator(GrowsFrom::kLowEnd);
   allocator.add(0, 4 * kUnit);

@@ -22,8 +22,8 @@
 #include "tests/model/families.h"
 #include "tests/model/function_sink.h"
 #include "tests/model/sequence_attention.h"
+#include "tests/weights/tensor_files.h"
 #include "weights/store.h"
-#include "weights/tensor_file.h"
 
 namespace tandem::model {
 namespace {

@@ -28,8 +28,8 @@
 #include "tests/model/random_weights.h"
 #include "tests/model/sequence_attention.h"
 #include "tests/model/small_models.h"
+#include "tests/weights/tensor_files.h"
 #include "weights/store.h"
-#include "weights/tensor_file.h"
 
 namespace tandem::model {
 namespace {

@@ -52,7 +52,7 @@ COLUMNS = [
     (pa.array([[("a", 1), ("b", None)], None], pa.map_(pa.string(), pa.int64())), [{"a": 1, "b": None}, None]),
     (pa.array([{"a": 1, "b": None}, None], pa.struct({"a": pa.int64(), "b": pa.string()})),
      [{"a": 1, "b": None}, None]),
-    # Of the members that all structs of a list share, those that one never had are null.
+    # All structs of a list share its members; those that one never had are null.
     (pa.array([[{"a": 1}, {"b": {"c": None}}], None],
               pa.list_(pa.struct({"a": pa.int64(), "b": pa.struct({"c": pa.int64()})}))),
      [[{"a": 1}, {"b": {}}], None]),

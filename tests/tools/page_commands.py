@@ -311,7 +311,7 @@ def failed_scripts(program, folder):
                 and "keep_going" in line)
     check("docs/RUNS.md", shell(folder, line, RUN="runs/kept_going"))
     for code, last in ((75, "saved"), (0, "  done after 1 of 1 rollouts"), (3, "")):
-        # Of a run that was stopped, one that is finished, and one that failed.
+        # The log ends like that of a run that was stopped, one that is finished, and one that failed.
         (folder / "runs/kept_going/log.txt").write_text(last + "\n", encoding="utf-8")
         ended = shell(folder, f"bash keep_going.sh runs/kept_going sh -c 'exit {3 if code == 3 else 0}'").returncode
         if ended != code:

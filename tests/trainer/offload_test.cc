@@ -223,7 +223,7 @@ TEST_P(OffloadTest, WhateverCallFailsNoHalfStepIsSaved) {
         }
         if (is_whole) expect_same_optimizer(adamw, store, expected, expected_store);
         has_failed = failing.has_failed();
-        adamw.release_gradients();
+        adamw.gradients().release();
       }
       EXPECT_EQ(real.allocated_bytes(), 0);
     }

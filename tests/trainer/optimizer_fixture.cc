@@ -93,11 +93,6 @@ void CountingHostMemory::copy_to_device(std::byte* device, const std::byte* host
   queue(in_, [=, this] { real_.copy_to_device(device, host, bytes); });
 }
 
-void CountingHostMemory::zero(std::byte* device, int64_t bytes) {
-  const Call call(num_callers_);
-  queue(in_, [=, this] { real_.zero(device, bytes); });
-}
-
 void CountingHostMemory::synchronize() {
   const Call call(num_callers_);
   run(copies_ == Copies::kLateOutFirst ? out_ : in_);

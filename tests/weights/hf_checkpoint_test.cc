@@ -3,11 +3,14 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <array>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -18,6 +21,9 @@
 #include "tests/golden/golden.h"
 #include "tests/model/families.h"
 #include "tests/weights/file_bytes.h"
+#include "tests/weights/pretend_device.h"
+#include "tests/weights/small_layout.h"
+#include "tests/weights/starting_states.h"
 #include "tests/weights/tensor_files.h"
 #include "weights/checkpoint_files.h"
 #include "weights/store.h"
@@ -119,6 +125,109 @@ TEST(LoadHfCheckpoint, DamageIsAUserErrorThatNamesTheFile) {
   fs::resize_file(copy / "model.safetensors", fs::file_size(copy / "model.safetensors") - 1);
   const std::string message = user_error_of([&] { load_hf_checkpoint(copy.path(), store); });
   EXPECT_TRUE(message.starts_with(copy / "model.safetensors: the file is cut off")) << message;
+}
+
+constexpr std::array<at::ScalarType, 2> kStoreDtypes = {at::kFloat, at::kBFloat16};
+constexpr std::array<at::ScalarType, 3> kFileDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
+
+// This is the written-out definition: each slice is its tensor, rounded once.
+void expect_converted(const WeightStore& store, const HfTensors& tensors) {
+  for (const PackedTensor& packed : store.layout().tensors) {
+    for (const Slice& slice : packed.slices) {
+      const at::Tensor expected = tensors.at(slice.hf_name).to(at::kFloat).to(store.dtype());
+      const at::Tensor actual = store.slice(packed, slice).cpu();
+      EXPECT_EQ(std::memcmp(actual.data_ptr(), expected.data_ptr(), expected.nbytes()), 0) << slice.hf_name;
+    }
+  }
+}
+
+TEST(LoadHfCheckpoint, GivesTheSameBitsWithAndWithoutStorage) {
+  for (const Layout& layout : {small_layout(), large_layout()}) {
+    for (const at::ScalarType from : kFileDtypes) {
+      const HfTensors tensors = some_tensors(layout, from);
+      const TemporaryDirectory directory;
+      write_directory(directory.path(), tensors);
+      for (const at::ScalarType to : kStoreDtypes) {
+        SCOPED_TRACE(std::string(c10::toString(from)) + " to " + c10::toString(to));
+        WeightStore store(layout, to), later = WeightStore::without_storage(layout, to);
+        load_hf_checkpoint(directory.path(), store);
+        expect_converted(store, tensors);
+        load_hf_checkpoint(directory.path(), later);
+        expect_same_bits(later, store);
+      }
+    }
+  }
+}
+
+TEST(LoadHfCheckpoint, IgnoresWhatTheLayoutIgnores) {
+  WeightStore store(small_layout(/*tied=*/true), at::kFloat);
+  ASSERT_EQ(store.layout().ignored, std::vector<std::string>{"lm_head.weight"});
+  HfTensors tensors = some_tensors(store.layout(), at::kFloat);
+  tensors.emplace("lm_head.weight", at::zeros({1}, at::kInt));
+  const TemporaryDirectory directory;
+  write_directory(directory.path(), tensors);
+  load_hf_checkpoint(directory.path(), store);
+  expect_converted(store, tensors);
+}
+
+TEST(LoadHfCheckpoint, RefusesBeforeAnythingChanges) {
+  const std::string name = "model.layers.1.self_attn.k_proj.weight";
+  const HfTensors good = some_tensors(small_layout(), at::kFloat);
+  HfTensors missing = good, shaped = good, wide = good;
+  missing.erase(name);
+  shaped.at(name) = shaped.at(name).t().contiguous();
+  wide.at(name) = wide.at(name).to(at::kDouble);
+  WeightStore empty = WeightStore::without_storage(small_layout(), at::kFloat);
+  WeightStore filled(small_layout(), at::kFloat), same(small_layout(), at::kFloat);
+  initialize_random(filled, 0.02, 1);
+  initialize_random(same, 0.02, 1);
+  for (const HfTensors* bad : {&missing, &shaped, &wide}) {
+    const TemporaryDirectory directory;
+    write_directory(directory.path(), *bad);
+    const std::string message = user_error_of([&] { load_hf_checkpoint(directory.path(), empty); });
+    EXPECT_NE(message.find(name), std::string::npos) << message;
+    EXPECT_FALSE(empty.has_storage());
+    user_error_of([&] { load_hf_checkpoint(directory.path(), filled); });
+    expect_same_bits(filled, same);
+  }
+  const TemporaryDirectory directory;
+  write_directory(directory.path(), good);
+  load_hf_checkpoint(directory.path(), empty);  // the store can still be filled
+  expect_converted(empty, good);
+}
+
+// The device has room for the store and for nothing else.
+TEST(LoadHfCheckpointOnDevice, NeedsRoomForTheStoreAlone) {
+  for (const at::ScalarType from : kFileDtypes) {
+    const HfTensors tensors = some_tensors(large_layout(), from);
+    const TemporaryDirectory directory;
+    write_directory(directory.path(), tensors);
+    for (const at::ScalarType to : kStoreDtypes) {
+      SCOPED_TRACE(std::string(c10::toString(from)) + " to " + c10::toString(to));
+      WeightStore store = WeightStore::without_storage(large_layout(), to, pretend_device::device());
+      pretend_device::reset(store.bytes());
+      load_hf_checkpoint(directory.path(), store);
+      EXPECT_EQ(pretend_device::live_bytes(), store.bytes());
+      EXPECT_EQ(pretend_device::num_conversions(), 0);  // LibTorch would take a buffer for each
+      expect_converted(store, tensors);
+    }
+  }
+}
+
+TEST(LoadHfCheckpointOnDevice, ADeviceWithoutRoomIsTheMachinesError) {
+  WeightStore store = WeightStore::without_storage(small_layout(), at::kFloat, pretend_device::device());
+  pretend_device::reset(store.bytes() - 1);
+  const TemporaryDirectory directory;
+  write_directory(directory.path(), some_tensors(small_layout(), at::kBFloat16));
+  EXPECT_THROW(load_hf_checkpoint(directory.path(), store), EnvironmentError);
+  EXPECT_FALSE(store.has_storage());
+  EXPECT_EQ(pretend_device::live_bytes(), 0);
+}
+
+TEST(ExportHfCheckpoint, OfNothingIsABug) {
+  const TemporaryDirectory directory;
+  const WeightStore store = WeightStore::without_storage(small_layout(), at::kFloat);
+  EXPECT_THROW(export_hf_checkpoint(directory / "out", store, {.source_directory = directory.path()}), BugError);
 }
 
 TEST(ExportHfCheckpoint, LoadsBackBitForBit) {

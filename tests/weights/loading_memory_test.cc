@@ -2,8 +2,6 @@
 // the store. It is measured as the heap's own count (address sanitizer) or as the kernel saw it.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "tests/weights/file_bytes.h"
 #include "tests/weights/peak_memory.h"
 #include "tests/weights/pretend_device.h"
@@ -28,10 +26,6 @@ Layout layout_of_slices() {
   return layout;
 }
 
-int64_t slice_bytes(const WeightStore& store) {
-  return store.layout().tensors[0].slices[0].num_elements() * static_cast<int64_t>(c10::elementSize(store.dtype()));
-}
-
 struct Case {
   at::ScalarType from;
   at::ScalarType to;
@@ -41,8 +35,10 @@ class LoadingMemory : public testing::TestWithParam<Case> {
  protected:
   // This starts threads and makes LibTorch's lasting allocations.
   static void SetUpTestSuite() {
+    const TemporaryDirectory directory;
+    write_directory(directory.path(), some_tensors(layout_of_slices(), at::kHalf));
     WeightStore warm(layout_of_slices(), at::kFloat);
-    adopt(some_tensors(warm.layout(), at::kHalf), warm);
+    load_hf_checkpoint(directory.path(), warm);
   }
 
   HfTensors sources() const { return some_tensors(layout_, GetParam().from); }
@@ -76,29 +72,6 @@ TEST_P(LoadingMemory, FilesIntoNoStorageTakeTheStoreBeside) {
   EXPECT_LE(memory.peak_bytes(), store.bytes() + (converts() ? kStagingBytes : 0) + PeakMemory::kSlackBytes);
 }
 
-TEST_P(LoadingMemory, AdoptingTakesNothingAndGivesTheSourcesBack) {
-  HfTensors tensors = sources();
-  const int64_t source_bytes = static_cast<int64_t>(tensors.begin()->second.nbytes() * tensors.size());
-  WeightStore store = filled_store();
-  const PeakMemory memory;
-  adopt(std::move(tensors), store);
-  EXPECT_LE(memory.peak_bytes(), PeakMemory::kSlackBytes);
-  EXPECT_LE(memory.bytes(), -source_bytes + PeakMemory::kSlackBytes);
-}
-
-TEST_P(LoadingMemory, AdoptingIntoNoStorageTakesTheStore) {
-  HfTensors tensors = sources();
-  const auto slice_source_bytes = static_cast<int64_t>(tensors.begin()->second.nbytes());
-  const int64_t source_bytes = slice_source_bytes * static_cast<int64_t>(tensors.size());
-  WeightStore store = WeightStore::without_storage(layout_, GetParam().to);
-  const PeakMemory memory;
-  adopt(std::move(tensors), store);
-  // The kernel provides the store's pages as they are filled, and takes a source's back as soon as it is copied: the
-  // peak is with the first slice or the last.
-  const int64_t touched_bytes = std::max(slice_bytes(store), store.bytes() - source_bytes + slice_source_bytes);
-  EXPECT_LE(memory.peak_bytes(), (PeakMemory::kCountsHeap ? store.bytes() : touched_bytes) + PeakMemory::kSlackBytes);
-}
-
 // The pretended device's memory is not the heap's, so the kernel's count cannot tell it from the host's.
 TEST_P(LoadingMemory, DevicesAreFilledThroughOneStagingBuffer) {
   if (!PeakMemory::kCountsHeap) GTEST_SKIP() << "counts the heap: needs the address sanitizer";
@@ -109,12 +82,6 @@ TEST_P(LoadingMemory, DevicesAreFilledThroughOneStagingBuffer) {
   {
     const PeakMemory memory;
     load_hf_checkpoint(directory.path(), store);
-    EXPECT_LE(memory.peak_bytes(), kStagingBytes + PeakMemory::kSlackBytes);
-  }
-  HfTensors tensors = sources();
-  {
-    const PeakMemory memory;
-    adopt(std::move(tensors), store);
     EXPECT_LE(memory.peak_bytes(), kStagingBytes + PeakMemory::kSlackBytes);
   }
   const PeakMemory memory;
@@ -138,7 +105,7 @@ TEST(LoadingMemoryOfParts, IsOneMoreMiBWhereColumnsAreCut) {
   }
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     WeightStore store(layout, dtype);
-    adopt(HfTensors(tensors), store);  // touches all memory and makes LibTorch's lasting allocations
+    load_hf_checkpoint(directory.path(), store);  // touches all memory and makes LibTorch's lasting allocations
     const PeakMemory memory;
     load_hf_checkpoint(directory.path(), store);
     const int64_t staging_bytes = dtype == at::kFloat ? 0 : kStagingBytes;

@@ -231,8 +231,7 @@ TEST(ShownWeightsOn_cuda, AnArenasMemoryIsNotShown) {
     const int64_t bytes = memory.vmm->granularity_bytes();
     std::byte* const address = memory.vmm->reserve_addresses(bytes);
     const device::ExtentId extent = memory.vmm->create_extent(bytes).value();
-    require(memory.vmm->map(address, extent) && memory.vmm->set_access(address, bytes, device::Access::kReadWrite),
-            "no memory");
+    require(memory.vmm->map(address, extent) && memory.vmm->open_access(address, bytes), "no memory");
     const at::Tensor tensor = at::for_blob(address, {bytes})
                                   .options(at::TensorOptions(at::kByte).device(ops->device()))
                                   .target_device(ops->device())

@@ -1,5 +1,4 @@
-// The sources that a store may be filled from: tensors of each dtype by Hugging Face name, in memory and as a
-// directory.
+// Checkpoints that a store is filled from: tensors of each dtype by Hugging Face name, in memory and as a directory.
 #pragma once
 
 #include <ATen/ops/arange.h>
@@ -11,10 +10,24 @@
 #include <string>
 
 #include "tests/weights/tensor_files.h"
-#include "weights/adopt.h"
 #include "weights/store.h"
 
 namespace tandem::weights {
+
+using HfTensors = std::map<std::string, at::Tensor>;
+
+// The layout has one tensor of the model's, and two that are larger than a staging buffer in any dtype and no multiple
+// of one.
+inline Layout large_layout() {
+  Layout layout;
+  const std::vector<int64_t> shape = {1501, 1500};
+  layout.tensors = {
+      {.name = "norm", .shape = {13}, .slices = {{.hf_name = "norm", .shape = {13}}}},
+      {.name = "pair",
+       .shape = {3002, 1500},
+       .slices = {{.hf_name = "a", .shape = shape}, {.hf_name = "b", .shape = shape, .row_begin = 1501}}}};
+  return layout;
+}
 
 // Returns numbers of both signs that need rounding, the largest float16, infinity and a tiny number. They include no
 // NaN: LibTorch's vectors and the elements after them give it different bits.
@@ -23,7 +36,7 @@ inline HfTensors some_tensors(const Layout& layout, at::ScalarType dtype) {
   float phase = 0;
   for (const PackedTensor& packed : layout.tensors) {
     for (const Slice& slice : packed.slices) {
-      const at::Tensor values = at::arange(slice.num_elements(), at::kFloat).add_(phase).sin_();
+      const at::Tensor values = at::arange(c10::multiply_integers(slice.shape), at::kFloat).add_(phase).sin_();
       values[0].fill_(65504.0F);
       values[1].fill_(std::numeric_limits<float>::infinity());
       values[-1].fill_(-0x1.0p-20F);

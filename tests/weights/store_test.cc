@@ -2,6 +2,7 @@
 // right distribution.
 #include "weights/store.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones_like.h>
 #include <gtest/gtest.h>
@@ -14,7 +15,9 @@
 #include <utility>
 
 #include "tandem/error.h"
+#include "tests/weights/pretend_device.h"
 #include "tests/weights/small_layout.h"
+#include "tests/weights/starting_states.h"
 
 namespace tandem::weights {
 namespace {
@@ -141,6 +144,21 @@ TEST(WeightStore, UsesMemoryThatItIsGiven) {
   }
 }
 
+// The bytes are on a device and have another owner.
+TEST(AttachOnDevice, TensorsLieInTheMemoryThatWasGiven) {
+  pretend_device::reset(1 << 20);
+  WeightStore host(small_layout(), at::kFloat);
+  WeightStore store = WeightStore::without_storage(small_layout(), at::kFloat, pretend_device::device());
+  const at::Tensor memory = at::empty({store.bytes()}, at::TensorOptions(at::kByte).device(pretend_device::device()));
+  store.attach(static_cast<std::byte*>(memory.data_ptr()));
+  EXPECT_EQ(store.device(), pretend_device::device());
+  EXPECT_EQ(store.tensor("final_norm").device(), pretend_device::device());
+  initialize_random(host, 0.02, 9);
+  initialize_random(store, 0.02, 9);
+  expect_same_bits(store, host);
+  EXPECT_EQ(pretend_device::peak_live_bytes(), store.bytes());
+}
+
 TEST(WeightStore, InfoIsTheSameWithAndWithoutStorage) {
   for (const auto& [dtype, name] : {std::pair(at::kFloat, "F32"), std::pair(at::kBFloat16, "BF16")}) {
     WeightStore store = WeightStore::without_storage(small_layout(), dtype);
@@ -197,6 +215,17 @@ TEST(InitializeRandom, BFloat16IsTheRoundedFloat32) {
   initialize_random(narrow, 0.02, 3);
   for (const PackedTensor& packed : wide.layout().tensors) {
     EXPECT_TRUE(at::equal(wide.tensor(packed.name).to(at::kBFloat16), narrow.tensor(packed.name))) << packed.name;
+  }
+}
+
+TEST(InitializeRandomOnDevice, IsTheHostsBits) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    pretend_device::reset(int64_t{32} << 20);
+    WeightStore host(large_layout(), dtype);
+    WeightStore device = WeightStore::without_storage(large_layout(), dtype, pretend_device::device());
+    initialize_random(host, 0.02, 9);
+    initialize_random(device, 0.02, 9);
+    expect_same_bits(device, host);
   }
 }
 

@@ -37,6 +37,4 @@ void CpuHostMemory::copy_to_device(std::byte* device, const std::byte* host, int
   std::memcpy(device, host, static_cast<size_t>(bytes));
 }
 
-void CpuHostMemory::zero(std::byte* device, int64_t bytes) { std::memset(device, 0, static_cast<size_t>(bytes)); }
-
 }  // namespace tandem::device

@@ -13,7 +13,6 @@ class CpuHostMemory : public HostMemory {
   void free(std::byte* host, int64_t bytes) override;
   void copy_to_host(std::byte* host, const std::byte* device, int64_t bytes) override;
   void copy_to_device(std::byte* device, const std::byte* host, int64_t bytes) override;
-  void zero(std::byte* device, int64_t bytes) override;
   void synchronize() override {}
 
  private:

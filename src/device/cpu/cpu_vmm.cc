@@ -127,11 +127,10 @@ void CpuVmm::unmap(std::byte* address, int64_t bytes) {
   table_.unmapped(address, bytes);
 }
 
-bool CpuVmm::set_access(std::byte* address, int64_t bytes, Access access) {
+bool CpuVmm::open_access(std::byte* address, int64_t bytes) {
   std::lock_guard lock(mutex_);
   table_.check_mapped(address, bytes);
-  const int protection = access == Access::kReadWrite ? PROT_READ | PROT_WRITE : PROT_NONE;
-  if (::mprotect(address, static_cast<size_t>(bytes), protection) == 0) return true;
+  if (::mprotect(address, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE) == 0) return true;
   if (!is_out_of_memory(errno)) fail_call("mprotect", bytes, errno);
   return false;
 }

@@ -36,7 +36,7 @@ class CpuVmm : public Vmm {
   void release_extent(ExtentId extent) override;
   bool map(std::byte* address, ExtentId extent) override;
   void unmap(std::byte* address, int64_t bytes) override;
-  bool set_access(std::byte* address, int64_t bytes, Access access) override;
+  bool open_access(std::byte* address, int64_t bytes) override;
 
  private:
   int64_t granularity_bytes_, total_bytes_;

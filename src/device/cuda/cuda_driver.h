@@ -35,7 +35,6 @@ namespace tandem::device {
   X(cuMemcpyDtoHAsync)              \
   X(cuMemcpyHtoDAsync)              \
   X(cuMemsetD32Async)               \
-  X(cuMemsetD8Async)                \
   X(cuStreamBatchMemOp)             \
   X(cuStreamCreate)                 \
   X(cuStreamDestroy)                \

@@ -142,12 +142,6 @@ void CudaHostMemory::copy_to_device(std::byte* device, const std::byte* host, in
   });
 }
 
-void CudaHostMemory::zero(std::byte* device, int64_t bytes) {
-  const CurrentContext current(*context_);
-  check_driver(driver().cuMemsetD8Async(pointer(device), 0, static_cast<size_t>(bytes), stream(to_device_stream_)),
-               "cuMemsetD8Async", bytes);
-}
-
 void CudaHostMemory::synchronize() {
   const CurrentContext current(*context_);
   check_driver(driver().cuStreamSynchronize(stream(to_host_stream_)), "cuStreamSynchronize");

@@ -126,13 +126,13 @@ void CudaVmm::unmap(std::byte* address, int64_t bytes) {
   table_->unmapped(address, bytes);
 }
 
-bool CudaVmm::set_access(std::byte* address, int64_t bytes, Access access) {
+bool CudaVmm::open_access(std::byte* address, int64_t bytes) {
   std::lock_guard lock(mutex_);
   const CurrentContext current(*context_);
   table_->check_mapped(address, bytes);
   CUmemAccessDesc description{};
   description.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = context_->device()};
-  description.flags = access == Access::kReadWrite ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  description.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   return had_memory(driver().cuMemSetAccess(pointer(address), static_cast<size_t>(bytes), &description, 1),
                     "cuMemSetAccess", bytes);
 }

@@ -33,7 +33,7 @@ class CudaVmm : public Vmm {
   void release_extent(ExtentId extent) override;
   bool map(std::byte* address, ExtentId extent) override;
   void unmap(std::byte* address, int64_t bytes) override;
-  bool set_access(std::byte* address, int64_t bytes, Access access) override;
+  bool open_access(std::byte* address, int64_t bytes) override;
 
  private:
   using Handle = unsigned long long;  // CUmemGenericAllocationHandle
