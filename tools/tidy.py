@@ -56,6 +56,8 @@ BANNED = [
     (re.compile(r"(?<![_\w])(quick_)?exit\s*\("), ("src/cli/*", "tests/*"), "throw; only src/cli ends the process"),
     (re.compile(r"\bstd::source_location\b"), (), "use __FILE__ and __LINE__; clang-tidy 14 cannot read it"),
 ]
+HALF_SENTENCES = {"Of", "That", "Those", "Beside", "Behind", "Whoever"}
+QUESTIONS = {"What", "Which", "How"}
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager"}
 
 
@@ -238,6 +240,28 @@ def check_openings(tree):
             yield Breach(path, 1, "must open with a comment or docstring that says what the file is for")
 
 
+def comment_openings(text):
+    """(line, text) of the first line of each comment that stands on lines of its own."""
+    before = None  # column of the comment in the line before
+    for number, line in numbered(text):
+        column = line.find("//")
+        is_own = column >= 0 and not line[:column].strip()
+        if is_own and column != before:
+            yield number, line[column + 2 :].strip()
+        before = column if column >= 0 else None
+
+
+def check_comments(tree):
+    """A comment is a sentence: it does not begin with a word that leans on the name below it or on nothing."""
+    for path, text in tree.files("src", "tests"):
+        for number, opening in comment_openings(text):
+            word = re.match(r"\w*", opening)[0]
+            if word in HALF_SENTENCES:
+                yield Breach(path, number, f"a comment that begins with '{word}': write a sentence with its subject")
+            if number == 1 and path.endswith(".h") and word in QUESTIONS:
+                yield Breach(path, number, f"a header that opens with '{word}': name what it holds or does")
+
+
 def check_namespaces(tree):
     """Folder = namespace."""
     for path, text in tree.files("src", suffixes={".h"}):
@@ -259,8 +283,8 @@ def check_links(tree):
                     yield Breach(path, number, f"links to {target}, which does not exist")
 
 
-RULES = [check_includes, check_targets, check_core, check_words, check_names, check_openings, check_namespaces,
-         check_links]
+RULES = [check_includes, check_targets, check_core, check_words, check_names, check_openings, check_comments,
+         check_namespaces, check_links]
 
 
 def find_breaches(root):

@@ -161,8 +161,9 @@ class Options {
   // name that ends in '*' stands for every flag with that beginning ("vllm-*"). `companions` are flags that mean
   // something else without it, which are left out of the remaining command with it.
   void unsupported(const std::string& name, const std::string& reason, const std::vector<std::string>& companions = {});
-  // What another program calls something (learning_rate, data.train_files; data.* for all others that begin so): an
-  // unknown flag, key or argument of that name, with - or _, or of the last parts of it, is answered "NAME: `answer`".
+  // Answers a name that another program has for something (learning_rate, data.train_files; data.* for all others that
+  // begin so): an unknown flag, key or argument of that name, with - or _, or of the last parts of it, is answered
+  // "NAME: `answer`".
   void known_elsewhere(const std::string& name, const std::string& answer);
 
   // Makes these, and no other, of the options so far required: for a verb that needs fewer than the one it shares them

@@ -47,7 +47,7 @@ struct AttentionLoad {
   Size expanded_keys = 0;  // keys that all sequences see, shared ones once for each (backward)
 };
 
-// What the operations of a batch may make a backend keep for good, from the first large one on.
+// The largest batches of a run. They decide which buffers a backend keeps for good, from the first large batch on.
 struct KeptLoad {
   Size rows = 0;         // of a batch, at most
   Size logits_rows = 0;  // of a chunk of logits
@@ -95,7 +95,7 @@ class OpsPlan {
   virtual OpBytes sums_of_squares(Size elements, Size block_elements) const;
   // Whether attention is a kernel, so that decode steps are recorded (Ops::can_record()).
   virtual bool has_attention_kernel() const { return false; }
-  // What prepare() makes of an attention's rows, which lasts as long as they.
+  // Returns the bytes of what prepare() makes of an attention's rows, which lasts as long as the rows.
   virtual Size prepared(const AttentionLoad& load, bool has_backward) const;
   // Ops::prepared_bytes(), of a step that is recorded.
   virtual int64_t prepared_bytes(int64_t /*num_rows*/, int64_t /*num_sequences*/, int64_t /*max_blocks*/) const {

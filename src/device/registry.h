@@ -17,7 +17,7 @@
 
 namespace tandem::device {
 
-// What the host's side of every backend takes. isa is the CPU backend's alone.
+// Options for the host's side of every backend. Only the CPU backend has `isa`.
 struct HostOptions {
   std::string isa = "auto";
   int num_threads = 0;  // 0: all cores

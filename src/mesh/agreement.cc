@@ -38,7 +38,7 @@ std::string visible_devices(const RankFacts& facts) {
   return row == nullptr || *row->visible_devices == 0 ? "" : fmt::format(" ({})", row->visible_devices);
 }
 
-// Where two ranks have the same one; "" where none have.
+// Returns a line that says which two ranks have the same device, or "" if none have.
 std::string shared_device(const std::vector<RankFacts>& ranks) {
   std::map<std::string, size_t> ranks_of;
   for (size_t i = 0; i < ranks.size(); ++i) {

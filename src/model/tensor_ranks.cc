@@ -14,7 +14,7 @@ namespace {
 using at::Tensor;
 using device::TensorLists;
 
-// Where there are fewer rows than ranks, some ranks have none, and nothing is sent.
+// Appends rows to send. If there are fewer rows than ranks, some ranks have none, and nothing is sent.
 void append_rows(Tensor rows, std::vector<Tensor>& list) {
   if (rows.size(0) > 0) list.push_back(std::move(rows));
 }

@@ -127,7 +127,7 @@ class MemoryEstimate {
       reference_bytes_ = config.loss.ref_update_interval ? trained : Size(0);
     }
     gradient_bytes_ = optimizer.gradient + trainer::gradient_scratch_bytes(model, data_ranks, takes_several);
-    // What is offloaded lies in the host's memory, which may be the device's too.
+    // Offloaded tensors lie in the host's memory, which may be the device's too.
     const bool is_host = footprint_.shares_host_memory;
     if (facts.gives_weights && is_host) standing_[Tag::kWeights] += bytes_of_other_parts(model);
     if (offloads_reference()) pinned_bytes_ += reference_bytes_;

@@ -267,7 +267,8 @@ class Search {
     solved_.push_back(subset);
   }
 
-  // Where few flags help, one goes half as far as it would need to alone, and another gives what is then missing.
+  // Adds mixed changes, for plans that few flags help: one flag goes half as far as it would need to alone, and another
+  // gives what is then missing.
   void mix(size_t count) {
     const std::vector<Steps> alone = found_;
     for (const Steps& one : alone) {

@@ -281,7 +281,8 @@ bool LearningHealth::has_fallen(const RolloutStats& signal) const {
          signal.highest_reward < flat_.highest_reward && is_significant();
 }
 
-// Its groups were equal at a higher reward, so they are no evidence that chance gives equal ones at the lower.
+// Ends a stretch of equal rewards. The stretch's groups were equal at a higher reward, so they are no evidence that
+// chance gives equal ones at the lower.
 void LearningHealth::end_equal_stretch() {
   num_groups_seen_ += settings_.compares_group ? flat_.num_groups : flat_.num_rollouts;
   highest_reward_seen_ = std::max(highest_reward_seen_.value_or(flat_.highest_reward), flat_.highest_reward);
@@ -289,7 +290,7 @@ void LearningHealth::end_equal_stretch() {
   flat_ = {};
 }
 
-// What equal rewards, or those equal within each group, mean.
+// Returns the fault that equal rewards mean, or rewards that are equal within each group.
 Fault LearningHealth::reward_fault(double lowest, double highest) const {
   if (lowest != highest) return Fault::kGroupRewardsEqual;
   if (lowest == settings_.lowest_reward.value_or(0.0)) return Fault::kAnswerNeverRight;

@@ -24,10 +24,10 @@ namespace tandem::run {
 
 namespace {
 
-// Without --max-sampled-groups a filter that drops everything is waited for as long as the data may still have a group
-// that it keeps.
+// Returns the limits of the search. Without --max-sampled-groups a filter that drops everything is waited for as long
+// as the data may still have a group that it keeps.
 sampling::SearchLimits search_limits(const config::TrainConfig& config, int64_t num_prompts) {
-  constexpr int64_t kMinBatches = 10;  // whose groups may all be dropped by chance, where the data are few
+  constexpr int64_t kMinBatches = 10;  // batches whose groups may all be dropped by chance, where the data are few
   if (const std::optional<int64_t> budget = config.dynamic_sampling.max_sampled_groups) return {.max_groups = *budget};
   return {.max_dropped_in_a_row = std::max(kMinBatches * config.rollout_batch_size, num_prompts)};
 }

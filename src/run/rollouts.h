@@ -19,26 +19,27 @@ namespace tandem::run {
 
 class Rollouts {
  public:
-  // Over weights that are loaded. The engine's KV cache lies in the memory's arena; where rollout workers sample, there
-  // is no engine, and rank 0 listens for them. All borrowed.
+  // The weights are already loaded. The engine's KV cache lies in the memory's arena; if rollout workers sample, there
+  // is no engine, and rank 0 listens for them. All arguments are borrowed.
   Rollouts(TrainInputs& inputs, session::RunMemory& memory, mesh::Mesh& mesh);
   ~Rollouts();
   Rollouts(const Rollouts&) = delete;
   Rollouts& operator=(const Rollouts&) = delete;
 
-  // The samples of a rollout, which counts from 0: of the prompts that come next, scored, or with
-  // --load-debug-rollout-data as the file has them. With dynamic sampling they are of the first prompts whose groups
-  // the filter keeps, and the next rollout begins after the last of these, or after the last group looked at where a
-  // limit ended the search. nullopt: the run was asked to stop. All ranks ask for the same rollouts and get the same,
-  // but for the time that they took.
+  // Returns the samples of a rollout: of the prompts that come next, scored, or with --load-debug-rollout-data as the
+  // file has them. Rollouts count from 0. With dynamic sampling they are of the first prompts whose groups the filter
+  // keeps, and the next rollout begins after the last of these, or after the last group looked at if a limit ended the
+  // search. Returns nullopt if the run was asked to stop. All ranks ask for the same rollouts and get the same, but for
+  // the time that they took.
   std::optional<sampling::Rollout> next(int64_t rollout_id, sampling::Rewards& rewards, report::Report& report);
-  // All samplers use the weights that are in the session's store now. Returns the seconds that other processes took to
-  // get them; nullopt if this process samples. All ranks call it together.
+  // Gives all samplers the weights that are in the session's store now. Returns the seconds that other processes took
+  // to get them, or nullopt if this process samples. All ranks call it together.
   std::optional<double> update_weights();
 
   // Returns the place of the next prompts.
   const rl::PromptCursor& cursor() const { return order_.cursor(); }
-  // As they were behind a rollout: its cursor, and the weights that are in the store by now.
+  // Goes back to the state after an earlier rollout: sampling continues at `cursor`, with the weights that are in the
+  // store by now. All ranks call it together.
   void restore(const rl::PromptCursor& cursor);
 
   // Samples anything else with the same engine.
@@ -54,7 +55,7 @@ class Rollouts {
   const std::unique_ptr<session::OwnEngine> engine_;  // null: rollout workers sample
   const std::unique_ptr<Workers> workers_;            // null: every rank samples
   rl::PromptOrder order_;
-  std::vector<rl::PromptCursor> cursors_;  // behind each prompt that dynamic sampling has drawn for a rollout
+  std::vector<rl::PromptCursor> cursors_;  // cursors after each prompt that dynamic sampling has drawn for a rollout
   const std::unique_ptr<sampling::RolloutPhase> phase_;
 };
 

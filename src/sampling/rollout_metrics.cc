@@ -111,8 +111,8 @@ report::Metrics rollout_report(const Rollout& rollout, bool per_token, const std
   if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);
   metrics.merge(filter_metrics(rollout));
   metrics.merge(turn_metrics(rollout));
-  // These numbers depend on clocks, not on the seed alone, in three cases: with dynamic sampling they count what
-  // happened to be under way too, turns meet as they come, and ranks take groups from each other.
+  // The engine's numbers depend on clocks in three cases: with dynamic sampling they count what happened to be under
+  // way too, turns meet as they come, and processes take groups from each other.
   const bool is_timed = rollout.filtered || has_turns(rollout) || rollout.num_ranks > 1 || rollout.num_workers > 0;
   const std::string engine = is_timed ? "perf/" : "rollout/";
   const double reused_tokens = static_cast<double>(rollout.stats.shared_prompt_tokens + rollout.stats.kept_tokens);

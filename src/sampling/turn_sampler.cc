@@ -37,8 +37,8 @@ bool samples_alike(const rl::SamplingParams& a, const rl::SamplingParams& b) {
   return a.temperature == b.temperature && a.top_p == b.top_p && a.top_k == b.top_k && a.min_p == b.min_p;
 }
 
-// Returns the line's metadata with a slime sample's own in it: the function has, and may change, the value of
-// metadata_key, or all of it without a key.
+// Returns the line's metadata with a slime sample's own in it. A slime sample has, and may change, the object under
+// metadata_key, or all of the metadata if there is no such object.
 base::Json with_own_metadata(const base::Json& line, const std::string& metadata_key, const base::Json& own) {
   const auto found = line.is_object() ? line.find(metadata_key) : line.end();
   if (!line.is_object() || found == line.end() || !found->is_object()) return own;
@@ -297,8 +297,7 @@ void TurnSampler::take_answers() {
     TANDEM_CHECK(!found.empty(), "an answer to nobody's call", group.group_id);
     Call& call = found.mapped();
     const auto session = sessions_.find(call.sample_id);
-    if (session == sessions_.end() || session->second.in_engine.erase(group.group_id) == 0)
-      continue;  // the call was ended meanwhile
+    if (session == sessions_.end() || session->second.in_engine.erase(group.group_id) == 0) continue;  // was ended
     call.turn.completion = std::move(group.completions.front());
     const rl::Completion& completion = call.turn.completion;
     generators_.answer(call.sample_id, call.attempt, call.call,

@@ -37,35 +37,36 @@ struct PromptLine {
 };
 
 struct PromptSet {
-  std::string path;                 // of one file
+  std::string path;                 // path of the file, or of the first of several
   std::vector<PromptLine> prompts;  // never empty
-  std::vector<int64_t> file_sizes;  // of `prompts`, how many are of each file, which follow each other: 1 or more
-  std::unordered_map<const rl::Prompt*, std::string> sources;  // of several files: FILE:LINE of each prompt
-  int64_t num_bad_lines = 0;                                   // left out, with --skip-bad-lines
-  int64_t num_too_long = 0;                                    // left out, beyond --rollout-max-prompt-len
+  std::vector<int64_t> file_sizes;  // number of prompts from each file, in the order of `prompts`: 1 or more
+  std::unordered_map<const rl::Prompt*, std::string> sources;  // FILE:LINE of each prompt, if there are several files
+  int64_t num_bad_lines = 0;                                   // lines left out, with --skip-bad-lines
+  int64_t num_too_long = 0;                                    // prompts left out, beyond --rollout-max-prompt-len
   int64_t longest_tokens = 0;
-  std::vector<int32_t> text_prefix;   // what --add-special-tokens has put before plain texts; empty: nothing
-  bool is_rendered = false;           // the chat template rendered prompts
+  std::vector<int32_t> text_prefix;   // tokens that --add-special-tokens has put before plain texts
+  bool is_rendered = false;           // whether the chat template rendered prompts
   bool template_opens_answer = true;  // opens_answer(), where it rendered some that are not continued
 
-  // Of each sample the line that it is of; nothing at all of one file, which everybody knows. "" for a sample that was
-  // read from elsewhere.
+  // Returns for each sample the line (FILE:LINE) that it was made from; "" for a sample that was read from elsewhere.
+  // Returns nothing at all if there is only one file, which everybody knows.
   std::vector<std::string> sources_of(std::span<const rl::Sample> samples) const;
 };
 
-// The rewards that its lines ask for themselves (metadata.rm_type).
+// Returns the rewards that lines ask for themselves (metadata.rm_type).
 std::set<std::string> rm_types_of(const PromptSet& set);
 
-// The columns that a TRL function may name (docs/REWARDS.md): the label, and the other keys of the lines.
+// Returns the columns that a TRL function may name (docs/REWARDS.md), or whether one exists: the label, and the other
+// keys of the lines.
 bool has_column(const PromptSet& set, const std::string& label_key, const std::string& name);
 std::set<std::string> columns_of(const PromptSet& set, const std::string& label_key);
 
-// The prompts of the file options.lines.path. Says what was left out. UserError for a line that is wrong (FILE:LINE),
-// or when nothing is left.
+// Loads the prompts of the file options.lines.path. Says what was left out. Throws UserError for a line that is wrong
+// (FILE:LINE), or if nothing is left.
 PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text);
 
-// Those of all files of options.prompt_data, one after another. Where there are several, it says which prompt is of
-// which.
+// Loads the prompts of all files of options.prompt_data, one after another. If there are several, `sources` says which
+// prompt is from which file.
 PromptSet load_all_prompts(const config::DataOptions& options, text::TextWorker& text);
 
 }  // namespace tandem::session

@@ -1,4 +1,4 @@
-// What each backend states of itself, and how a text of --device finds it.
+// Tests of the facts that each backend states of itself, and of how a text of --device finds it.
 #include "device/backends.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(Backends, HaveARowThatIsWhole) {
     EXPECT_EQ(&footprint_of(row.name), row.footprint);
     EXPECT_STRNE(row.communicator, "") << row.name;
     ASSERT_NE(row.footprint->plan_ops, nullptr) << row.name;
-    // What a module says where it is missing, and where its devices are numbered.
+    // A module says what to do if it is missing, and which variable numbers its devices.
     EXPECT_EQ(*row.remedy != 0, row.is_module()) << row.name;
     EXPECT_EQ(*row.visible_devices != 0, row.is_module()) << row.name;
     EXPECT_EQ(row.footprint->context_bytes > 0, row.is_module()) << row.name;
@@ -80,7 +80,7 @@ TEST(Backends, StateTheScratchOfTheirOwnOperations) {
   EXPECT_EQ(cpu->logits_gradient_bytes(), 4);
   EXPECT_EQ(cuda->logits_gradient_bytes(), 2);
   EXPECT_EQ(cuda->logprob_backward(kRows, 10, false).result, kRows * 10 * 2);
-  // What lasts: the CPU's buffers, by its threads; six words of each row and a table in a recorded step on a GPU.
+  // The CPU keeps buffers by its threads; a recorded step on a GPU keeps six words of each row and a table.
   const KeptLoad load = {.rows = kRows, .logits_rows = 10, .context = 512, .trains = true};
   EXPECT_EQ(cuda->kept(load, 8), 0);
   EXPECT_GT(cpu->kept(load, 8) - cpu->kept(load, 4), 4 << 20);

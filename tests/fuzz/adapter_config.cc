@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(file->rank >= 1 && file->rank <= (int64_t{1} << 20), "the rank is in its range");
   require(std::isfinite(file->alpha) && file->alpha > 0.0, "the scale is usable");
   require(!file->base.empty() && !file->target_modules.empty(), "base and modules are named");
-  // What Tandem writes for it reads back as the same.
+  // A file that Tandem writes from these values reads back as the same.
   const AdapterFile again = tandem::model::parse_adapter_config(
       tandem::model::adapter_config_text(
           {.rank = file->rank, .alpha = file->alpha, .target_modules = file->target_modules}, file->base),

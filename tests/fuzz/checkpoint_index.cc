@@ -13,7 +13,7 @@ using tandem::weights::CheckpointFiles;
 
 namespace {
 
-// DIR/checkpoint with two shards and the index to fuzz, and DIR/outside.safetensors.
+// Writes DIR/checkpoint, with two shards and the index to fuzz, and DIR/outside.safetensors.
 class Checkpoint {
  public:
   Checkpoint() {

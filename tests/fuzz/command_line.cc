@@ -42,7 +42,7 @@ class Verb {
 
   Options& options() { return options_; }
 
-  // Whether the arguments were accepted; flags that contradict each other are looked at, too.
+  // Returns whether the arguments were accepted; flags that contradict each other are looked at, too.
   bool parse(const std::vector<std::string>& arguments) {
     try {
       options_.parse(config::without_harmless_flags(arguments));

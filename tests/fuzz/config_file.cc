@@ -63,7 +63,7 @@ class ConfigFile {
   Options options_;
 };
 
-// As --eval-config reads them.
+// Reads the tables as --eval-config does.
 void read_tables(const std::string& path) {
   try {
     const tandem::base::OptionTables tables(path, "eval", "defaults", "datasets");

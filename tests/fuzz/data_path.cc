@@ -25,7 +25,7 @@ std::vector<int64_t> rows_of(std::string_view text) {
   return rows;
 }
 
-// One end as Python reads it: digits with a sign at most; nothing where it is empty.
+// Reads one end as Python does: digits with a sign at most; nothing if it is empty.
 struct Bound {
   bool is_valid = true;
   std::optional<int64_t> value;
@@ -39,7 +39,7 @@ Bound bound_of(std::string_view text) {
   return {true, value};
 }
 
-// Where a slice's end lies among `size` rows, in numbers that cannot overflow.
+// Returns where a slice's end lies among `size` rows, in numbers that cannot overflow.
 Wide place_of(const std::optional<int64_t>& end, int64_t size, int64_t missing) {
   if (!end) return missing;
   return std::clamp<Wide>(*end < 0 ? static_cast<Wide>(*end) + size : static_cast<Wide>(*end), 0, size);

@@ -22,7 +22,7 @@ class JsonMutator {
  public:
   explicit JsonMutator(uint64_t seed) : state_(seed) {}
 
-  // The text with one to four changes; nothing when it is no JSON by base/json.h.
+  // Returns the text with one to four changes; nothing if it is no JSON by base/json.h.
   std::optional<std::string> changed(std::string_view text) {
     base::Json root;
     try {
@@ -259,7 +259,7 @@ class JsonMutator {
   uint64_t state_;
 };
 
-// What a custom mutator does whose input is `num_prefix` bytes that choose how it is read, and then JSON.
+// Mutates an input that is `num_prefix` bytes, which choose how it is read, and then JSON.
 inline size_t mutate_json(uint8_t* data, size_t size, size_t max_size, unsigned seed, size_t num_prefix = 0) {
   JsonMutator mutator(seed);
   if (size <= num_prefix || mutator.below(8) == 0) return LLVMFuzzerMutate(data, size, max_size);
@@ -271,7 +271,7 @@ inline size_t mutate_json(uint8_t* data, size_t size, size_t max_size, unsigned 
   return num_prefix + text->size();
 }
 
-// The same for a file with JSON on each line: one line is changed, doubled, dropped or cut.
+// Does the same for a file with JSON on each line: one line is changed, doubled, dropped or cut.
 inline size_t mutate_json_lines(uint8_t* data, size_t size, size_t max_size, unsigned seed, size_t num_prefix = 0) {
   JsonMutator mutator(seed);
   if (size <= num_prefix || mutator.below(8) == 0) return LLVMFuzzerMutate(data, size, max_size);

@@ -1,5 +1,5 @@
-// What fuzzers with their small inputs do not see: a megabyte of one thing. Each parser answers it in time that grows
-// with the input and not with its square, and on a stack that does not grow with its depth.
+// Tests of inputs that fuzzers with their small inputs do not reach: a megabyte of one thing. Each parser answers it in
+// time that grows with the input and not with its square, and on a stack that does not grow with its depth.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -25,7 +25,7 @@ uint64_t stated_header_bytes(const uint8_t* data) {
   return length;
 }
 
-// Bits that dtype and shape need; nothing when they leave 128 bits.
+// Returns the bits that dtype and shape need; nothing if they leave 128 bits.
 std::optional<Wide> needed_bits(const tandem::weights::TensorInfo& tensor) {
   Wide bits = static_cast<Wide>(tandem::weights::safetensors_dtype_bits(tensor.dtype));
   for (const int64_t dim : tensor.shape) {

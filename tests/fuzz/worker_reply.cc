@@ -66,7 +66,7 @@ void require_grade(const Grade& grade, const GradeRequest& sample) {
   require(std::ranges::all_of(*grade.loss_mask, [](uint8_t bit) { return bit <= 1; }), "a mask is 0 or 1");
 }
 
-// Asked for as many samples as there are grades, and for one more.
+// The call asked for as many samples as there are grades, and for one more.
 void check_grades(const tandem::base::Json& result) {
   for (const size_t more : {size_t{0}, size_t{1}}) {
     const auto samples = samples_of_a_call(std::min<size_t>(result.size(), 300) + more);
@@ -103,7 +103,7 @@ void check_result(std::string_view reply) {
     const tandem::base::Json result = result_of(reply, kId);
     check_grades(result);
     check_turns(result);
-    // What was accepted can be sent: it goes into a request and comes out of it as it was.
+    // An accepted result can be sent: it goes into a request and comes out of it as it was.
     const std::string request = framed_request(kId, "echo", result);
     require(arrival_of(request) == Arrival::kWhole, "a request is one whole message");
     const auto again = tandem::base::parse_json(std::string_view(request).substr(4), "request");

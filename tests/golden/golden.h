@@ -1,11 +1,11 @@
-// What tests share that read the golden files.
+// The place of the golden files, for the tests that read them.
 #pragma once
 
 #include <string>
 
 namespace tandem::golden {
 
-// Where the golden files lie: tests/golden, or what --golden said, so that another set in the same format can be put
+// The golden files lie in tests/golden, or where --golden says, so that another set in the same format can be put
 // through the same tests.
 inline constexpr const char* kDefaultDirectory = "tests/golden";
 const std::string& directory();

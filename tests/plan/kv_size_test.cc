@@ -29,7 +29,7 @@ TEST(KvSize, ContextLimitsAreCheckedBeforeWork) {
   EXPECT_THROW(choose_context_tokens(options, model, 10), UserError);
 }
 
-// Where an evaluation's own flag is too long, the error does not name the rollout's flag.
+// If an evaluation's own flag is too long, the error does not name the rollout's flag.
 TEST(KvSize, ErrorsNameTheFlagThatWasTyped) {
   const auto refused = [](const std::function<void(config::TrainConfig&)>& change, int64_t longest_prompt) {
     config::TrainConfig config;

@@ -56,7 +56,7 @@ class ScriptedWorker {
     while (!take(next())) {
     }
   }
-  // Whether the weights are new and whole.
+  // Takes a message. Returns whether the weights are new and whole.
   bool take(const Message& message) {
     bool are_new = false;
     if (const auto* const piece = std::get_if<Weights>(&message)) {
@@ -70,7 +70,7 @@ class ScriptedWorker {
     if (are_new) say(TookWeights{session_.trained().version()});
     return are_new;
   }
-  // But for beats.
+  // Returns the next message that is no beat.
   Message next() {
     while (true) {
       Message message = message_of(channel_.receive(20.0).value());
@@ -91,7 +91,7 @@ class ScriptedWorker {
 
 class NewWeights : public testing::Test {
  protected:
-  // Sessions last for all tests: each starts a tokenizer. With an adapter, so that there are two stores.
+  // Sessions last for all tests, because each starts a tokenizer. They have an adapter, so that there are two stores.
   static void SetUpTestSuite() {
     memory_ = new weights::ShownMemory();
     run_ = new run::SmallRun([](config::TrainConfig& config) { config.lora.rank = 2; });
@@ -122,7 +122,7 @@ class NewWeights : public testing::Test {
   }
   static session::ModelSession& session() { return run_->inputs().session; }
 
-  // `work` with a worker, next to rank 0's.
+  // Runs `work` with a worker, on a thread beside rank 0's.
   std::future<void> beside(std::function<void()> work) { return std::async(std::launch::async, std::move(work)); }
   std::unique_ptr<ScriptedWorker> joined(Connections& workers, size_t which,
                                          const std::string& machine = mesh::machine_id()) {
@@ -139,7 +139,7 @@ class NewWeights : public testing::Test {
     }
     session().trained().publish();
   }
-  // What update_weights() does while the workers do `work`.
+  // Calls update_weights() while the workers do `work`.
   void update(Connections& workers, const std::vector<std::function<void()>>& work) {
     std::vector<std::future<void>> all;
     for (const auto& one : work) all.push_back(beside(one));
@@ -198,7 +198,7 @@ TEST_F(NewWeights, GoInPiecesToAnotherMachine) {
   expect_same_weights(0);
 }
 
-// Where no launcher tells of their ends: not before as many have come as were started.
+// If no launcher tells of their ends, the run ends only once as many workers have come as were started.
 TEST_F(NewWeights, TheLastOfThoseThatFailEndsTheRun) {
   const auto workers = listen(/*silence_s=*/20.0, /*num_started=*/2);
   for (int i = 0; i < 2; ++i) {
@@ -239,7 +239,7 @@ TEST_F(NewWeights, OneThatDiesWhileItCopiesIsMissedByNobody) {
   expect_same_weights(1);
 }
 
-// It has gone by the time that weights are sent to it, and what it said before is heard all the same.
+// A worker has gone by the time that weights are sent to it, and what it said before is heard all the same.
 TEST_F(NewWeights, OneThatLeftWhileTheRunTrainedIsNotMissed) {
   const auto workers = listen();
   auto leaving = joined(*workers, 0);
@@ -289,7 +289,7 @@ TEST_F(NewWeights, AnAnswerOfAnotherVersionIsRefused) {
   EXPECT_TRUE(workers->ready().empty());
 }
 
-// What changes while it is copied is not told from what changes behind it: the sums are others.
+// Weights that change while they are copied have other checksums, so a torn copy is found.
 TEST_F(NewWeights, ThatAreTornNeverSample) {
   memory_->set_seen([](const at::Tensor& bytes) { return bytes.clone(); });
   const auto workers = listen();

@@ -84,7 +84,7 @@ class Drawn {
   uint64_t seed_, next_ = 0;
 };
 
-// All but the prompt.
+// Compares all but the prompt.
 inline rl::Sample drawn_sample(Drawn& drawn) {
   rl::Sample sample;
   sample.group_id = drawn.bits();

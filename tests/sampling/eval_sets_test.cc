@@ -106,7 +106,7 @@ TEST(EvalSets, ASetsOwnRewardHasItsOwnRuleOfPassing) {
             std::string::npos);
 }
 
-// As in training, where --rm-type and --custom-rm-path are added up.
+// A data set's --rm-type and --custom-rm-path are added up as in training.
 TEST(EvalSets, SeveralRewardsOfASetAreAddedUp) {
   config::RewardOptions training;
   training.rm_type = {"f1"};

@@ -1,4 +1,4 @@
-// What samples are given whose grading failed: --rm-failure-reward, by reward and by whose fault it was.
+// Tests of the reward of samples whose grading failed: --rm-failure-reward, by reward and by whose fault it was.
 #include "sampling/failure_reward.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which groups a filter keeps, and what becomes of a filter that misbehaves.
+// Tests of the groups that a filter keeps, and of filters that misbehave.
 #include "sampling/group_filter.h"
 
 #include <gtest/gtest.h>

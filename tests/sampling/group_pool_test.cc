@@ -50,7 +50,7 @@ GradedLoan graded(const GradeLoan& loan, bool is_kept = true) {
   return result;
 }
 
-// "GROUP[FIRST,COUNT]" of the next loan, or "none".
+// Returns "GROUP[FIRST,COUNT]" for the next loan, or "none".
 std::string lent(GroupPool& pool, SamplerId sampler, int64_t num_samples) {
   const std::optional<SampleLoan> loan = pool.lend(sampler, num_samples);
   if (!loan) return "none";

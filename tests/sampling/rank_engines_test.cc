@@ -29,7 +29,7 @@ std::vector<session::PromptLine> prompts() {
   return lines;
 }
 
-// What the rank of the mesh has after each of two rollouts.
+// Returns the samples that the rank of the mesh has after each of two rollouts.
 std::vector<std::string> sampled(session::ModelSession& session, mesh::Mesh& mesh) {
   at::set_num_threads(1);
   config::RolloutOptions options;

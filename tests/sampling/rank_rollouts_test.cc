@@ -38,7 +38,7 @@ def reward(prompts, completions, log_metric=None, log_extra=None, **kwargs):
     return rewards
 )";
 
-// What a rank has of its own beside the engine; started once for all tests.
+// The text worker, graders and filter of a rank; started once for all tests.
 struct RankParts {
   explicit RankParts(const std::string& reward)
       : text(worker::default_worker_config(), kModel), graders(config(reward)), filter(nonzero_std(), {}, {}) {}
@@ -94,7 +94,7 @@ class RankRollouts : public testing::Test {
     return lines;
   }
 
-  // Some rollouts of one phase, on the rank of the mesh; of `num_groups` groups each.
+  // Runs some rollouts of one phase, on the rank of the mesh, of `num_groups` groups each.
   static std::vector<Sampled> sample(mesh::Mesh& mesh, const DrawnEngine::Settings& settings, int64_t num_groups,
                                      int num_rollouts, bool is_dynamic, const SearchLimits& limits = {}) {
     const std::vector<session::PromptLine> lines = prompts(is_dynamic ? 2 * num_groups : num_groups);
@@ -130,7 +130,7 @@ class RankRollouts : public testing::Test {
     return results;
   }
 
-  // The same on each of several ranks, that are slowed as drawn from `seed`.
+  // Does the same on each of several ranks, which are slowed as drawn from `seed`.
   static std::vector<std::vector<Sampled>> sample_on(int num_ranks, int64_t num_groups, int num_rollouts,
                                                      bool is_dynamic, uint64_t seed, int stopped_rank = -1,
                                                      const SearchLimits& limits = {}) {
@@ -153,7 +153,7 @@ class RankRollouts : public testing::Test {
     return sample(*solo, {}, num_groups, num_rollouts, is_dynamic, limits);
   }
 
-  // Samples with their grades and numbers, but for those that clocks decide.
+  // Returns samples with their grades and numbers, but for those that clocks decide.
   static std::string text_of(const Rollout& rollout) {
     base::Json all = base::Json::object();
     for (size_t i = 0; i < rollout.samples.size(); ++i) {

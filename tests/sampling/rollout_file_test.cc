@@ -1,4 +1,4 @@
-// What --load-debug-rollout-data takes: what --save-debug-rollout-data writes, and no line with a mistake in it.
+// Tests that --load-debug-rollout-data takes what --save-debug-rollout-data writes, and no line with a mistake in it.
 #include "sampling/rollout_file.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ class RolloutFile : public testing::Test {
     report::write_samples(path_, rollout.samples, rollout.grades, report::SampleDetail::kFull);
   }
 
-  // What is said of the file, "" where it is taken.
+  // Returns the error about the file, or "" if it is taken.
   std::string mistake() const {
     try {
       read_rollout(path_, kBounds);

@@ -1,4 +1,4 @@
-// Which groups make up a rollout of dynamic sampling: never a matter of timing.
+// Tests that the groups of a rollout of dynamic sampling never depend on timing.
 #include "sampling/schedule.h"
 
 #include <gtest/gtest.h>

@@ -31,7 +31,7 @@ Sessions sessions(const std::vector<std::unique_ptr<device::Communicator>>& rank
   return result;
 }
 
-// What rank 0 sends to the engine's first process.
+// A message that rank 0 sends to the engine's first process, and the bytes after it.
 struct Sent {
   Message message;
   std::vector<std::byte> bytes;
@@ -61,7 +61,7 @@ class SpreadWeights : public testing::Test {
     }
   }
 
-  // On a thread for each rank of `ranks`: `work(rank)`, which is told where another one's has thrown.
+  // Runs `work(rank)` on a thread for each rank of `ranks`. A rank is told if another one has thrown.
   static void on_ranks(const std::vector<std::unique_ptr<device::Communicator>>& ranks,
                        const std::function<void(int rank)>& work) {
     std::vector<std::exception_ptr> errors(ranks.size());
@@ -81,7 +81,7 @@ class SpreadWeights : public testing::Test {
       if (error) std::rethrow_exception(error);
   }
 
-  // The first trainer's update: what it shows, and what it then sends.
+  // Runs the first trainer's update. Returns what it shows, and what it then sends.
   struct Update {
     Welcome welcome;
     std::vector<Sent> sent;
@@ -113,7 +113,7 @@ class SpreadWeights : public testing::Test {
     return result;
   }
 
-  // What the engine makes of it; whether it has new weights then.
+  // Hands the update to the engine. Returns whether the engine has new weights then.
   static bool take(const Update& update) {
     bool are_new = false;
     on_ranks(engine_ranks_, [&](int rank) {

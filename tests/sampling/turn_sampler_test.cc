@@ -1,4 +1,4 @@
-// What a generate function returns, against what the engine sampled for it.
+// Tests that what a generate function returns is checked against what the engine sampled for it.
 #include "sampling/turn_sampler.h"
 
 #include <fmt/format.h>
@@ -98,9 +98,9 @@ TEST(TurnSampler, WhatTheEngineDidNotSampleThereIsRefused) {
   EXPECT_NE(refusal_of(made_of({5, 4}, {1, 1}), two_turns()).find("token 1 of the response (id 4) has loss_mask 1"),
             std::string::npos);
   EXPECT_NE(refusal_of(made_of({6, 5}, {1, 1}), two_turns()).find("token 0 of the response (id 6)"), std::string::npos);
-  // The right tokens behind others than they were sampled behind.
+  // These are the right tokens, but they were sampled after others.
   EXPECT_NE(refusal_of(made_of({5, 6, 10, 7, 8}, {1, 1, 0, 1, 1}), two_turns()).find("token 3"), std::string::npos);
-  // A token behind one that was changed, though both are the engine's.
+  // This token follows one that was changed, though both are the engine's.
   EXPECT_NE(refusal_of(made_of({4, 6}, {0, 1}), two_turns()).find("token 1"), std::string::npos);
   std::vector<TurnRecord> colder = two_turns();
   colder[0].is_policy = false;

@@ -54,6 +54,11 @@ BREACHES = [
      "must open with a comment"),
     ("src/base/json.h", "// Strict JSON in and out.\nnamespace tandem::base {\nclass Json;\n}\n", 1, "no #pragma once"),
     ("python/x.py", "#!/usr/bin/env python3\nimport os\n", 1, "must open with a comment or docstring"),
+    ("src/base/json.h", "+  // Of a number: its digits.\n", 6, "a comment that begins with 'Of'"),
+    ("src/base/json.cc", "+int n;  // digits\n// That many.\n", 5, "a comment that begins with 'That'"),
+    ("tests/base/json_test.cc", "+\n// Whoever reads it.\n", 4, "a comment that begins with 'Whoever'"),
+    ("src/base/json.h", "// What JSON may be.\n#pragma once\nnamespace tandem::base {\nclass Json;\n}\n", 1,
+     "a header that opens with 'What'"),
     ("src/base/json.h", "// Strict JSON in and out.\n#pragma once\nnamespace tandem::rl {\nclass Json;\n}\n", 1,
      "declares nothing in namespace tandem::base"),
     ("docs/STYLE.md", "+[gone](GONE.md)\n", 2, "links to GONE.md"),
@@ -104,6 +109,8 @@ class Tidy(unittest.TestCase):
         files["tests/base/json_test.cc"] += 'void f() { std::exit(getenv("SEED") == nullptr); }\n'
         files["src/device/cpu/gemm.cc"] = '#include "device/cpu/gemm.h"\n'
         files["src/device/cpu/gemm.h"] = "// Matrix products on the CPU.\n#pragma once\n"
+        files["src/base/json.cc"] += "// Members stay in order.\n// Those of a list do too.\n// Often.\n"
+        files["src/base/json.cc"] += "int n;  // digits of a number,\n        // Of either sign\n"
         files["src/cli/CMakeLists.txt"] = "add_executable(tandem main.cc)\n"
         files["src/cli/main.cc"] = "// Exit codes of the program.\nvoid f() { std::exit(2); }\n"
         files["build/x.cc"] = files[".venv-other/x.py"] = f"// {TO_DO}\n"
