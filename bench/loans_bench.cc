@@ -33,11 +33,14 @@ namespace {
 constexpr int kRanks = 4;
 constexpr int64_t kGroups = 32, kCompletions = 8, kLongest = 400;
 
-// A step takes `step_ms` and `row_ms` for each of at most `most_rows` rows.
+// A step takes `step_ms` and `row_ms` for each of at most `most_rows` rows, and a prompt's prefill `prefill_ms` a
+// token.
 struct Cost {
   const char* name;
   double step_ms, row_ms;
   int64_t most_rows;
+  int64_t prompt_tokens = 2;
+  double prefill_ms = 0.0;
 };
 
 // Lognormal over the groups (median 60 tokens); members are within a tenth of their group's length.
@@ -65,9 +68,10 @@ class SleepingEngine final : public rollout::Engine {
   }
   bool step() override {
     if (loans_.empty()) return false;
-    int64_t num_rows = 0;
+    int64_t num_rows = 0, num_prefilled = 0;
     for (Loan& loan : loans_) {
       if (!loan.runs && num_rows + std::ssize(loan.left) > cost_.most_rows) break;
+      if (!loan.runs) num_prefilled += cost_.prompt_tokens;
       loan.runs = true;
       for (int64_t& left : loan.left) {
         num_rows += left > 0 ? 1 : 0;
@@ -75,7 +79,8 @@ class SleepingEngine final : public rollout::Engine {
       }
     }
     std::this_thread::sleep_for(
-        std::chrono::duration<double, std::milli>(cost_.step_ms + cost_.row_ms * static_cast<double>(num_rows)));
+        std::chrono::duration<double, std::milli>(cost_.step_ms + cost_.row_ms * static_cast<double>(num_rows) +
+                                                  cost_.prefill_ms * static_cast<double>(num_prefilled)));
     for (auto it = loans_.begin(); it != loans_.end();) {
       if (it->runs && std::ranges::all_of(it->left, [](int64_t left) { return left == 0; })) {
         finish(*it);
@@ -138,7 +143,10 @@ struct Seconds {
 
 void lend_samples(const Cost& cost, uint64_t seed, std::list<text::TextWorker>& texts, Seconds& seconds) {
   std::vector<session::PromptLine> lines;
-  for (int32_t i = 0; i < kGroups; ++i) lines.push_back({.record = {}, .prompt = rl::make_prompt({40 + i, 41})});
+  for (int32_t i = 0; i < kGroups; ++i) {
+    std::vector<int32_t> tokens(static_cast<size_t>(cost.prompt_tokens), 40 + i);
+    lines.push_back({.record = {}, .prompt = rl::make_prompt(std::move(tokens))});
+  }
   ThreadRanks ranks(kRanks);
   ranks.run([&](mesh::Mesh& mesh) {
     SleepingEngine engine(cost, seed);
@@ -148,6 +156,7 @@ void lend_samples(const Cost& cost, uint64_t seed, std::list<text::TextWorker>& 
       RolloutRequest request;
       request.is_graded = false;
       request.n_samples_per_prompt = kCompletions;
+      request.sampling.max_new_tokens = kLongest;
       request.first_sample_id = i * static_cast<uint64_t>(kGroups * kCompletions);
       for (const session::PromptLine& line : lines) request.prompts.push_back(&line);
       const Rollout rollout = phase.run(request, nullptr, report).value();
@@ -227,8 +236,11 @@ void measure(int rounds) {
     texts.emplace_back(worker::default_worker_config(), "tests/golden/models/qwen3-tied");
   std::printf("seconds of a rollout, %d ranks, %lld groups of %lld, medians of %d rounds\n", kRanks,
               static_cast<long long>(kGroups), static_cast<long long>(kCompletions), rounds);
-  for (const Cost& cost : {Cost{"rows cost, all fit", 0.2, 0.1, 64}, Cost{"rows cost, half fit", 0.2, 0.1, 32},
-                           Cost{"steps cost, all fit", 2.0, 0.01, 64}, Cost{"steps cost, half fit", 2.0, 0.01, 32}}) {
+  for (const Cost& cost :
+       {Cost{"rows cost, all fit", 0.2, 0.1, 64}, Cost{"rows cost, half fit", 0.2, 0.1, 32},
+        Cost{"steps cost, all fit", 2.0, 0.01, 64}, Cost{"steps cost, half fit", 2.0, 0.01, 32},
+        Cost{"prompts of 20", 0.2, 0.1, 32, 20, 0.05}, Cost{"prompts of 100", 0.2, 0.1, 32, 100, 0.05},
+        Cost{"prompts of 500", 0.2, 0.1, 32, 500, 0.05}}) {
     Seconds groups, samples;
     for (int round = 0; round < rounds; ++round) {
       const auto seed = static_cast<uint64_t>(round);

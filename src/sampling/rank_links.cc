@@ -22,11 +22,13 @@ std::string drawn_name() {
   return fmt::format("ranks-{:08x}{:08x}{:08x}", random(), random(), random());
 }
 
+// Containers of one machine may share no folder for local sockets: then the network is the way, as between machines.
 std::unique_ptr<mesh::Channel> connect(const base::Json& where, const LinkSettings& settings) {
   if (where.at("machine") == mesh::machine_id()) {
-    std::optional<mesh::OwnedDescriptor> socket = mesh::connect_locally(where.at("name"));
-    return socket ? std::make_unique<mesh::Channel>(std::move(*socket), settings.timeout_s) : nullptr;
+    if (std::optional<mesh::OwnedDescriptor> socket = mesh::connect_locally(where.at("name")))
+      return std::make_unique<mesh::Channel>(std::move(*socket), settings.timeout_s);
   }
+  if (where.at("port") == 0) return nullptr;
   return mesh::connect_channel(where.at("address"), where.at("port"), settings.door.secret, settings.timeout_s);
 }
 

@@ -210,7 +210,11 @@ std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, reward::
     if (engine_ != nullptr && mesh_.tensor().rank() > 0) {
       rollout::follow(*engine_, mesh_.tensor().host);
     } else if (engine_ != nullptr) {
-      sample_for_rank0(request, number, graders);
+      try {
+        sample_for_rank0(request, number, graders);
+      } catch (const mesh::ChannelClosed& error) {
+        throw device::PeerLost(fmt::format("rank 0: {}", error.what()));
+      }
     }
     rollout = hear_from_rank0(request);
   }
