@@ -41,9 +41,16 @@ int64_t GroupPool::num_loans(SamplerId sampler) const {
   return found == samplers_.end() ? 0 : std::ssize(found->second);
 }
 
-int64_t GroupPool::share() const {
-  const int64_t num_samplers = std::max<int64_t>(this->num_samplers(), 1);
-  return (static_cast<int64_t>(samples_per_group_) + num_samplers - 1) / num_samplers;
+// Every sampler but the first that has a part of a group prefills its prompt once more. Those tokens are at most a
+// tenth of the tokens that the group decodes, which is about what spreading a group gains (bench/results/loans.md).
+int64_t GroupPool::share(size_t group) const {
+  constexpr int64_t kDecodedPerPrefilled = 10;
+  const auto n = static_cast<int64_t>(samples_per_group_);
+  const GroupLength& length = groups_[group].length;
+  int64_t num_parts = std::max<int64_t>(num_samplers(), 1);
+  if (length.prompt > 0)
+    num_parts = std::min(num_parts, 1 + n * length.completion / (kDecodedPerPrefilled * length.prompt));
+  return (n + num_parts - 1) / num_parts;
 }
 
 void GroupPool::wait_again(size_t group, std::span<const size_t> members) {
@@ -84,7 +91,7 @@ std::optional<SampleLoan> GroupPool::lend(SamplerId sampler, int64_t num_samples
   int64_t most = static_cast<int64_t>(samples_per_group_);
   for (const Order& order : waiting_) {
     const int64_t* const has = has_of(order.group);
-    const int64_t left = share() - (has == nullptr ? 0 : *has);
+    const int64_t left = share(order.group) - (has == nullptr ? 0 : *has);
     if (left <= 0) continue;
     group = order.group;
     most = left;

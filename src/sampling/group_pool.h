@@ -4,7 +4,8 @@
 //
 // Loans are of samples, not of groups: the samples of a group are alike in length, so an engine with all of a long
 // group has many long tails. Among S samplers each gets at most ceil(n / S) of a group's n samples, as long as others
-// wait. Whoever samples or grades changes no bit of a sample.
+// wait, and fewer have a part of it where its prompt is long, since each of them prefills it. Whoever samples or grades
+// changes no bit of a sample.
 #pragma once
 
 #include <cstddef>
@@ -90,7 +91,7 @@ class GroupPool {
   };
 
   Order order_of(size_t group) const;
-  int64_t share() const;
+  int64_t share(size_t group) const;
   void wait_again(size_t group, std::span<const size_t> members);
   const Loan* loan_of(SamplerId sampler, uint64_t key) const;
   Loan end_loan(uint64_t key);

@@ -105,7 +105,7 @@ class Drawing {
   const RolloutRequest& request_;
   GroupPool& pool_;
   const Lengths* const lengths_;  // null: the order of groups gains nothing
-  const int64_t average_ = lengths_ == nullptr ? 0 : average_of(*lengths_);
+  const int64_t average_ = lengths_ == nullptr ? 0 : average_of(*lengths_, request_.sampling.max_new_tokens);
   Schedule schedule_;
   size_t excess_begin_ = std::numeric_limits<size_t>::max();  // groups from here on have been ended
 
@@ -114,10 +114,12 @@ class Drawing {
     const auto known = lengths_->find(&prompt);
     return {.completion = known == lengths_->end() ? average_ : known->second, .prompt = std::ssize(prompt.tokens)};
   }
-  static int64_t average_of(const Lengths& lengths) {
+  // Before anything has been sampled, a completion is taken to have a quarter of the tokens that it may have.
+  static int64_t average_of(const Lengths& lengths, int64_t max_new_tokens) {
+    if (lengths.empty()) return max_new_tokens / 4;
     int64_t sum = 0;
     for (const auto& [prompt, length] : lengths) sum += length;
-    return lengths.empty() ? 0 : sum / std::ssize(lengths);
+    return sum / std::ssize(lengths);
   }
 };
 

@@ -85,6 +85,19 @@ TEST(GroupPool, SeveralSamplersShareEachGroupWhileOthersWait) {
   EXPECT_EQ(lent(pool, 2, 100), "none");
 }
 
+// Each sampler that has a part of a group prefills its prompt.
+TEST(GroupPool, AGroupWithALongPromptIsSharedByFewer) {
+  // The group decodes 8 x 100 tokens, so a tenth of them, 80 tokens, may be prefilled in addition.
+  const std::vector<std::pair<int64_t, std::string>> cases = {
+      {26, "0[0,2]"}, {40, "0[0,3]"}, {80, "0[0,4]"}, {81, "0[0,8]"}};
+  for (const auto& [prompt, expected] : cases) {
+    GroupPool pool(8, /*is_graded=*/false);
+    pool.open(line(), {.completion = 100, .prompt = prompt});
+    for (SamplerId sampler = 1; sampler <= 4; ++sampler) pool.join(sampler);
+    EXPECT_EQ(lent(pool, 1, 100), expected) << prompt;
+  }
+}
+
 TEST(GroupPool, TheLongestExpectedGoesFirst) {
   GroupPool pool(1, /*is_graded=*/false);
   pool.open(line(), {.completion = 10, .prompt = 3});
