@@ -34,7 +34,8 @@ class Sampler {
   void abort_all();
 
   // Returns how many samples to ask for now. If others sample too, it asks for a quarter of what it may have at a time,
-  // because samples that the engine has no room for are better left to them. Samples count as asked for until add().
+  // because samples that the engine has no room for are better left to them, but for a whole group at least, so that a
+  // group with a long prompt is not split. Samples count as asked for until add().
   int64_t num_to_ask_for();
   // Makes one forward, so that a stop signal is seen while long completions decode, and takes what the graders have
   // done. If the engine has nothing to do, it waits for the graders, `wait_s` at most.
