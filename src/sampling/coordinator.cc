@@ -58,10 +58,11 @@ void Coordinator::joined(SamplerId id) {
 
 void Coordinator::serve() {
   lend();
-  if (own_ != nullptr) work_on_own();
+  const bool has_come = own_ != nullptr && work_on_own();
   if (others_) {
     lend();
-    others_->connections.poll(wait_s(), *this);
+    // What has come may have been the last of the rollout.
+    others_->connections.poll(has_come ? 0.0 : wait_s(), *this);
   }
   lend();
   check_that_somebody_samples();
@@ -73,10 +74,13 @@ double Coordinator::wait_s() const {
   return own_->has_work() ? kShortPollInterval : kPollInterval;
 }
 
-void Coordinator::work_on_own() {
+bool Coordinator::work_on_own() {
   own_->advance(others_ ? 0.0 : kPollInterval);
-  for (SampledLoan& loan : own_->take_sampled()) take_back(kOwn, std::move(loan));
-  for (GradedLoan& loan : own_->take_graded()) take_back(kOwn, std::move(loan));
+  std::vector<SampledLoan> sampled = own_->take_sampled();
+  std::vector<GradedLoan> graded = own_->take_graded();
+  for (SampledLoan& loan : sampled) take_back(kOwn, std::move(loan));
+  for (GradedLoan& loan : graded) take_back(kOwn, std::move(loan));
+  return !sampled.empty() || !graded.empty();
 }
 
 template <typename Loan>

@@ -74,7 +74,7 @@ class Coordinator final : private Connections::Events {
   void lend();
   void lend_to_own();
   void lend_to_others();
-  void work_on_own();
+  bool work_on_own();  // returns whether it has given anything back
   double wait_s() const;
   void check_that_somebody_samples();
 
