@@ -61,7 +61,7 @@ void Coordinator::serve() {
   const bool has_come = own_ != nullptr && work_on_own();
   if (others_) {
     lend();
-    // What has come may have been the last of the rollout.
+    // The loans that have just come back may be the last of the rollout, so nothing may be waited for then.
     others_->connections.poll(has_come ? 0.0 : wait_s(), *this);
   }
   lend();

@@ -62,7 +62,7 @@ VERBS = ["train", "sft", "generate", "score", "eval", "export", "plan"]
 # Members of JSON files that clocks decide (in a manifest, state.json is the file that holds sizes of files with times
 # in them), and what the process takes beside what it accounts for.
 CLOCKS = {"time_s", "time_us", "file_bytes", "state.json", "overhead", "most_at_once"}
-# What depends on who samples what, where several processes sample.
+# These metrics depend on which process samples what, where several processes sample.
 SHARES = {"rollout/prefix_cache_hit_rate", "rollout/preemptions", "fault/lost_workers"}
 TIMES = re.compile(r"\d+\.\d+ s\b|\d+(:\d\d)+\b|[\d,]+ tok/s|tokens/s [\d,.]+|\b\d+\.\d+(?= GiB in use)")
 
