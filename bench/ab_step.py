@@ -1,6 +1,6 @@
 """Two builds of Tandem beside each other, taking turns: seconds of rollout and training of a step, the best of several, and their ratio.
 
-    .venv/bin/python bench/ab_step.py BEFORE AFTER [--device cpu] [--rounds 3] [--large] [--dtypes float32 bfloat16]
+    .venv/bin/python bench/ab_step.py BEFORE AFTER [--device cpu] [--rounds 3] [--ranks 1] [--large] [--dtypes float32 bfloat16]
 
 BEFORE and AFTER are programs (build/release/src/cli/tandem). 32 x 8 completions of 24 tokens of the tiny model; --large: 8 x 8 of 64 of the
 Qwen3-0.6B shape in bfloat16 too."""
@@ -22,7 +22,8 @@ def step(program, model, options, dtype, prompts, response, save):
                              "--prompt-data", f"{model}/prompts.jsonl", "--custom-rm-path", f"{machine.ROOT}/bench/peers/reward.py:reward",
                              "--rollout-batch-size", str(prompts), "--n-samples-per-prompt", "8", "--num-rollout", str(options.steps),
                              "--rollout-max-response-len", str(response), "--ignore-eos", "--no-use-tensorboard", "--sample-dump-interval", "0",
-                             "--num-threads", str(options.threads), "--save", str(save), "--overwrite"], capture_output=True, text=True)
+                             "--num-threads", str(options.threads),
+                             "--actor-num-gpus-per-node", str(options.ranks), "--save", str(save), "--overwrite"], capture_output=True, text=True)
     if result.returncode != 0:
         raise SystemExit(f"{program}: {result.stderr}")
     rows = [json.loads(line) for line in (save / "metrics.jsonl").read_text().splitlines()]
@@ -47,7 +48,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--large", action="store_true")
-    for name, value in {"rounds": 3, "steps": 4, "threads": 2}.items():
+    for name, value in {"rounds": 3, "steps": 4, "threads": 2, "ranks": 1}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
     print(json.dumps(machine.describe()))
