@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/bell.h"
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/clock.h"
@@ -136,7 +137,7 @@ void Channel::write_to_socket(std::span<const std::byte> bytes) {
       bytes = bytes.subspan(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
       wait(POLLOUT | POLLIN);
-      read_some(0.0);  // both ends may have much to send at one time
+      read_some();  // both ends may have much to send at one time
     } else if (errno != EINTR) {
       end_of_connection(errno, tls_ != nullptr);
     }
@@ -162,25 +163,26 @@ std::optional<size_t> Channel::read_from_socket(std::span<std::byte> into) {
   end_of_connection(received < 0 ? errno : 0, tls_ != nullptr);
 }
 
-// Returns false if nothing has come.
-bool Channel::read_some(double wait_s) {
+// Reads what has come. Returns false if there is nothing.
+bool Channel::read_some() {
   std::array<std::byte, 65536> buffer;
-  std::optional<size_t> received = read_now(buffer);
-  if (!received) {
-    pollfd polled = {socket_.get(), POLLIN, 0};
-    if (poll(&polled, 1, milliseconds(wait_s)) <= 0) return false;
-    received = read_now(buffer);
-  }
+  const std::optional<size_t> received = read_now(buffer);
   if (received) reader_.add(text_of(std::span(buffer).first(*received)));
   return received.has_value();
 }
 
-std::optional<std::string> Channel::receive(double wait_s) {
+std::optional<std::string> Channel::receive(double wait_s, std::span<const int> news) {
   const base::Clock::time_point begin = base::Clock::now();
+  std::vector<int> descriptors(news.begin(), news.end());
+  descriptors.push_back(socket_.get());
+  bool may_wait = true;
   while (true) {
     if (std::optional<std::string> frame = reader_.next()) return frame;
-    if (!read_some(std::max(wait_s - base::seconds_since(begin), 0.0)) && base::seconds_since(begin) >= wait_s)
-      return std::nullopt;
+    if (read_some()) continue;
+    const double left_s = wait_s - base::seconds_since(begin);
+    if (left_s <= 0.0 || !may_wait) return std::nullopt;
+    base::wait_readable(descriptors, left_s);
+    may_wait = news.empty();  // with news, what has come is looked at once more
   }
 }
 

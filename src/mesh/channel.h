@@ -74,8 +74,9 @@ class Channel {
   void wait_until_closed(double wait_s);
   // Sends bytes without a frame: the previous frame has said how many, and has their checksum.
   void send_bytes(std::span<const std::byte> bytes);
-  // Waits at most `wait_s` for a frame. Returns nullopt when none has come.
-  std::optional<std::string> receive(double wait_s);
+  // Waits at most `wait_s` for a frame. Returns nullopt when none has come, or once one of the descriptors `news` is
+  // readable.
+  std::optional<std::string> receive(double wait_s, std::span<const int> news = {});
   // Reads bytes straight into `into`, all of it. If this throws, they must not be used.
   void receive_bytes(std::span<std::byte> into);
 
@@ -92,7 +93,7 @@ class Channel {
   void write_to_socket(std::span<const std::byte> bytes);
   std::optional<size_t> read_now(std::span<std::byte> into);
   std::optional<size_t> read_from_socket(std::span<std::byte> into);
-  bool read_some(double wait_s);
+  bool read_some();
   void wait(int16_t events);
 
   OwnedDescriptor socket_;

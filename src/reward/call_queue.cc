@@ -57,6 +57,7 @@ void CallQueue::store(const Call& call, std::vector<Grade> grades) {
       }
       finished_.push_back(std::move(grade));
     }
+    bell_.ring();
   }
   for (const std::string& line : news) base::log_warning("{}", line);
   changed_.notify_all();
@@ -89,6 +90,7 @@ void CallQueue::fail(std::exception_ptr error) {
   {
     const std::lock_guard lock(mutex_);
     if (error_ == nullptr) error_ = std::move(error);
+    bell_.ring();
   }
   changed_.notify_all();
 }
@@ -106,6 +108,7 @@ std::vector<Grade> CallQueue::take_finished(double seconds) {
   changed_.wait_for(lock, std::chrono::duration<double>(seconds),
                     [&] { return !finished_.empty() || num_pending_ == 0 || error_ != nullptr; });
   if (error_ != nullptr) std::rethrow_exception(error_);
+  bell_.silence();
   return std::exchange(finished_, {});
 }
 
@@ -114,6 +117,7 @@ void CallQueue::discard() {
   ++generation_;
   calls_.clear();
   finished_.clear();
+  bell_.silence();
   num_pending_ = 0;
 }
 

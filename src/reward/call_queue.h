@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bell.h"
 #include "reward/graders.h"
 
 namespace tandem::reward {
@@ -54,6 +55,8 @@ class CallQueue {
   // Waits that long for the first grades that were not taken yet, and takes all there are, those of a call together.
   // Returns none at once where nothing was added that was not taken.
   std::vector<Grade> take_finished(double seconds);
+  // The descriptor is readable while grades are there that were not taken.
+  int descriptor() const { return bell_.descriptor(); }
   // Forgets what was added and is not taken: calls that wait are never made, and what those under way give is ignored.
   void discard();
 
@@ -64,6 +67,7 @@ class CallQueue {
   const std::string what_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  base::Bell bell_;
   std::deque<Call> calls_;
   size_t num_pending_ = 0;       // samples that have no grade yet
   std::vector<Grade> finished_;  // grades that were not taken yet

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/bell.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "reward/generate_messages.h"
@@ -115,8 +116,14 @@ struct Generators::Impl {
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (error == nullptr) error = std::current_exception();
-      news.notify_all();
+      tell();
     }
+  }
+
+  // Wakes whoever waits for events. The caller has the lock.
+  void tell() {
+    news.notify_all();
+    if (!events.empty() || error != nullptr) bell.ring();
   }
 
   // The caller of the next three functions has the lock.
@@ -183,7 +190,7 @@ struct Generators::Impl {
       }
     }
     generator.all_wait = reply.all_wait;
-    news.notify_all();
+    tell();
   }
 
   // The caller of the next three functions has the lock.
@@ -288,7 +295,7 @@ struct Generators::Impl {
       }
     }
     forget(generator);
-    news.notify_all();
+    tell();
     work.notify_all();
   }
 
@@ -296,6 +303,7 @@ struct Generators::Impl {
   worker::WorkerPool pool;
   mutable std::mutex mutex;
   std::condition_variable work, news;  // waited for by the threads, and by take()
+  base::Bell bell;                     // rung while there are events
   std::map<uint64_t, Sample> samples;  // by id; those that have not ended
   std::deque<uint64_t> waiting;        // samples that no process has yet
   std::vector<GeneratorEvent> events;
@@ -343,8 +351,11 @@ std::vector<GeneratorEvent> Generators::take(double seconds) {
   impl_->news.wait_for(lock, std::chrono::duration<double>(seconds),
                        [&] { return !impl_->events.empty() || impl_->error != nullptr; });
   if (impl_->error != nullptr) std::rethrow_exception(impl_->error);
+  impl_->bell.silence();
   return std::exchange(impl_->events, {});
 }
+
+int Generators::descriptor() const { return impl_->bell.descriptor(); }
 
 void Generators::cancel(uint64_t sample_id) {
   {
@@ -352,6 +363,7 @@ void Generators::cancel(uint64_t sample_id) {
     std::erase_if(impl_->events, [&](const GeneratorEvent& event) {
       return std::visit([&](const auto& e) { return e.sample_id == sample_id; }, event);
     });
+    if (impl_->events.empty() && impl_->error == nullptr) impl_->bell.silence();
     const auto sample = impl_->samples.find(sample_id);
     if (sample == impl_->samples.end()) return;
     if (const uint64_t run = sample->second.run; run == 0) {

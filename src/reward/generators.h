@@ -84,6 +84,8 @@ class Generators {
   // Waits that long for the first event that was not taken yet, and takes all there are. The events of a sample are in
   // their order.
   std::vector<GeneratorEvent> take(double seconds);
+  // The descriptor is readable while events are there that were not taken.
+  int descriptor() const;
   // Ends the sample; no event of it comes any more.
   void cancel(uint64_t sample_id);
 

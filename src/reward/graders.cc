@@ -291,6 +291,8 @@ void Graders::submit(std::vector<GradeRequest> group) { impl_->queue.add(std::mo
 
 std::vector<Grade> Graders::take_finished(double seconds) { return impl_->queue.take_finished(seconds); }
 
+int Graders::descriptor() const { return impl_->queue.descriptor(); }
+
 void Graders::discard() { impl_->queue.discard(); }
 
 std::map<std::string, int64_t> Graders::failures() const { return impl_->queue.failures(); }

@@ -126,6 +126,8 @@ class Graders {
   // Waits that long for the first grades that were not taken yet, and takes all there are, those of a call together.
   // Returns none at once where nothing was submitted that was not taken.
   std::vector<Grade> take_finished(double seconds);
+  // The descriptor is readable while grades are there that were not taken.
+  int descriptor() const;
   // Forgets what was submitted and is not taken.
   void discard();
   // Returns totals of the run: reason class -> samples. "exception", "deadline", "memory", "not_finite", "wrong_type",

@@ -3,21 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <iterator>
 #include <utility>
 
+#include "base/bell.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "reward/reward_rules.h"
 
 namespace tandem::reward {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// One of several pools is asked for so long before the next.
-constexpr double kTurnSeconds = 0.002;
 
 // Adds a part's numbers, columns and metrics, under its name.
 void add_named(const std::string& source, Grade part, Grade& sum) {
@@ -109,18 +105,12 @@ void Scorer::submit(std::vector<GradeRequest> group) {
   }
 }
 
-int64_t Scorer::num_pools() const {
-  return sum_over_pools([](const Graders&) { return int64_t{1}; });
-}
-
 std::vector<Grade> Scorer::take_finished(double seconds) {
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  const bool is_alone = num_pools() == 1;
+  const auto begin = base::Clock::now();
   std::map<uint64_t, Grade> grades;  // by the order of submission
   while (!under_way_.empty()) {
     for_each_pool([&](size_t source, Graders& pool) {
-      const double left_s = std::max(std::chrono::duration<double>(end - Clock::now()).count(), 0.0);
-      for (Grade& grade : pool.take_finished(is_alone ? left_s : std::min(left_s, kTurnSeconds))) {
+      for (Grade& grade : pool.take_finished(0.0)) {
         const auto found = under_way_.find(grade.sample_id);
         TANDEM_CHECK(found != under_way_.end() && !found->second.parts[source], "a grade too many", grade.sample_id);
         UnderWay& sample = found->second;
@@ -130,10 +120,21 @@ std::vector<Grade> Scorer::take_finished(double seconds) {
         under_way_.erase(found);
       }
     });
-    if (!grades.empty() || Clock::now() >= end) break;
+    const double left_s = seconds - base::seconds_since(begin);
+    if (!grades.empty() || left_s <= 0.0) break;
+    base::wait_readable(descriptors(), left_s);
   }
   std::vector<Grade> result;
   for (auto& [number, grade] : grades) result.push_back(std::move(grade));
+  return result;
+}
+
+std::vector<int> Scorer::descriptors() const {
+  std::vector<int> result;
+  for (const Source& source : sources_) {
+    if (source.graders) result.push_back(source.graders->descriptor());
+    if (source.service) result.push_back(source.service->descriptor());
+  }
   return result;
 }
 

@@ -44,6 +44,7 @@ class Scorer {
   // is submitted and not taken.
   void submit(std::vector<GradeRequest> group);
   std::vector<Grade> take_finished(double seconds);
+  std::vector<int> descriptors() const;
   void discard();
   int64_t restarts() const;
   int64_t repeated() const;
@@ -69,7 +70,6 @@ class Scorer {
   void for_each_pool(F f);
   template <typename F>
   int64_t sum_over_pools(F f) const;
-  int64_t num_pools() const;
   Grade combined(uint64_t sample_id, std::vector<std::optional<Grade>> parts) const;
 
   std::deque<Source> sources_;  // a deque, because Graders cannot be moved

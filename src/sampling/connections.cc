@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <utility>
 #include <vector>
 
+#include "base/bell.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/message_text.h"
@@ -142,15 +144,15 @@ void Connections::wait_for_ranks(int64_t num_ranks, double timeout_s) {
   }
 }
 
-void Connections::poll(double wait_s, Events& events) {
+void Connections::poll(double wait_s, Events& events, std::span<const int> news) {
   std::unique_lock lock(mutex_);
   beat();
   if (!take_messages(events)) {
-    std::vector<pollfd> polled;
-    for (const int descriptor : listener_.descriptors()) polled.push_back({descriptor, POLLIN, 0});
-    for (const auto& [id, worker] : workers_) polled.push_back({worker.channel->descriptor(), POLLIN, 0});
+    std::vector<int> descriptors(news.begin(), news.end());
+    std::ranges::copy(listener_.descriptors(), std::back_inserter(descriptors));
+    for (const auto& [id, worker] : workers_) descriptors.push_back(worker.channel->descriptor());
     lock.unlock();
-    ::poll(polled.data(), polled.size(), static_cast<int>(wait_s * 1000.0));
+    base::wait_readable(descriptors, wait_s);
     lock.lock();
     accept_new();
     take_messages(events);

@@ -57,8 +57,9 @@ class Connections {
   };
   // Waits until that many other ranks are there. Throws EnvironmentError if they are not within `timeout_s`.
   void wait_for_ranks(int64_t num_ranks, double timeout_s);
-  // Waits at most `wait_s` for something to happen, and tells `events` of it.
-  void poll(double wait_s, Events& events);
+  // Waits at most `wait_s` for something to happen, or until one of the descriptors `news` is readable, and tells
+  // `events` of what has happened.
+  void poll(double wait_s, Events& events, std::span<const int> news = {});
   // Returns the workers that have joined and have the newest weights.
   std::vector<SamplerId> ready() const;
   // A worker that cannot be reached is lost with the next poll().

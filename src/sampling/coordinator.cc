@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/bell.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "sampling/sampler.h"
@@ -12,9 +13,8 @@ namespace tandem::sampling {
 
 namespace {
 
-constexpr double kPollInterval = 0.1;         // seconds between two looks at the stop signal
-constexpr double kShortPollInterval = 0.005;  // while the own graders work: nothing wakes this process for them
-constexpr double kSaysAloneAfter = 2.0;       // seconds: a signal that ends the run reaches workers first
+constexpr double kPollInterval = 0.1;    // seconds between two looks at the stop signal
+constexpr double kSaysAloneAfter = 2.0;  // seconds: a signal that ends the run reaches workers first
 
 }  // namespace
 
@@ -59,23 +59,21 @@ void Coordinator::joined(SamplerId id) {
 void Coordinator::serve() {
   lend();
   const bool has_come = own_ != nullptr && work_on_own();
+  lend();
+  // The loans that have just come back may be the last of the rollout, so nothing may be waited for then.
+  const bool waits = !has_come && (own_ == nullptr || !own_->is_busy());
+  const std::vector<int> own_news = own_ != nullptr ? own_->descriptors() : std::vector<int>();
   if (others_) {
-    lend();
-    // The loans that have just come back may be the last of the rollout, so nothing may be waited for then.
-    others_->connections.poll(has_come ? 0.0 : wait_s(), *this);
+    others_->connections.poll(waits ? kPollInterval : 0.0, *this, own_news);
+  } else if (waits) {
+    base::wait_readable(own_news, kPollInterval);
   }
   lend();
   check_that_somebody_samples();
 }
 
-double Coordinator::wait_s() const {
-  if (own_ == nullptr) return kPollInterval;
-  if (own_->engine_works()) return 0.0;
-  return own_->has_work() ? kShortPollInterval : kPollInterval;
-}
-
 bool Coordinator::work_on_own() {
-  own_->advance(others_ ? 0.0 : kPollInterval);
+  own_->advance();
   std::vector<SampledLoan> sampled = own_->take_sampled();
   std::vector<GradedLoan> graded = own_->take_graded();
   for (SampledLoan& loan : sampled) take_back(kOwn, std::move(loan));

@@ -75,7 +75,6 @@ class Coordinator final : private Connections::Events {
   void lend_to_own();
   void lend_to_others();
   bool work_on_own();  // returns whether it has given anything back
-  double wait_s() const;
   void check_that_somebody_samples();
 
   const RolloutRequest& request_;

@@ -67,11 +67,11 @@ void GroupFilter::submit(std::vector<reward::GradeRequest> samples) {
   verdicts_[group] = judge_by_std(rewards);
 }
 
-std::map<uint64_t, GroupVerdict> GroupFilter::take(double seconds) {
+std::map<uint64_t, GroupVerdict> GroupFilter::take() {
   if (!function_) return std::exchange(verdicts_, {});
   const base::Redaction redaction;  // reasons are what user code says, and go into metrics
   std::map<uint64_t, GroupVerdict> result;
-  for (const reward::Grade& grade : function_->take_finished(seconds)) {
+  for (const reward::Grade& grade : function_->take_finished(0.0)) {
     const auto group = group_of_.find(grade.sample_id);
     if (group == group_of_.end()) continue;  // not the first of its group
     GroupVerdict verdict = verdict_of(grade);
@@ -81,6 +81,10 @@ std::map<uint64_t, GroupVerdict> GroupFilter::take(double seconds) {
     group_of_.erase(group);
   }
   return result;
+}
+
+std::optional<int> GroupFilter::descriptor() const {
+  return function_ ? std::optional(function_->descriptor()) : std::nullopt;
 }
 
 void GroupFilter::discard() {

@@ -37,8 +37,11 @@ class GroupFilter {
 
   // Submits the samples of a group that have a reward, together with it (GradeRequest::graded). There is at least one.
   void submit(std::vector<reward::GradeRequest> samples);
-  // Waits `seconds` at most for the first verdict that was not taken yet, and takes all there are, by group id.
-  std::map<uint64_t, GroupVerdict> take(double seconds);
+  // Takes the verdicts that are there and were not taken before, by group id.
+  std::map<uint64_t, GroupVerdict> take();
+  // Returns the descriptor that is readable while a Python filter has verdicts that were not taken. The built-in filter
+  // has them at once.
+  std::optional<int> descriptor() const;
   // Forgets the groups that were submitted and not taken.
   void discard();
 

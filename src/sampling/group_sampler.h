@@ -19,8 +19,11 @@ class GroupSampler {
   // Adds a loan. `key` is the loan's; the request names its group. `record` must stay valid until the loan has come
   // out.
   virtual void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) = 0;
-  // Works a little, or waits shortly if others must work first. Call it while a loan is in flight.
+  // Works a little, without waiting for anybody. Call it while a loan is in flight.
   virtual void step() = 0;
+  // Return whether the engine has something to do, and the descriptors that are readable once others have done theirs.
+  virtual bool engine_works() const = 0;
+  virtual std::vector<int> descriptors() const { return {}; }
   virtual std::vector<SampledLoan> take_finished() = 0;
   // Drops a loan: nothing of it comes out any more.
   virtual void abort(uint64_t key) = 0;
@@ -34,6 +37,7 @@ class EngineSampler final : public GroupSampler {
 
   void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) override;
   void step() override;
+  bool engine_works() const override { return engine_.num_unfinished_groups() > 0; }
   std::vector<SampledLoan> take_finished() override;
   void abort(uint64_t key) override;
   void abort_all() override;

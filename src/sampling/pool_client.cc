@@ -39,11 +39,14 @@ void PoolClient::take(const Abort& message) {
   if (message.rollout == rollout_) sampler_.abort(message.key);
 }
 
-void PoolClient::work(double wait_s) {
+std::optional<std::string> PoolClient::receive(double wait_s) {
+  return sampler_.is_busy() ? rank0_.receive(0.0) : rank0_.receive(wait_s, sampler_.descriptors());
+}
+
+void PoolClient::work() {
   if (const int64_t count = sampler_.num_to_ask_for(); count > 0)
     rank0_.send(to_bytes(Pull{.rollout = rollout_, .count = count}));
-  if (!sampler_.has_work()) return;
-  sampler_.advance(wait_s);
+  sampler_.advance();
   for (SampledLoan& loan : sampler_.take_sampled())
     rank0_.send(to_bytes(
         Sampled{.rollout = rollout_, .key = loan.key, .members = std::move(loan.members), .numbers = numbers()}));

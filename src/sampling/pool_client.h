@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
 
 #include "base/clock.h"
 #include "mesh/channel.h"
@@ -22,9 +24,10 @@ class PoolClient {
   void take(LendGrading& message);
   void take(const Abort& message);
 
-  // Asks for samples, works a little, and says what is done. It waits for graders at most `wait_s`.
-  void work(double wait_s);
-  bool has_work() const { return sampler_.has_work(); }
+  // Waits at most `wait_s` for a message of rank 0, if there is nothing to work on.
+  std::optional<std::string> receive(double wait_s);
+  // Asks for samples, works a little, and says what is done.
+  void work();
 
  private:
   // Returns the line that loans of a group borrow.

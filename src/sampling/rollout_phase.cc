@@ -309,7 +309,7 @@ void RolloutPhase::sample_for_rank0(const RolloutRequest& request, uint64_t numb
   while (!is_over) {
     // A lost rank ends the whole run. Rank 0 may wait for something for any length of time, so there is no timeout
     // here.
-    std::optional<std::string> frame = rank0.receive(client && client->has_work() ? 0.0 : kPollInterval);
+    std::optional<std::string> frame = client ? client->receive(kPollInterval) : rank0.receive(kPollInterval);
     for (; frame && !is_over; frame = is_over ? std::nullopt : rank0.receive(0.0)) {
       Message message = message_of(*frame);
       if (const auto* const open = std::get_if<Open>(&message)) {
@@ -329,7 +329,7 @@ void RolloutPhase::sample_for_rank0(const RolloutRequest& request, uint64_t numb
     }
     if (is_over || !client) continue;
     if (is_stopped_() && !std::exchange(has_asked_to_stop, true)) rank0.send(to_bytes(StopAsked{.rollout = number}));
-    client->work(kPollInterval);
+    client->work();
   }
   if (sampler) sampler->abort_all();
   if (leading_) leading_->end();

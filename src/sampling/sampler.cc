@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <ranges>
 #include <utility>
 
@@ -127,7 +129,11 @@ void Sampler::add(GradeLoan loan) {
       ++grading.num_graded;
     }
   }
-  if (requests.empty()) return judge(key);
+  if (requests.empty()) {
+    judge(key);
+    take_verdicts();  // the built-in filter has it at once
+    return;
+  }
   num_in_grading_ += std::ssize(requests);
   graders_->submit(std::move(requests));
 }
@@ -165,39 +171,53 @@ int64_t Sampler::num_to_ask_for() {
   return count;
 }
 
-void Sampler::advance(double wait_s) {
+void Sampler::advance() {
   if (!samples_.empty()) sampler_->step();
   take_from_engine();
-  take_grades(wait_s);
-  take_verdicts(wait_s);
+  take_grades();
+  take_verdicts();
+}
+
+std::vector<int> Sampler::descriptors() const {
+  std::vector<int> result = sampler_->descriptors();
+  if (graders_ != nullptr) std::ranges::copy(graders_->descriptors(), std::back_inserter(result));
+  if (request_.dynamic) {
+    if (const std::optional<int> filter = request_.dynamic->filter->descriptor()) result.push_back(*filter);
+  }
+  return result;
 }
 
 void Sampler::take_from_engine() {
-  for (SampledLoan& loan : sampler_->take_finished()) finish(std::move(loan));
-}
-
-void Sampler::finish(SampledLoan loan) {
-  const auto found = samples_.find(loan.key);
-  TANDEM_CHECK(found != samples_.end(), "a loan that nobody gave", loan.key);
-  num_samples_ -= static_cast<int64_t>(found->second.count);
-  samples_.erase(found);
-  std::vector<std::vector<int32_t>> tokens;
-  for (const Member& member : loan.members) tokens.push_back(member.sample.completion);
-  std::vector<std::string> texts = decode(tokens, request_.skip_special_tokens);
-  for (size_t i = 0; i < loan.members.size(); ++i) loan.members[i].sample.text = std::move(texts[i]);
-  decode_pieces(loan.members);
-  for (Member& member : loan.members) {
-    if (member.failure.empty() || graders_ == nullptr) continue;
-    member.sample.text.clear();
-    member.sample.pieces.clear();
+  std::vector<SampledLoan> loans = sampler_->take_finished();
+  if (loans.empty()) return;
+  std::vector<Member*> members;
+  for (SampledLoan& loan : loans) {
+    const auto found = samples_.find(loan.key);
+    TANDEM_CHECK(found != samples_.end(), "a loan that nobody gave", loan.key);
+    num_samples_ -= static_cast<int64_t>(found->second.count);
+    samples_.erase(found);
+    for (Member& member : loan.members) members.push_back(&member);
   }
-  sampled_.push_back(std::move(loan));
+  decode_texts(members);
+  std::ranges::move(loans, std::back_inserter(sampled_));
 }
 
-void Sampler::take_grades(double wait_s) {
+void Sampler::decode_texts(const std::vector<Member*>& members) {
+  std::vector<std::vector<int32_t>> tokens;
+  for (const Member* const member : members) tokens.push_back(member->sample.completion);
+  std::vector<std::string> texts = decode(tokens, request_.skip_special_tokens);
+  for (size_t i = 0; i < members.size(); ++i) members[i]->sample.text = std::move(texts[i]);
+  decode_pieces(members);
+  for (Member* const member : members) {
+    if (member->failure.empty() || graders_ == nullptr) continue;
+    member->sample.text.clear();
+    member->sample.pieces.clear();
+  }
+}
+
+void Sampler::take_grades() {
   if (num_in_grading_ == 0) return;
-  const bool has_other_work = !samples_.empty() || num_in_filter_ > 0 || !sampled_.empty() || !graded_.empty();
-  for (reward::Grade& grade : graders_->take_finished(has_other_work ? 0.0 : wait_s)) {
+  for (reward::Grade& grade : graders_->take_finished(0.0)) {
     --num_in_grading_;
     const auto key = key_of_group_.find(grade.sample_id / n_);
     if (key == key_of_group_.end()) continue;
@@ -232,10 +252,9 @@ void Sampler::judge(uint64_t key) {
   request_.dynamic->filter->submit(std::move(rewarded));
 }
 
-void Sampler::take_verdicts(double wait_s) {
+void Sampler::take_verdicts() {
   if (num_in_filter_ == 0) return;
-  const bool has_other_work = !samples_.empty() || num_in_grading_ > 0 || !sampled_.empty() || !graded_.empty();
-  for (auto& [group_id, verdict] : request_.dynamic->filter->take(has_other_work ? 0.0 : wait_s)) {
+  for (auto& [group_id, verdict] : request_.dynamic->filter->take()) {
     --num_in_filter_;
     const auto key = key_of_group_.find(group_id);
     if (key == key_of_group_.end()) continue;
@@ -258,13 +277,13 @@ void Sampler::give_back(uint64_t key) {
   graded_.push_back({.key = key, .graded = std::move(result)});
 }
 
-void Sampler::decode_pieces(std::vector<Member>& members) {
+void Sampler::decode_pieces(const std::vector<Member*>& members) {
   std::vector<std::vector<int32_t>> tokens;
   std::vector<rl::SamplePiece*> pieces;
-  for (Member& member : members) {
-    const std::vector<int32_t>& completion = member.sample.completion;
+  for (Member* const member : members) {
+    const std::vector<int32_t>& completion = member->sample.completion;
     auto end = completion.end();
-    for (rl::SamplePiece& piece : std::views::reverse(member.sample.pieces)) {
+    for (rl::SamplePiece& piece : std::views::reverse(member->sample.pieces)) {
       const auto begin = completion.begin() + piece.begin;
       tokens.emplace_back(begin, std::exchange(end, begin));
       pieces.push_back(&piece);

@@ -37,15 +37,17 @@ class Sampler {
   // because samples that the engine has no room for are better left to them, but for a whole group at least, so that a
   // group with a long prompt is not split. Samples count as asked for until add().
   int64_t num_to_ask_for();
-  // Makes one forward, so that a stop signal is seen while long completions decode, and takes what the graders have
-  // done. If the engine has nothing to do, it waits for the graders, `wait_s` at most.
-  void advance(double wait_s);
+  // Makes one forward, so that a stop signal is seen while long completions decode, and takes what graders and generate
+  // functions have done. It waits for nobody.
+  void advance();
   // Return what is done and was not taken before.
   std::vector<SampledLoan> take_sampled() { return std::exchange(sampled_, {}); }
   std::vector<GradedLoan> take_graded() { return std::exchange(graded_, {}); }
 
-  bool has_work() const { return !samples_.empty() || !gradings_.empty(); }
-  bool engine_works() const { return !samples_.empty(); }
+  // Returns whether advance() has something to do now, or something is done and was not taken. If not, whoever waits
+  // polls descriptors(), which are readable once graders or generate functions have done something.
+  bool is_busy() const { return sampler_->engine_works() || !sampled_.empty() || !graded_.empty(); }
+  std::vector<int> descriptors() const;
   rollout::EngineStats stats() const { return engine_.stats(); }
   // Returns the losses since this object was made.
   ProcessLosses losses() const;
@@ -60,13 +62,13 @@ class Sampler {
 
   ProcessLosses total_losses() const;
   void take_from_engine();
-  void finish(SampledLoan loan);
-  void take_grades(double wait_s);
+  void take_grades();
   void judge(uint64_t key);
-  void take_verdicts(double wait_s);
+  void take_verdicts();
   void give_back(uint64_t key);
-  // Decodes the text of each piece, for samples of several turns.
-  void decode_pieces(std::vector<Member>& members);
+  // Decodes the texts of samples in one call of the tokenizer's process, and those of their pieces in another.
+  void decode_texts(const std::vector<Member*>& members);
+  void decode_pieces(const std::vector<Member*>& members);
   std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens, bool skip_special_tokens);
   uint64_t first_group_id() const { return request_.first_sample_id / n_; }
 

@@ -31,8 +31,7 @@ namespace {
 using base::Clock;
 using base::seconds_since;
 
-constexpr double kLookEvery = 0.2;   // seconds between two looks at the stop signal
-constexpr double kGraderWait = 0.1;  // seconds
+constexpr double kLookEvery = 0.2;  // seconds between two looks at the stop signal
 constexpr double kAskEvery = 1.0;
 constexpr double kFarewell = 2.0;  // seconds that the run has to read the last message
 
@@ -118,14 +117,13 @@ class Worker {
     while (!is_over_) {
       if (is_asked_to_stop()) return leave();
       take_messages();
-      if (rollout_) rollout_->client.work(kGraderWait);
+      if (rollout_) rollout_->client.work();
     }
   }
 
  private:
   void take_messages() {
-    const bool waits = !rollout_ || !rollout_->client.has_work();
-    std::optional<std::string> frame = run_.receive(waits ? kLookEvery : 0.0);
+    std::optional<std::string> frame = rollout_ ? rollout_->client.receive(kLookEvery) : run_.receive(kLookEvery);
     silence_.look(frame.has_value());
     while (frame) {
       Message message = message_of(*frame);

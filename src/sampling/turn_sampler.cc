@@ -19,9 +19,6 @@ namespace {
 // Bounds the calls of a sample: a function that asks without end, one token at a time, would never run out of its time.
 constexpr int64_t kMaxCalls = 10'000;
 
-// While nothing but functions is at work, the stop signal is looked at that often, in seconds.
-constexpr double kLookEvery = 0.02;
-
 // The finaliser of SplitMix64 (Steele, Lea, Flood 2014), which spreads every bit over all.
 uint64_t mixed(uint64_t x) {
   x += 0x9E3779B97F4A7C15U;
@@ -217,14 +214,13 @@ void TurnSampler::add(uint64_t key, rollout::GroupRequest request, const rl::Pro
 }
 
 void TurnSampler::step() {
-  const bool engine_works = engine_.num_unfinished_groups() > 0;
-  take_events(engine_works || !finished_.empty() ? 0.0 : kLookEvery);
+  take_events();
   if (engine_.num_unfinished_groups() > 0) TANDEM_CHECK(engine_.step(), "the engine has unfinished groups and no work");
   take_answers();
 }
 
-void TurnSampler::take_events(double wait_s) {
-  for (reward::GeneratorEvent& event : generators_.take(wait_s)) {
+void TurnSampler::take_events() {
+  for (reward::GeneratorEvent& event : generators_.take(0.0)) {
     if (auto* call = std::get_if<reward::EngineCall>(&event)) {
       ask_engine(std::move(*call));
     } else {

@@ -67,6 +67,8 @@ class TurnSampler final : public GroupSampler {
 
   void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) override;
   void step() override;
+  bool engine_works() const override { return engine_.num_unfinished_groups() > 0; }
+  std::vector<int> descriptors() const override { return {generators_.descriptor()}; }
   std::vector<SampledLoan> take_finished() override;
   void abort(uint64_t key) override;
   void abort_all() override;
@@ -94,7 +96,7 @@ class TurnSampler final : public GroupSampler {
     TurnRecord turn;
   };
 
-  void take_events(double wait_s);
+  void take_events();
   void ask_engine(reward::EngineCall call);
   void take_answers();
   void finish(reward::Generated made);

@@ -74,7 +74,7 @@ base::Json serve_one_rollout(const config::TrainConfig& config) {
     rollout.client.take(loan);
   }
   for (int64_t num_graded = 0; num_graded < num_groups;) {
-    rollout.client.work(/*wait_s=*/0.1);
+    rollout.client.work();
     while (const std::optional<std::string> frame = rank0.receive(0.0)) {
       sampling::Message message = sampling::message_of(*frame);
       if (auto* const sampled = std::get_if<sampling::Sampled>(&message)) {

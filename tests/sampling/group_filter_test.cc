@@ -6,12 +6,19 @@
 #include <array>
 #include <string>
 
+#include "base/bell.h"
 #include "base/files.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
 namespace tandem::sampling {
 namespace {
+
+// Waits that long for verdicts.
+std::map<uint64_t, GroupVerdict> take_within(GroupFilter& filter, double seconds) {
+  base::wait_readable(std::array{filter.descriptor().value()}, seconds);
+  return filter.take();
+}
 
 std::string reason(const std::vector<double>& rewards) {
   const GroupVerdict verdict = judge_by_std(rewards);
@@ -67,7 +74,7 @@ class PythonFilter {
   GroupVerdict judge(const std::vector<double>& rewards) {
     filter_->submit(group(++last_, rewards));
     while (true) {
-      const auto verdicts = filter_->take(10.0);
+      const auto verdicts = take_within(*filter_, 10.0);
       if (verdicts.contains(last_)) return verdicts.at(last_);
     }
   }
@@ -128,7 +135,7 @@ TEST(GroupFilter, WhatIsDiscardedIsNeverSeenAgain) {
   for (uint64_t id = 100; id < 120; ++id) python.filter().submit(group(id, {1, 1}));
   python.filter().discard();
   python.filter().submit(group(200, {0, 1}));
-  const auto verdicts = python.filter().take(10.0);
+  const auto verdicts = take_within(python.filter(), 10.0);
   ASSERT_EQ(verdicts.size(), 1U);
   EXPECT_FALSE(verdicts.at(200).is_kept);
 }
