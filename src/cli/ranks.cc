@@ -16,7 +16,6 @@
 #include "cli/command_line.h"
 #include "config/other_trainers.h"
 #include "config/unsupported_flags.h"
-#include "mesh/launch_variables.h"
 #include "mesh/launcher.h"
 #include "tandem/error.h"
 
@@ -86,25 +85,6 @@ mesh::LaunchPlan plan_of(const config::TrainConfig& config, const std::vector<st
   return plan;
 }
 
-// Returns how many processes of one machine train. The machine has `count` of them, which are numbered through the
-// whole run, from `first` on.
-int64_t num_trainers_here(const config::MeshOptions& mesh, int64_t first, int64_t count) {
-  return std::clamp<int64_t>(mesh.num_ranks() - first, 0, count);
-}
-
-// Checks the placement: the first processes of a run train, the others sample. Throws UserError unless each machine
-// with any that train has --actor-num-gpus-per-node of them; `source` tells how the processes were started.
-void check_machine(const config::MeshOptions& mesh, int64_t first, int64_t count, const std::string& source) {
-  const int64_t trainers = num_trainers_here(mesh, first, count);
-  TANDEM_USER_CHECK(
-      trainers == 0 || trainers == mesh.actor_num_gpus_per_node,
-      fmt::format("--actor-num-nodes {} x --actor-num-gpus-per-node {}: the first {} processes train, and on one "
-                  "machine {} of its {} do ({}); the others sample, behind them: start so many on each machine that "
-                  "{} train where any do",
-                  mesh.actor_num_nodes, mesh.actor_num_gpus_per_node, mesh.num_ranks(), trainers, count, source,
-                  mesh.actor_num_gpus_per_node));
-}
-
 // Reads the arguments as `tandem train` will, so that a mistake in them is reported once and not by every rank.
 // Contradictions are checked later.
 config::TrainConfig train_config(const std::vector<std::string>& arguments) {
@@ -143,8 +123,8 @@ int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& co
                       std::vector<std::string> arguments) {
   for (int64_t restarts = 0;; ++restarts) {
     const int64_t count = launch.nproc_per_node;
-    mesh::LaunchPlan plan =
-        plan_of(config, arguments, count, count - num_trainers_here(config.mesh, launch.node_rank * count, count));
+    const int64_t num_trainers = placement_of(config).num_trainers_among(launch.node_rank * count, count);
+    mesh::LaunchPlan plan = plan_of(config, arguments, count, count - num_trainers);
     plan.num_hosts = static_cast<int>(launch.nnodes);
     plan.host = static_cast<int>(launch.node_rank);
     plan.master_address = launch.master_addr;
@@ -159,27 +139,35 @@ int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& co
 
 }  // namespace
 
+mesh::Placement placement_of(const config::TrainConfig& config) {
+  return {.num_hosts = config.mesh.actor_num_nodes,
+          .trainers_per_host = config.mesh.actor_num_gpus_per_node,
+          .num_workers = config.mesh.num_workers(config.colocate),
+          .per_engine = config.mesh.tensor_model_parallel_size,
+          .joins = config.mesh.joins()};
+}
+
 std::optional<int> start_ranks(const config::TrainConfig& config, const config::RunMode& mode,
-                               const std::vector<std::string>& arguments) {
+                               const mesh::Launch& launch, const std::vector<std::string>& arguments) {
   const config::MeshOptions& mesh = config.mesh;
   mesh.check_names_no_device(config.model.device);
-  const int64_t num_workers = mesh.num_workers(config.colocate);
-  const std::optional<mesh::LaunchVariables> launched = mesh::launch_variables();
-  if (mesh.joins()) {  // a single additional rollout worker
-    if (launched || mesh.tensor_model_parallel_size == 1) return std::nullopt;
+  const int64_t num_workers = launch.placement.num_workers;
+  if (launch.placement.joins) {  // a single additional rollout worker
+    if (launch.is_launched || mesh.tensor_model_parallel_size == 1) return std::nullopt;
     return say_end(mesh::launch(plan_of(config, arguments, mesh.tensor_model_parallel_size, 0)));
   }
-  if (launched) {
+  if (launch.is_launched) {
+    const mesh::LaunchVariables& launched = launch.processes;
     TANDEM_USER_CHECK(
-        launched->size == config.num_processes() &&
-            (num_workers > 0 || launched->local_size == mesh.actor_num_gpus_per_node),
+        launched.size == config.num_processes() &&
+            (num_workers > 0 || launched.local_size == mesh.actor_num_gpus_per_node),
         fmt::format("--actor-num-nodes {} x --actor-num-gpus-per-node {}{}: {} {} {} started, {} of them on this "
                     "machine ({}); give --actor-num-nodes and --actor-num-gpus-per-node as they were started",
                     mesh.actor_num_nodes, mesh.actor_num_gpus_per_node,
-                    num_workers > 0 ? fmt::format(" + --rollout-num-gpus {}", num_workers) : "", launched->size,
-                    launched->size == 1 ? "process" : "processes", launched->size == 1 ? "was" : "were",
-                    launched->local_size, launched->source));
-    check_machine(mesh, launched->rank - launched->local_rank, launched->local_size, launched->source);
+                    num_workers > 0 ? fmt::format(" + --rollout-num-gpus {}", num_workers) : "", launched.size,
+                    launched.size == 1 ? "process" : "processes", launched.size == 1 ? "was" : "were",
+                    launched.local_size, launched.source));
+    launch.placement.check_host(launched.first_here(), launched.local_size, launched.source);
     return std::nullopt;
   }
   if (config.num_processes() == 1 || mode.dry_run) return std::nullopt;
@@ -191,17 +179,15 @@ std::optional<int> start_ranks(const config::TrainConfig& config, const config::
   return say_end(mesh::launch(plan_of(config, arguments, config.num_processes(), num_workers)));
 }
 
-void check_alone(const Verb& verb) {
-  const std::optional<mesh::LaunchVariables> launched = mesh::launch_variables();
-  TANDEM_USER_CHECK(!launched || launched->size == 1,
+void check_alone(const Verb& verb, const mesh::Launch& launch) {
+  TANDEM_USER_CHECK(launch.processes.size == 1,
                     fmt::format("tandem {} is one process, and a launcher has started {} ({}); start one, or unset the "
                                 "variables where they were left over",
-                                verb.name, launched ? launched->size : 1, launched ? launched->source : ""));
+                                verb.name, launch.processes.size, launch.processes.source));
 }
 
-void check_fits_alone() {
-  const std::optional<mesh::LaunchVariables> launched = mesh::launch_variables();
-  TANDEM_USER_CHECK(!launched || launched->size == 1,
+void check_fits_alone(const mesh::Launch& launch) {
+  TANDEM_USER_CHECK(launch.processes.size == 1,
                     "--fit: changes the flags of a run of one process; for several, take the change that the refusal "
                     "without --fit names, and give it to all");
 }
@@ -240,9 +226,10 @@ int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) 
                                 "x --actor-num-gpus-per-node {} + --rollout-num-gpus {}; start as many",
                                 launch.nnodes, launch.nproc_per_node, launch.nnodes * launch.nproc_per_node,
                                 config.mesh.actor_num_nodes, config.mesh.actor_num_gpus_per_node, num_workers));
+  const mesh::Placement placement = placement_of(config);
   for (int64_t node = 0; node < launch.nnodes; ++node) {
-    check_machine(config.mesh, node * launch.nproc_per_node, launch.nproc_per_node,
-                  fmt::format("--nnodes {} --nproc-per-node {}", launch.nnodes, launch.nproc_per_node));
+    placement.check_host(node * launch.nproc_per_node, launch.nproc_per_node,
+                         fmt::format("--nnodes {} --nproc-per-node {}", launch.nnodes, launch.nproc_per_node));
   }
   return run_with_restarts(launch, config, words);
 }

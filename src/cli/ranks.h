@@ -9,20 +9,24 @@
 #include "cli/verbs.h"
 #include "config/run_mode.h"
 #include "config/train_config.h"
+#include "mesh/launch.h"
 
 namespace tandem::cli {
+
+// Returns the processes that these flags ask for.
+mesh::Placement placement_of(const config::TrainConfig& config);
 
 // Starts the processes that --actor-num-gpus-per-node asks for and returns the exit code of the run; nullopt if this
 // process must run itself, since it is one of them, or alone. `arguments` are those of tandem train. Throws UserError
 // if the flags ask for another number of processes than were started.
 std::optional<int> start_ranks(const config::TrainConfig& config, const config::RunMode& mode,
-                               const std::vector<std::string>& arguments);
+                               const mesh::Launch& launch, const std::vector<std::string>& arguments);
 
 // Throws UserError if a launcher has started several processes of a verb that needs one.
-void check_alone(const Verb& verb);
+void check_alone(const Verb& verb, const mesh::Launch& launch);
 
 // Throws UserError if this process is one of several: each would plan for its own device, and change other flags.
-void check_fits_alone();
+void check_fits_alone(const mesh::Launch& launch);
 
 // Runs `tandem launch`.
 int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments);

@@ -21,7 +21,7 @@
 #include "cli/ranks.h"
 #include "config/other_trainers.h"
 #include "config/unsupported_flags.h"
-#include "mesh/launch_variables.h"
+#include "mesh/launch.h"
 #include "mesh/launcher_link.h"
 #include "plan/plan.h"
 #include "run/verbs.h"
@@ -59,10 +59,10 @@ std::string working_directory_text() {
 // had been typed, so that config.toml, fingerprints and messages are those of the changed run. It adds --no-fit, so
 // that a second refusal is final.
 int run_fitting(const Verb& verb, const config::TrainConfig& config, const config::RunMode& mode,
-                std::vector<std::string> arguments) {
-  check_fits_alone();
+                const mesh::Launch& launch, std::vector<std::string> arguments) {
+  check_fits_alone(launch);
   try {
-    return run::train(config, mode);
+    return run::train(config, mode, launch);
   } catch (const plan::DoesNotFit& refused) {
     if (refused.flags().empty()) throw;
     base::log_info("--fit: {}; it runs with {}", refused.needs(), refused.cheapest_change());
@@ -74,7 +74,7 @@ int run_fitting(const Verb& verb, const config::TrainConfig& config, const confi
 }
 
 // Handles every verb alike: declares its options, reads them, and prints or runs.
-template <typename Config, int (*kRun)(const Config&, const config::RunMode&)>
+template <typename Config, auto kRun>
 int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   Config config;
   config::RunMode mode;
@@ -100,12 +100,14 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   mode.result_options = options.result_options();
   mode.values = without_secrets(options.values());
   if constexpr (std::is_same_v<Config, config::TrainConfig>) {
-    if (const std::optional<int> code = start_ranks(config, mode, arguments)) return *code;
-    const mesh::Heartbeat heartbeat(mesh::launcher_descriptor());
-    return config.memory.fit ? run_fitting(verb, config, mode, arguments) : kRun(config, mode);
+    const mesh::Launch launch = mesh::own_launch(placement_of(config));
+    if (const std::optional<int> code = start_ranks(config, mode, launch, arguments)) return *code;
+    const mesh::Heartbeat heartbeat(launch.processes.launcher_descriptor);
+    return config.memory.fit ? run_fitting(verb, config, mode, launch, arguments) : kRun(config, mode, launch);
+  } else {
+    if (verb.keeps_run) check_alone(verb, mesh::own_launch());
+    return kRun(config, mode);
   }
-  if (verb.keeps_run) check_alone(verb);
-  return kRun(config, mode);
 }
 
 constexpr auto kVerbs = std::to_array<Verb>({

@@ -214,11 +214,6 @@ std::optional<LaunchVariables> launch_variables() {
   return read_launch_variables(base::launch_environment(), ::getppid());
 }
 
-std::optional<int> launcher_descriptor() {
-  const std::optional<LaunchVariables> launch = launch_variables();
-  return launch ? launch->launcher_descriptor : std::nullopt;
-}
-
 std::string first_host(const std::string& list) {
   std::string host;
   for (size_t i = 0; i < list.size() && list[i] != ','; ++i) {

@@ -28,12 +28,13 @@ struct LaunchVariables {
   std::optional<int> store_descriptor;     // listening socket that the launcher gave to rank 0
   std::optional<int> launcher_descriptor;  // this process's end of the socket of launcher_link.h
   bool store_is_anothers = false;  // true: on several hosts none of these ranks listens, but torchrun's agent does
-  std::string party = "";          // "engine 0": name of the ranks if they are a part of their launch (placement.h)
+  std::string party = "";          // "engine 0": name of the ranks if they are a part of their launch (launch.h)
   std::string id = "";  // digits from the launcher that this launch alone has on this machine; "": it gives none
   int64_t attempt = 0;  // number of times that torchrun has started the ranks again; its store stays
   std::string source;   // "RANK=0 WORLD_SIZE=4 ...", for messages
 
   bool is_one_host() const { return local_size == size; }
+  int first_here() const { return rank - local_rank; }  // ranks of a host are neighbours
   // Returns "rank 2 of 4", or "rank 1 of 2 of engine 0".
   std::string name() const;
 };
@@ -45,8 +46,6 @@ struct LaunchVariables {
 std::optional<LaunchVariables> read_launch_variables(const Variables& variables, int64_t parent);
 // Reads the variables of this process.
 std::optional<LaunchVariables> launch_variables();
-// Returns this process's descriptor; nothing if neither `tandem launch` nor train itself started it.
-std::optional<int> launcher_descriptor();
 
 // Returns the first host of a list in Slurm's notation: "gpu01" of "gpu[01-03,7],login". Returns "" if it is no list.
 std::string first_host(const std::string& list);

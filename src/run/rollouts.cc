@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/size.h"
-#include "mesh/launch_variables.h"
 #include "report/sample_file.h"
 #include "sampling/connections.h"
 #include "sampling/replica_weights.h"
@@ -32,10 +31,9 @@ sampling::SearchLimits search_limits(const config::TrainConfig& config, int64_t 
   return {.max_dropped_in_a_row = std::max(kMinBatches * config.rollout_batch_size, num_prompts)};
 }
 
-sampling::Connections::Settings workers_settings(const TrainInputs& inputs) {
-  const config::MeshOptions& mesh = inputs.config.mesh;
+sampling::Connections::Settings workers_settings(const TrainInputs& inputs, const mesh::Launch& launch) {
   return {.address = session::workers_address(inputs.config.output.save),
-          .door = session::network_door(inputs.config),
+          .door = session::network_door(inputs.config, launch),
           .facts = session::own_facts(inputs.config, inputs.mode),
           .welcome = {.longest_prompt = inputs.prompts.longest_tokens,
                       .eval_context_tokens = inputs.evaluation.context_tokens(inputs.session.config()),
@@ -43,10 +41,10 @@ sampling::Connections::Settings workers_settings(const TrainInputs& inputs) {
                       .line_types = session::rm_types_of(inputs.prompts),
                       .eval_line_types = inputs.evaluation.line_types(),
                       .user_output = std::filesystem::absolute(inputs.directory.grader_output_file())},
-          .silence_s = mesh.rollout_health_check_timeout,
-          .launcher_descriptor = mesh::launcher_descriptor(),
-          .num_started = mesh.num_workers(inputs.config.colocate) / mesh.tensor_model_parallel_size,
-          .are_all_here = !session::is_on_several_hosts(inputs.config)};
+          .silence_s = inputs.config.mesh.rollout_health_check_timeout,
+          .launcher_descriptor = launch.processes.launcher_descriptor,
+          .num_started = launch.placement.num_engines(),
+          .are_all_here = !launch.spreads_workers()};
 }
 
 }  // namespace
@@ -55,14 +53,14 @@ sampling::Connections::Settings workers_settings(const TrainInputs& inputs) {
 // it gives them. The other ranks have neither.
 class Rollouts::Workers {
  public:
-  Workers(TrainInputs& inputs, session::RunMemory& memory) {
+  Workers(TrainInputs& inputs, const mesh::Launch& launch, session::RunMemory& memory) {
     if (inputs.mesh->data().rank() > 0) return;
     weights_.emplace(inputs.session, inputs.mesh->tensor(), inputs.config.mesh.update_weight_buffer_size);
     if (inputs.session.ops().is_on_host()) memory.add_persistent(memory::Tag::kWeights, weights_->copied_bytes());
     if (!inputs.mesh->is_conductor()) return;
-    const sampling::Connections::Settings settings = workers_settings(inputs);
+    const sampling::Connections::Settings settings = workers_settings(inputs, launch);
     connections_.emplace(settings, &*weights_);
-    session::say_where(inputs.config, settings.door, connections_->port());
+    session::say_where(inputs.config, launch, settings.door, connections_->port());
   }
 
   sampling::Connections* connections() { return connections_ ? &*connections_ : nullptr; }
@@ -81,22 +79,23 @@ class Rollouts::Workers {
 
 Rollouts::~Rollouts() = default;
 
-Rollouts::Rollouts(TrainInputs& inputs, session::RunMemory& memory, mesh::Mesh& mesh)
+Rollouts::Rollouts(TrainInputs& inputs, const mesh::Launch& launch, session::RunMemory& memory, mesh::Mesh& mesh)
     : inputs_(inputs),
       engine_(inputs.config.colocate
                   ? std::make_unique<session::OwnEngine>(inputs.config, inputs.session, inputs.plan, memory)
                   : nullptr),
-      workers_(inputs.config.colocate ? nullptr : std::make_unique<Workers>(inputs, memory)),
+      workers_(inputs.config.colocate ? nullptr : std::make_unique<Workers>(inputs, launch, memory)),
       order_(inputs.prompts.file_sizes, inputs.config.data.prompt_data_weights, inputs.config.rollout_shuffle,
              static_cast<uint64_t>(inputs.config.rollout.rollout_seed)),
-      phase_(make_phase(mesh, inputs.session.text())) {}
+      phase_(make_phase(launch, mesh, inputs.session.text())) {}
 
-std::unique_ptr<sampling::RolloutPhase> Rollouts::make_phase(mesh::Mesh& mesh, text::TextWorker& text) {
+std::unique_ptr<sampling::RolloutPhase> Rollouts::make_phase(const mesh::Launch& launch, mesh::Mesh& mesh,
+                                                             text::TextWorker& text) {
   const double timeout_s = inputs_.config.mesh.timeout_s();
   if (workers_) return std::make_unique<sampling::RolloutPhase>(workers_->connections(), timeout_s, mesh);
   return std::make_unique<sampling::RolloutPhase>(
       engine_->engine(), text, mesh,
-      sampling::LinkSettings{.door = session::ranks_door(inputs_.config), .timeout_s = timeout_s});
+      sampling::LinkSettings{.door = session::ranks_door(inputs_.config, launch), .timeout_s = timeout_s});
 }
 
 std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, sampling::Rewards& rewards,

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "mesh/launch.h"
 #include "mesh/mesh.h"
 #include "report/report.h"
 #include "rl/prompt_order.h"
@@ -21,7 +22,7 @@ class Rollouts {
  public:
   // The weights are already loaded. The engine's KV cache lies in the memory's arena; if rollout workers sample, there
   // is no engine, and rank 0 listens for them. All arguments are borrowed.
-  Rollouts(TrainInputs& inputs, session::RunMemory& memory, mesh::Mesh& mesh);
+  Rollouts(TrainInputs& inputs, const mesh::Launch& launch, session::RunMemory& memory, mesh::Mesh& mesh);
   ~Rollouts();
   Rollouts(const Rollouts&) = delete;
   Rollouts& operator=(const Rollouts&) = delete;
@@ -47,7 +48,8 @@ class Rollouts {
 
  private:
   class Workers;
-  std::unique_ptr<sampling::RolloutPhase> make_phase(mesh::Mesh& mesh, text::TextWorker& text);
+  std::unique_ptr<sampling::RolloutPhase> make_phase(const mesh::Launch& launch, mesh::Mesh& mesh,
+                                                     text::TextWorker& text);
   sampling::RolloutRequest request(sampling::Rewards& rewards);
   const session::PromptLine* next_prompt();
 

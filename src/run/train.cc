@@ -26,11 +26,12 @@ namespace tandem::run {
 
 using memory::Phase;
 
-int train(const config::TrainConfig& given, const config::RunMode& mode) {
-  if (session::only_samples(given)) return sampling::serve_rollouts(session::as_this_rank(given), mode);
+int train(const config::TrainConfig& given, const config::RunMode& mode, const mesh::Launch& launch) {
+  const config::TrainConfig own = session::as_this_rank(given, launch);
+  if (launch.only_samples()) return sampling::serve_rollouts(own, mode, launch);
   // Everything that can be wrong is found before a weight is read: flags, model, tokenizer, data, memory, --load,
   // --save.
-  TrainInputs inputs(session::as_this_rank(given), mode, session::join_ranks(given, mode));
+  TrainInputs inputs(own, mode, session::join_ranks(own, mode, launch));
   if (mode.dry_run) return print_dry_run(inputs);
   const config::TrainConfig& config = inputs.config;
 
@@ -40,7 +41,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode) {
   memory.add_persistent(memory::Tag::kWeights, inputs.session.bytes());
   Learner learner(inputs, memory);
   mesh::Mesh& mesh = *inputs.mesh;
-  Rollouts rollouts(inputs, memory, mesh);
+  Rollouts rollouts(inputs, launch, memory, mesh);
 
   // From here on the run directory exists. A run that resumes is as it was after the rollout that was saved.
   const checkpoint::RunState start = open_run(inputs.directory, inputs.checkpoint, config.checkpoints,

@@ -6,11 +6,12 @@
 #include "config/sft_config.h"
 #include "config/train_config.h"
 #include "config/verb_configs.h"
+#include "mesh/launch.h"
 
 namespace tandem::run {
 
 // Runs GRPO over one copy of the weights. When it throws, what was learnt up to the last finished rollout is saved.
-int train(const config::TrainConfig& config, const config::RunMode& mode);
+int train(const config::TrainConfig& config, const config::RunMode& mode, const mesh::Launch& launch);
 
 // Runs supervised training on conversations, or on prompts with responses: the trainer alone, with the likelihood as
 // its loss.

@@ -231,9 +231,9 @@ void tell(const std::unique_ptr<mesh::Channel>& run, const std::exception& error
 // Joins the run, in the first process of an engine. What keeps it from that ends the other processes too, in the same
 // words.
 Welcome join_run(std::unique_ptr<mesh::Channel>& run, const config::TrainConfig& config, const config::RunMode& mode,
-                 const session::ModelSession& session, EngineRanks& ranks) {
+                 const mesh::Launch& launch, const session::ModelSession& session, EngineRanks& ranks) {
   try {
-    run = session::find_run(config);
+    run = session::find_run(config, launch);
     Welcome welcome = greet(*run, config, mode, session);
     ranks.pass_on(welcome);
     return welcome;
@@ -246,11 +246,11 @@ Welcome join_run(std::unique_ptr<mesh::Channel>& run, const config::TrainConfig&
   }
 }
 
-void lead_engine(const config::TrainConfig& config, const config::RunMode& mode, session::ModelSession& session,
-                 EngineRanks& ranks) {
+void lead_engine(const config::TrainConfig& config, const config::RunMode& mode, const mesh::Launch& launch,
+                 session::ModelSession& session, EngineRanks& ranks) {
   std::unique_ptr<mesh::Channel> run;
   try {
-    const Welcome welcome = join_run(run, config, mode, session, ranks);
+    const Welcome welcome = join_run(run, config, mode, launch, session, ranks);
     base::log_info("samples for the run {}", config.output.save);
     session::defer_stops("stopping: others get the groups that this process has (a second signal ends it at once)");
     Worker(config, mode, *run, session, ranks, welcome).work();
@@ -271,13 +271,13 @@ void lead_engine(const config::TrainConfig& config, const config::RunMode& mode,
 
 }  // namespace
 
-int serve_rollouts(const config::TrainConfig& given, const config::RunMode& mode) {
+int serve_rollouts(const config::TrainConfig& given, const config::RunMode& mode, const mesh::Launch& launch) {
   given.check();
-  const std::unique_ptr<mesh::Mesh> engine = session::join_ranks(given, mode);
+  const std::unique_ptr<mesh::Mesh> engine = session::join_ranks(given, mode, launch);
   session::ModelSession session(given.model, given.lora, engine->tensor());
   EngineRanks ranks(engine->tensor().host);
   if (ranks.is_first()) {
-    lead_engine(given, mode, session, ranks);
+    lead_engine(given, mode, launch, session, ranks);
   } else {
     follow_engine(given, session, ranks);
   }

@@ -3,12 +3,13 @@
 
 #include "config/run_mode.h"
 #include "config/train_config.h"
+#include "mesh/launch.h"
 
 namespace tandem::sampling {
 
 // Joins the run, holds nothing but weights and a KV cache, and samples and grades what it is given until the run ends
 // or the process is asked to stop. `config` has this process's own device. Returns the exit code. Throws UserError if
 // the run has other flags or another build, and EnvironmentError if there is no run, or it is gone.
-int serve_rollouts(const config::TrainConfig& config, const config::RunMode& mode);
+int serve_rollouts(const config::TrainConfig& config, const config::RunMode& mode, const mesh::Launch& launch);
 
 }  // namespace tandem::sampling

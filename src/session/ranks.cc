@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
 #include <thread>
 
 #include "base/env.h"
@@ -10,20 +9,13 @@
 #include "device/backend.h"
 #include "device/registry.h"
 #include "mesh/hosts.h"
-#include "mesh/launch_variables.h"
 #include "mesh/network.h"
-#include "mesh/placement.h"
 #include "mesh/rendezvous.h"
 #include "session/run_address.h"
 
 namespace tandem::session {
 
 namespace {
-
-mesh::Placement placement_of(const config::TrainConfig& config) {
-  return {.num_trainers = config.mesh.joins() ? 0 : static_cast<int>(config.mesh.num_ranks()),
-          .per_engine = static_cast<int>(config.mesh.tensor_model_parallel_size)};
-}
 
 // Returns the network of devices that have one of their own.
 mesh::DeviceNetwork network_of(const config::TrainConfig& config) {
@@ -50,11 +42,6 @@ std::string device_of_rank(const std::string& backend, int local_rank) {
 
 }  // namespace
 
-bool only_samples(const config::TrainConfig& config) {
-  const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
-  return config.mesh.joins() || (launch && !placement_of(config).trains(*launch));
-}
-
 mesh::RankFacts own_facts(const config::TrainConfig& config, const config::RunMode& mode) {
   return {.version = TANDEM_VERSION,
           .contract = static_cast<int>(device::kBackendContract),
@@ -63,36 +50,34 @@ mesh::RankFacts own_facts(const config::TrainConfig& config, const config::RunMo
           .device = own_device(config)};
 }
 
-std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const config::RunMode& mode) {
-  const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
-  if (!launch) return mesh::solo_mesh();
-  const config::TrainConfig own = as_this_rank(config);
+std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const config::RunMode& mode,
+                                       const mesh::Launch& launch) {
+  if (!launch.is_launched) return mesh::solo_mesh();
+  const bool trains = !launch.only_samples();
   // Rank 0 logs the warnings that all ranks share; every rank reports the error that ends it.
-  if (launch->rank > 0) base::set_log_level(base::LogLevel::kError);
-  const mesh::Placement placement = placement_of(config);
+  if (launch.processes.rank > 0) base::set_log_level(base::LogLevel::kError);
   // A mistake in the network is reported before anything is read.
-  mesh::check_hosts(*launch, config.mesh.trust_network, own_secret());
-  if (launch->rank == 0 && placement.trains(*launch)) network_door(config);
-  return mesh::join(mesh::party_of(*launch, placement),
-                    {.timeout_s = config.mesh.timeout_s(),
-                     .network_interface = config.mesh.network_interface,
-                     .trust_network = config.mesh.trust_network,
-                     .secret = own_secret(),
-                     .version = TANDEM_VERSION,
-                     .flags = mode.result_options,
-                     .keeps_store = placement.trains(*launch) && is_on_several_hosts(config),
-                     .tensor_size = static_cast<int>(config.mesh.tensor_model_parallel_size),
-                     .device = network_of(own),
-                     .device_id = own_device(own)});
+  mesh::check_hosts(launch.processes, config.mesh.trust_network, launch.secret());
+  if (launch.processes.rank == 0 && trains) network_door(config, launch);
+  return mesh::join(launch.party(), {.timeout_s = config.mesh.timeout_s(),
+                                     .network_interface = config.mesh.network_interface,
+                                     .trust_network = config.mesh.trust_network,
+                                     .secret = launch.secret(),
+                                     .version = TANDEM_VERSION,
+                                     .flags = mode.result_options,
+                                     .keeps_store = trains && launch.spreads_workers(),
+                                     .tensor_size = static_cast<int>(config.mesh.tensor_model_parallel_size),
+                                     .device = network_of(config),
+                                     .device_id = own_device(config)});
 }
 
-config::TrainConfig as_this_rank(config::TrainConfig config) {
-  const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
-  if (!launch) return config;
+config::TrainConfig as_this_rank(config::TrainConfig config, const mesh::Launch& launch) {
+  if (!launch.is_launched) return config;
   const device::DeviceSpec device = device::parse_device(config.model.device);
-  if (device::backend_of(device).is_module()) config.model.device = device_of_rank(device.backend, launch->local_rank);
-  config.model.num_threads =
-      mesh::threads_per_rank(config.model.num_threads, std::thread::hardware_concurrency(), launch->local_size);
+  if (device::backend_of(device).is_module())
+    config.model.device = device_of_rank(device.backend, launch.processes.local_rank);
+  config.model.num_threads = mesh::threads_per_rank(config.model.num_threads, std::thread::hardware_concurrency(),
+                                                    launch.processes.local_size);
   return config;
 }
 

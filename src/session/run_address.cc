@@ -11,16 +11,13 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/env.h"
 #include "base/host_port.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "mesh/announcement.h"
 #include "mesh/hosts.h"
-#include "mesh/launch_variables.h"
 #include "mesh/local_socket.h"
 #include "mesh/network.h"
-#include "mesh/secret.h"
 
 namespace tandem::session {
 
@@ -31,20 +28,12 @@ using base::seconds_since;
 
 constexpr const char* kAnnouncement = "rollout";  // "10.0.0.1:29600 MACHINE"
 
-// The launch whose processes are on several hosts, some of which only sample.
-std::optional<mesh::LaunchVariables> launch_of_several_hosts(const config::TrainConfig& config) {
-  std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
-  const bool has_workers = config.mesh.num_workers(config.colocate) > 0 && !config.mesh.joins();
-  if (!launch || launch->is_one_host() || !has_workers) return std::nullopt;
-  return launch;
+mesh::AnnouncementSettings announcement_settings(const config::TrainConfig& config, const mesh::Launch& launch) {
+  return {.timeout_s = config.mesh.timeout_s(), .secret = launch.secret()};
 }
 
-mesh::AnnouncementSettings announcement_settings(const config::TrainConfig& config) {
-  return {.timeout_s = config.mesh.timeout_s(), .secret = own_secret()};
-}
-
-void check_secret(const config::MeshOptions& mesh, const char* flag) {
-  TANDEM_USER_CHECK(mesh.trust_network || !own_secret().empty(),
+void check_secret(const config::MeshOptions& mesh, const mesh::Launch& launch, const char* flag) {
+  TANDEM_USER_CHECK(mesh.trust_network || !launch.secret().empty(),
                     fmt::format("{}: whoever reaches the port of the run would be believed; set TANDEM_SECRET_FILE for "
                                 "it and for all that join it, or give --trust-network if nobody else is on the network",
                                 flag));
@@ -70,22 +59,23 @@ std::unique_ptr<mesh::Channel> look_here(const config::TrainConfig& config) {
 }
 
 std::unique_ptr<mesh::Channel> look_there(const base::HostPort& there, const std::string& address,
-                                          const config::TrainConfig& config) {
+                                          const config::TrainConfig& config, const mesh::Launch& launch) {
   try {
-    return mesh::connect_channel(address, there.port, own_secret(), config.mesh.timeout_s());
+    return mesh::connect_channel(address, there.port, launch.secret(), config.mesh.timeout_s());
   } catch (const mesh::ChannelClosed& error) {
     throw EnvironmentError(fmt::format("{}:{}: {}", there.host, there.port, error.what()));
   }
 }
 
-std::unique_ptr<mesh::Channel> find_at(const std::string& place, const config::TrainConfig& config, const Look& first) {
+std::unique_ptr<mesh::Channel> find_at(const std::string& place, const config::TrainConfig& config,
+                                       const mesh::Launch& launch, const Look& first) {
   const std::optional<base::HostPort> there = base::host_port(place);
   TANDEM_ENV_CHECK(there, fmt::format("the run is said to be at '{}', which is no HOST:PORT", place));
   const std::string address = mesh::address_of_host(there->host, "--rollout-join-address");
   return look_until_found(
       [&] {
         std::unique_ptr<mesh::Channel> run = first();
-        return run ? std::move(run) : look_there(*there, address, config);
+        return run ? std::move(run) : look_there(*there, address, config, launch);
       },
       config.mesh.timeout_s(), fmt::format("no run listens at {}, or this machine does not reach it", place));
 }
@@ -98,55 +88,50 @@ std::string workers_address(const std::string& save) {
          base::sha256(std::filesystem::weakly_canonical(std::filesystem::absolute(save)).string()).substr(0, kDigits);
 }
 
-std::string own_secret() {
-  const std::string file = base::secret_file();
-  return file.empty() ? "" : mesh::read_secret(file);
-}
-
-bool is_on_several_hosts(const config::TrainConfig& config) { return launch_of_several_hosts(config).has_value(); }
-
-mesh::NetworkDoor network_door(const config::TrainConfig& config) {
+mesh::NetworkDoor network_door(const config::TrainConfig& config, const mesh::Launch& launch) {
   const config::MeshOptions& options = config.mesh;
-  const std::optional<mesh::LaunchVariables> launch = launch_of_several_hosts(config);
-  if (!launch && !options.rollout_listen) return {};
-  if (!launch) check_secret(options, "--rollout-listen");
-  TANDEM_USER_CHECK(launch || !options.network_interface.empty(),
+  const bool is_spread = launch.spreads_workers();
+  if (!is_spread && !options.rollout_listen) return {};
+  if (!is_spread) check_secret(options, launch, "--rollout-listen");
+  TANDEM_USER_CHECK(is_spread || !options.network_interface.empty(),
                     "--rollout-listen: give --network-interface too (eth0): that of the network on which other "
                     "machines reach this one");
-  return {.address = launch ? mesh::own_address(*launch, options.network_interface)
-                            : mesh::address_of_interface(options.network_interface),
+  return {.address = is_spread ? mesh::own_address(launch.processes, options.network_interface)
+                               : mesh::address_of_interface(options.network_interface),
           .port = static_cast<int>(options.rollout_listen.value_or(0)),
-          .secret = own_secret()};
+          .secret = launch.secret()};
 }
 
-mesh::NetworkDoor ranks_door(const config::TrainConfig& config) {
-  const std::optional<mesh::LaunchVariables> launch = mesh::launch_variables();
-  if (!launch || launch->is_one_host()) return {};
-  return {.address = mesh::own_address(*launch, config.mesh.network_interface), .port = 0, .secret = own_secret()};
+mesh::NetworkDoor ranks_door(const config::TrainConfig& config, const mesh::Launch& launch) {
+  if (launch.processes.is_one_host()) return {};
+  return {.address = mesh::own_address(launch.processes, config.mesh.network_interface),
+          .port = 0,
+          .secret = launch.secret()};
 }
 
-void say_where(const config::TrainConfig& config, const mesh::NetworkDoor& door, int port) {
+void say_where(const config::TrainConfig& config, const mesh::Launch& launch, const mesh::NetworkDoor& door, int port) {
   if (door.address.empty()) return;
   const std::string place = fmt::format("{}:{}", door.address, port);
   if (config.mesh.rollout_listen)
     base::log_info("others may sample for this run: its flags and --rollout-join-address {}", place);
-  if (const std::optional<mesh::LaunchVariables> launch = launch_of_several_hosts(config))
-    mesh::announce(*launch, announcement_settings(config), kAnnouncement,
+  if (launch.spreads_workers())
+    mesh::announce(launch.processes, announcement_settings(config, launch), kAnnouncement,
                    fmt::format("{} {}", place, mesh::machine_id()));
 }
 
-std::unique_ptr<mesh::Channel> find_run(const config::TrainConfig& config) {
+std::unique_ptr<mesh::Channel> find_run(const config::TrainConfig& config, const mesh::Launch& launch) {
   const auto nowhere_else = [] { return std::unique_ptr<mesh::Channel>(); };
   const auto here = [&] { return look_here(config); };
   if (const std::string& place = config.mesh.rollout_join_address; !place.empty()) {
-    check_secret(config.mesh, "--rollout-join-address");
-    return find_at(place, config, nowhere_else);
+    check_secret(config.mesh, launch, "--rollout-join-address");
+    return find_at(place, config, launch, nowhere_else);
   }
-  if (const std::optional<mesh::LaunchVariables> launch = launch_of_several_hosts(config)) {
-    const std::string text = mesh::wait_for_announcement(*launch, announcement_settings(config), kAnnouncement);
+  if (launch.spreads_workers()) {
+    const std::string text =
+        mesh::wait_for_announcement(launch.processes, announcement_settings(config, launch), kAnnouncement);
     const size_t space = text.find(' ');
     const bool is_here = space != std::string::npos && text.substr(space + 1) == mesh::machine_id();
-    return find_at(text.substr(0, space), config, is_here ? Look(here) : Look(nowhere_else));
+    return find_at(text.substr(0, space), config, launch, is_here ? Look(here) : Look(nowhere_else));
   }
   return look_until_found(
       here, config.mesh.timeout_s(),

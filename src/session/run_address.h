@@ -8,31 +8,26 @@
 #include "config/train_config.h"
 #include "mesh/channel.h"
 #include "mesh/channel_listener.h"
+#include "mesh/launch.h"
 
 namespace tandem::session {
 
 // Returns the name of the socket at which the run with this --save listens.
 std::string workers_address(const std::string& save);
 
-// Returns the secret that this process was given, or "" if it was given none.
-std::string own_secret();
-
-// Returns whether the processes of this launch, some of which only sample, are on several hosts.
-bool is_on_several_hosts(const config::TrainConfig& config);
-
 // Returns where the conductor listens for other machines. It does so if processes of its launch are there or
 // --rollout-listen asks for it. Throws UserError if it has neither a secret nor --trust-network, or no network to
 // listen on.
-mesh::NetworkDoor network_door(const config::TrainConfig& config);
+mesh::NetworkDoor network_door(const config::TrainConfig& config, const mesh::Launch& launch);
 // Returns where the conductor listens for the other ranks that train, if they are on several machines. On every rank
 // the result has the secret.
-mesh::NetworkDoor ranks_door(const config::TrainConfig& config);
+mesh::NetworkDoor ranks_door(const config::TrainConfig& config, const mesh::Launch& launch);
 // Tells the processes of the launch, and the user, where the run listens; `port` is the port that it got.
-void say_where(const config::TrainConfig& config, const mesh::NetworkDoor& door, int port);
+void say_where(const config::TrainConfig& config, const mesh::Launch& launch, const mesh::NetworkDoor& door, int port);
 
 // Connects to the run that this process is to sample for. Waits until it listens, and until it has time for those who
 // come. Throws EnvironmentError if there is none within --distributed-timeout-minutes, or if it has another secret.
 // Throws UserError if this process has neither a secret nor --trust-network.
-std::unique_ptr<mesh::Channel> find_run(const config::TrainConfig& config);
+std::unique_ptr<mesh::Channel> find_run(const config::TrainConfig& config, const mesh::Launch& launch);
 
 }  // namespace tandem::session

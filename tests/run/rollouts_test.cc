@@ -22,7 +22,7 @@ class Sampling {
  public:
   explicit Sampling(const std::function<void(config::TrainConfig&)>& change = {})
       : run_(change),
-        rollouts_(run_.inputs(), run_.memory(), *mesh_),
+        rollouts_(run_.inputs(), mesh::Launch{}, run_.memory(), *mesh_),
         rewards_(run_.inputs().config.reward, run_.inputs().config.dynamic_sampling, run_.inputs().reward_context(),
                  run_.inputs().evaluation) {
     run_.memory().enter(memory::Phase::kRollout);
