@@ -305,7 +305,10 @@ void Scheduler::release_prefixes() {
 
 std::optional<int32_t> Scheduler::allocate(const Sequence& sequence) {
   std::optional<int32_t> block = pool_.allocate();
-  while (!block && drop_kept_blocks(sequence.group->owner)) block = pool_.allocate();
+  // The sequence has taken over what it can use of its owner's prefix; the rest goes last.
+  while (!block && (drop_kept_blocks(sequence.group->owner) || drop_kept_blocks(std::nullopt))) {
+    block = pool_.allocate();
+  }
   return block;
 }
 

@@ -360,6 +360,26 @@ TEST(Scheduler, ComputesOnlyWhatATurnAdds) {
   workload.run_to_end();
 }
 
+// A turn that begins otherwise than the previous one of its owner cannot use what was kept, and may need its blocks.
+TEST(Scheduler, GivesUpAnOwnersPrefixThatItsNextTurnCannotUse) {
+  Workload workload({.num_blocks = 8, .max_batch_tokens = 64, .max_running = 4});
+  const PrefixOwner owner{.group_id = 7, .sample_id = 70};
+  workload.add_turn(iota_prompt(40), owner, 10);
+  while (workload.step()) {
+  }
+  ASSERT_EQ(workload.take_turns().size(), 1U);
+  ASSERT_GT(workload.scheduler().pool().num_used(), 0);
+  std::vector<int32_t> other = iota_prompt(100);
+  other.front() = 140;
+  workload.add_turn(other, owner, 20);
+  while (workload.step()) {
+  }
+  EXPECT_EQ(workload.take_turns().size(), 1U);
+  EXPECT_EQ(workload.scheduler().stats().kept_dropped, 1);
+  workload.scheduler().release_prefix(70);
+  workload.run_to_end();
+}
+
 TEST(Scheduler, PrefillsAPromptOnceForItsGroup) {
   Workload workload({.num_blocks = 64, .max_batch_tokens = 16, .max_running = 8});
   workload.add(iota_prompt(40), 5, 20);
