@@ -20,6 +20,7 @@ const char* to_string(FinishReason reason) {
     case FinishReason::kStop: return "stop";
     case FinishReason::kLength: return "length";
     case FinishReason::kAbort: return "abort";
+    case FinishReason::kPaused: return "paused";
   }
   return "unknown";
 }

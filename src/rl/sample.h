@@ -51,8 +51,9 @@ struct SamplingParams {
   bool truncates() const { return temperature > 0 && (top_p < 1.0 || top_k > 0 || min_p > 0.0); }
 };
 
-enum class FinishReason : uint8_t { kRunning, kStop, kLength, kAbort };
-const char* to_string(FinishReason reason);  // "running", "stop", "length", "abort"
+// kPaused: the completion used its token budget and has not ended. A later request goes on from it.
+enum class FinishReason : uint8_t { kRunning, kStop, kLength, kAbort, kPaused };
+const char* to_string(FinishReason reason);  // "running", "stop", "length", "abort", "paused"
 
 // From token `begin` of the completion on, tokens were sampled with weights of this version.
 struct VersionSpan {
@@ -70,6 +71,13 @@ struct Completion {
   std::vector<float> behavior_logprobs;  // [N] log-probs in the truncated distribution, or empty
   FinishReason finish_reason = FinishReason::kRunning;
   std::vector<VersionSpan> versions;  // ascending by begin
+
+  static void fields(auto& wire, auto& m) {
+    constexpr uint8_t kNumReasons = 5;
+    wire(m.sample_id, m.tokens, m.logprobs, m.behavior_logprobs);
+    wire.choice(m.finish_reason, kNumReasons);
+    wire(m.versions);
+  }
 };
 
 // A group is a prompt and its completions, in sample order.

@@ -31,7 +31,8 @@ struct ActiveGroup {
   rl::Group result;
   rl::SamplingParams sampling;
   std::vector<int32_t> end_ids;         // tokens that end a completion
-  size_t max_new_tokens = 0;            // most new tokens that the context allows
+  size_t max_new_tokens = 0;            // most tokens of a completion that the context allows
+  std::vector<size_t> most_tokens;      // one for each completion: tokens with which it ends or pauses, at the latest
   std::vector<SequenceId> sequences;    // one for each completion
   std::vector<std::string> stop_tails;  // one for each completion; see completes_stop_string()
   int64_t num_unfinished = 0;
@@ -112,6 +113,9 @@ class PagedEngine final : public Engine {
 
  private:
   int64_t checked_max_tokens(const GroupRequest& request) const;
+  void check_begun(const GroupRequest& request, size_t max_new_tokens) const;
+  // Makes completion `index` of the group the begun one, as if its tokens had just been drawn.
+  void go_on(ActiveGroup& group, size_t index, rl::Completion begun) const;
   // A step whose draws have not been read.
   struct StepInFlight {
     std::vector<ScheduledBatch::SampleSlot> sample_slots;
@@ -173,23 +177,53 @@ int64_t PagedEngine::checked_max_tokens(const GroupRequest& request) const {
   return max_tokens;
 }
 
+void PagedEngine::check_begun(const GroupRequest& request, size_t max_new_tokens) const {
+  const size_t num_samples = request.sample_ids.size();
+  TANDEM_CHECK(request.begun.empty() || request.begun.size() == num_samples, request.begun.size(), num_samples);
+  TANDEM_CHECK(request.budgets.empty() || request.budgets.size() == num_samples, request.budgets.size(), num_samples);
+  for (const int64_t budget : request.budgets) TANDEM_CHECK(budget >= 0, "a budget of", budget, "tokens");
+  for (size_t i = 0; i < request.begun.size(); ++i) {
+    const rl::Completion& begun = request.begun[i];
+    const size_t num_tokens = begun.tokens.size();
+    TANDEM_CHECK_EQ(begun.sample_id, request.sample_ids[i]);
+    TANDEM_CHECK_EQ(begun.logprobs.size(), num_tokens, "log-probs of sample", begun.sample_id);
+    TANDEM_CHECK_EQ(begun.behavior_logprobs.size(), request.sampling.truncates() ? num_tokens : 0,
+                    "behavior log-probs of sample", begun.sample_id);
+    TANDEM_CHECK_EQ(begun.versions.empty(), num_tokens == 0, "versions of sample", begun.sample_id);
+    TANDEM_USER_CHECK(num_tokens < max_new_tokens, "sample", begun.sample_id, "has", num_tokens,
+                      "tokens and may have at most", max_new_tokens,
+                      "so it cannot go on: allow as many tokens as when it began");
+    for (const int32_t id : begun.tokens) {
+      TANDEM_USER_CHECK(id >= 0 && id < model_.config().vocab, "sample", begun.sample_id, "has token", id,
+                        "but the model's vocabulary has", model_.config().vocab,
+                        "tokens: continue it with the model that began it");
+    }
+  }
+}
+
+void PagedEngine::go_on(ActiveGroup& group, size_t index, rl::Completion begun) const {
+  rl::Completion& completion = group.result.completions[index];
+  completion = std::move(begun);
+  completion.finish_reason = rl::FinishReason::kRunning;
+  for (const int32_t token : completion.tokens) {
+    TANDEM_CHECK(reason_to_end(group, index, token) == rl::FinishReason::kRunning, "sample", completion.sample_id,
+                 "has ended already");
+  }
+}
+
 void PagedEngine::add(GroupRequest request) {
   TANDEM_CHECK(!request.sample_ids.empty(), "group", request.group_id, "has no samples");
   TANDEM_CHECK(!groups_.contains(request.group_id), "group", request.group_id, "is already in flight");
   const int64_t max_tokens = checked_max_tokens(request);
+  const int64_t prompt_tokens = std::ssize(request.prompt->tokens);
+  const auto max_new_tokens = static_cast<size_t>(max_tokens - prompt_tokens);
+  check_begun(request, max_new_tokens);
   TANDEM_CHECK(request.sampling.stop.empty() || !config_.token_bytes.empty(),
                "stop strings need EngineConfig::token_bytes");
 
   auto group = std::make_unique<ActiveGroup>();
   const size_t num_samples = request.sample_ids.size();
-  if (request.owner) {
-    TANDEM_CHECK_EQ(num_samples, 1U, "samples of a turn");
-    group->sequences = {scheduler_.add_owned(request.prompt, *request.owner, max_tokens)};
-  } else {
-    group->sequences = scheduler_.add_group(request.prompt, static_cast<int64_t>(num_samples), max_tokens);
-  }
-  longest_sequence_ = std::max(longest_sequence_, max_tokens);
-  group->max_new_tokens = static_cast<size_t>(max_tokens) - request.prompt->tokens.size();
+  group->max_new_tokens = max_new_tokens;
   group->num_unfinished = static_cast<int64_t>(num_samples);
   group->stop_tails.resize(num_samples);
   group->sampling = std::move(request.sampling);
@@ -199,10 +233,27 @@ void PagedEngine::add(GroupRequest request) {
     group->end_ids.insert(group->end_ids.end(), eos.begin(), eos.end());
   }
   group->result.group_id = request.group_id;
-  group->result.prompt = std::move(request.prompt);
+  group->result.prompt = request.prompt;
   group->result.completions.resize(num_samples);
+  std::vector<NewSequence> sequences;
   for (size_t i = 0; i < num_samples; ++i) {
+    const size_t num_begun = request.begun.empty() ? 0 : request.begun[i].tokens.size();
+    const size_t budget = request.budgets.empty() ? 0 : static_cast<size_t>(request.budgets[i]);
+    const size_t room = max_new_tokens - num_begun;
+    group->most_tokens.push_back(num_begun + (budget > 0 ? std::min(budget, room) : room));
     group->result.completions[i].sample_id = request.sample_ids[i];
+    if (num_begun > 0) go_on(*group, i, std::move(request.begun[i]));
+    sequences.push_back({.max_tokens = prompt_tokens + static_cast<int64_t>(group->most_tokens[i]),
+                         .generated = group->result.completions[i].tokens});
+  }
+  if (request.owner) {
+    TANDEM_CHECK_EQ(num_samples, 1U, "samples of a turn");
+    group->sequences = {scheduler_.add_owned(std::move(request.prompt), *request.owner, std::move(sequences.front()))};
+  } else {
+    group->sequences = scheduler_.add_group(std::move(request.prompt), std::move(sequences));
+  }
+  longest_sequence_ = std::max(longest_sequence_, max_tokens);
+  for (size_t i = 0; i < num_samples; ++i) {
     const auto sequence = static_cast<size_t>(group->sequences[i]);
     if (sequence >= samples_.size()) samples_.resize(sequence + 1);
     samples_[sequence] = {.group = group.get(), .index = i};
@@ -315,6 +366,8 @@ void PagedEngine::accept(SequenceId sequence, const StepResults& results, size_t
   check_finite(completion, token);
   const uint64_t version = model_.weight_version();
   if (completion.versions.empty() || completion.versions.back().version != version) {
+    TANDEM_CHECK(completion.versions.empty() || completion.versions.back().version < version, "sample",
+                 completion.sample_id, "goes on with older weights:", version);
     completion.versions.push_back({.begin = static_cast<int64_t>(completion.tokens.size()), .version = version});
   }
   completion.tokens.push_back(token);
@@ -337,8 +390,9 @@ rl::FinishReason PagedEngine::reason_to_end(ActiveGroup& group, size_t index, in
                             group.sampling.stop)) {
     return rl::FinishReason::kStop;
   }
-  return group.result.completions[index].tokens.size() < group.max_new_tokens ? rl::FinishReason::kRunning
-                                                                              : rl::FinishReason::kLength;
+  const size_t num_tokens = group.result.completions[index].tokens.size();
+  if (num_tokens < group.most_tokens[index]) return rl::FinishReason::kRunning;
+  return num_tokens < group.max_new_tokens ? rl::FinishReason::kPaused : rl::FinishReason::kLength;
 }
 
 void PagedEngine::hand_over(ActiveGroup& group) {
@@ -358,6 +412,7 @@ EngineStats PagedEngine::stats() const {
           .prefill_tokens = scheduler.prefill_tokens,
           .shared_prompt_tokens = scheduler.shared_prompt_tokens,
           .recomputed_tokens = scheduler.recomputed_tokens,
+          .resumed_tokens = scheduler.resumed_tokens,
           .kept_tokens = scheduler.kept_tokens,
           .kept_dropped = scheduler.kept_dropped,
           .wasted_rows = wasted_rows_,

@@ -1,6 +1,6 @@
 // The rollout engine: continuous batching over a paged KV cache. Groups go in, finished groups come out in the order in
 // which they finish. A completion depends on its prompt, its sampling parameters, its sample id and the weights alone,
-// not on what else was in flight.
+// not on what else was in flight, nor on how often it was paused and begun again.
 //
 // Single-threaded: every call, and the work of next_finished(), happens on the caller's thread.
 #pragma once
@@ -56,7 +56,7 @@ class Engine {
   virtual ~Engine() = default;
 
   // Queues a group; no group in flight has its id. Throws UserError when it cannot fit the context or the cache, has
-  // tokens that the model does not know, or parameters out of range.
+  // tokens that the model does not know, begun tokens that leave no room for another, or parameters out of range.
   virtual void add(GroupRequest request) = 0;
   // Ends a group (or all groups): its tokens so far come out of next_finished() with reason kAbort. A group that has
   // ended already stays as it is.

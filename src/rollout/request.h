@@ -20,10 +20,16 @@ struct GroupRequest {
   // Owner of a turn of a conversation, which is a group of one. The KV cache of its beginning is taken from the
   // previous turn, and its own is kept for the next one, as long as memory allows and until release().
   std::optional<PrefixOwner> owner = {};
+  // Completions so far, in the order of sample_ids, or empty: none has a token. A begun completion goes on as a
+  // preempted one does, so with the same weights it gets the bits that it would have got uncut.
+  std::vector<rl::Completion> begun = {};
+  // Most tokens that each completion gets from this request; 0, or empty for all: as many as `sampling` allows. A
+  // completion that has used its budget and has not ended comes out with reason kPaused.
+  std::vector<int64_t> budgets = {};
 
   // The message has the tokens of the prompt, and nothing else of it.
   static void fields(auto& wire, auto& m) {
-    wire(m.group_id, m.sample_ids, m.sampling, m.owner);
+    wire(m.group_id, m.sample_ids, m.sampling, m.owner, m.begun, m.budgets);
     if constexpr (std::remove_cvref_t<decltype(wire)>::kReads) {
       std::vector<int32_t> tokens;
       wire(tokens);
@@ -38,14 +44,15 @@ enum class PauseMode : uint8_t { kKeepKv, kDropKv };
 
 struct EngineStats {  // counts since the last reset_stats()
   int64_t generated_tokens = 0, prefill_tokens = 0, shared_prompt_tokens = 0, recomputed_tokens = 0;
-  int64_t kept_tokens = 0;   // tokens of turns whose KV cache was kept from the previous turn
-  int64_t kept_dropped = 0;  // kept prefixes that memory was too short for
-  int64_t wasted_rows = 0;   // rows decoded for sequences that the previous token had ended
+  int64_t resumed_tokens = 0;  // tokens of begun completions that were prefilled to go on from them
+  int64_t kept_tokens = 0;     // tokens of turns whose KV cache was kept from the previous turn
+  int64_t kept_dropped = 0;    // kept prefixes that memory was too short for
+  int64_t wasted_rows = 0;     // rows decoded for sequences that the previous token had ended
   int64_t forwards = 0, preemptions = 0, copies_on_write = 0, peak_running = 0, peak_blocks = 0, num_blocks = 0;
 
   static void fields(auto& wire, auto& m) {
-    wire(m.generated_tokens, m.prefill_tokens, m.shared_prompt_tokens, m.recomputed_tokens, m.kept_tokens);
-    wire(m.kept_dropped, m.wasted_rows, m.forwards, m.preemptions, m.copies_on_write);
+    wire(m.generated_tokens, m.prefill_tokens, m.shared_prompt_tokens, m.recomputed_tokens, m.resumed_tokens);
+    wire(m.kept_tokens, m.kept_dropped, m.wasted_rows, m.forwards, m.preemptions, m.copies_on_write);
     wire(m.peak_running, m.peak_blocks, m.num_blocks);
   }
 };

@@ -34,13 +34,16 @@ Scheduler::Scheduler(const SchedulerConfig& config) : config_(config), pool_(con
 
 bool Scheduler::fits(int64_t max_tokens) const { return max_blocks_for(max_tokens) <= pool_.num_blocks(); }
 
-std::vector<SequenceId> Scheduler::add_group(rl::SharedPrompt prompt, int64_t num_samples, int64_t max_tokens) {
-  TANDEM_CHECK(!prompt->tokens.empty() && num_samples > 0);
-  TANDEM_CHECK(max_tokens > static_cast<int64_t>(prompt->tokens.size()) && fits(max_tokens), max_tokens);
+std::vector<SequenceId> Scheduler::add_group(rl::SharedPrompt prompt, std::vector<NewSequence> sequences) {
+  TANDEM_CHECK(!prompt->tokens.empty() && !sequences.empty());
+  for (const NewSequence& added : sequences) {
+    const int64_t num_tokens = std::ssize(prompt->tokens) + std::ssize(added.generated);
+    TANDEM_CHECK(num_tokens < added.max_tokens && fits(added.max_tokens), num_tokens, added.max_tokens);
+  }
   auto group = std::make_shared<PromptGroup>();
   group->prompt = std::move(prompt);
-  group->num_unfinished = num_samples;
-  for (int64_t i = 0; i < num_samples; ++i) {
+  group->num_unfinished = std::ssize(sequences);
+  for (NewSequence& added : sequences) {
     SequenceId id = static_cast<SequenceId>(sequences_.size());
     if (unused_ids_.empty()) {
       sequences_.emplace_back();
@@ -49,18 +52,28 @@ std::vector<SequenceId> Scheduler::add_group(rl::SharedPrompt prompt, int64_t nu
       unused_ids_.pop_back();
     }
     Sequence& sequence = at(id);
-    sequence.state = i == 0 ? State::kWaiting : State::kUnstarted;
     sequence.group = group;
-    sequence.arrival = next_arrival_++;
-    sequence.max_tokens = max_tokens;
+    sequence.generated = std::move(added.generated);
+    sequence.num_begun = std::ssize(sequence.generated);
+    sequence.max_tokens = added.max_tokens;
     group->members.push_back(id);
   }
-  waiting_.push_back(group->members.front());
+  std::vector<SequenceId> in_order = group->members;
+  std::ranges::stable_partition(in_order, [this](SequenceId id) { return at(id).num_begun == 0; });
+  for (const SequenceId id : in_order) {
+    Sequence& sequence = at(id);
+    sequence.arrival = next_arrival_++;
+    const bool waits = id == in_order.front() || sequence.num_begun > 0;
+    sequence.state = waits ? State::kWaiting : State::kUnstarted;
+    if (waits) waiting_.push_back(id);
+  }
   return group->members;
 }
 
-SequenceId Scheduler::add_owned(rl::SharedPrompt prompt, const PrefixOwner& owner, int64_t max_tokens) {
-  const SequenceId id = add_group(std::move(prompt), 1, max_tokens).front();
+SequenceId Scheduler::add_owned(rl::SharedPrompt prompt, const PrefixOwner& owner, NewSequence sequence) {
+  std::vector<NewSequence> sequences;
+  sequences.push_back(std::move(sequence));
+  const SequenceId id = add_group(std::move(prompt), std::move(sequences)).front();
   at(id).group->owner = owner;
   return id;
 }
@@ -167,8 +180,9 @@ bool Scheduler::has_room_for(const Sequence& sequence) const {
   const int64_t tokens = sequence.num_tokens();
   int64_t needed = blocks_for(tokens) - own_kept_blocks(sequence);
   if (sequence.num_generated() == 0) {
-    const auto num_samples = static_cast<int64_t>(sequence.group->members.size());
-    needed += num_samples * growth_blocks(sequence, tokens / kBlockTokens);  // each copies the partial block
+    for (const SequenceId id : sequence.group->members) {  // each that starts here copies the partial block
+      if (at(id).num_generated() == 0) needed += growth_blocks(at(id), tokens / kBlockTokens);
+    }
   } else {
     needed += growth_blocks(sequence, needed);
     if (running_sibling(sequence)) needed -= full_prompt_blocks(sequence);
@@ -305,7 +319,10 @@ void Scheduler::release_prefixes() {
 
 std::optional<int32_t> Scheduler::allocate(const Sequence& sequence) {
   std::optional<int32_t> block = pool_.allocate();
-  while (!block && drop_kept_blocks(sequence.group->owner)) block = pool_.allocate();
+  // The sequence has taken over what it can use of its owner's prefix; the rest goes last.
+  while (!block && (drop_kept_blocks(sequence.group->owner) || drop_kept_blocks(std::nullopt))) {
+    block = pool_.allocate();
+  }
   return block;
 }
 
@@ -348,6 +365,8 @@ void Scheduler::add_rows(SequenceId id, int64_t end) {
   const int64_t first_new = std::clamp(sequence.ever_computed, sequence.computed, end);
   stats_.recomputed_tokens += first_new - sequence.computed;
   stats_.prefill_tokens += std::max<int64_t>(0, std::min(end, prompt_tokens) - first_new);
+  stats_.resumed_tokens +=
+      std::max<int64_t>(0, std::min(end, prompt_tokens + sequence.num_begun) - std::max(first_new, prompt_tokens));
   sequence.computed = end;
   sequence.ever_computed = std::max(sequence.ever_computed, end);
   if (end < sequence.num_tokens()) return;
@@ -376,9 +395,8 @@ void Scheduler::fork(SequenceId first) {
   const ScheduledBatch::SampleSlot first_draw = plan_.sample_slots.back();
   TANDEM_CHECK_EQ(first_draw.sequence, first);
   for (const SequenceId id : at(first).group->members) {
-    if (id == first) continue;
     Sequence& sequence = at(id);
-    TANDEM_CHECK(sequence.state == State::kUnstarted);
+    if (sequence.state != State::kUnstarted) continue;  // `first` itself, or a begun one
     sequence.state = State::kRunning;
     sequence.blocks = at(first).blocks;
     for (const int32_t block : sequence.blocks) pool_.add_reference(block);

@@ -8,6 +8,7 @@
 //    sample that writes into a block that others refer to gets a copy first.
 //  - When blocks run out, the sequence that was added last gives up all of its blocks and waits. It recomputes its
 //    tokens later, except full prompt blocks that a running sample of its group still has.
+//  - A sequence may be added with tokens that it has already, a begun one. It waits as a preempted sequence does.
 //  - A sequence may continue the computed tokens of its owner, a conversation: when it ends, its blocks are kept for
 //    the owner's next sequence, which takes over those of the longest common prefix, and shares full blocks with others
 //    of its group. Kept blocks are the first to go when blocks run out.
@@ -67,11 +68,18 @@ struct SchedulerStats {
   int64_t prefill_tokens = 0;        // prompt tokens computed for the first time
   int64_t shared_prompt_tokens = 0;  // prompt tokens that a sample took over from another one of its group
   int64_t recomputed_tokens = 0;     // tokens computed again after their blocks were given up
+  int64_t resumed_tokens = 0;        // begun sequences' own tokens, computed for the first time here
   int64_t kept_tokens = 0;           // tokens whose KV a sequence took over from the previous one of its owner
   int64_t kept_dropped = 0;          // kept prefixes that gave up their blocks
   int64_t preemptions = 0, copies_on_write = 0;
   int64_t peak_running = 0;  // sequences in one decode batch
   int64_t peak_blocks = 0;
+};
+
+// A sequence to add to a group.
+struct NewSequence {
+  int64_t max_tokens = 0;               // most tokens, of prompt and completion, that it may have
+  std::vector<int32_t> generated = {};  // its completion so far
 };
 
 class Scheduler {
@@ -81,11 +89,12 @@ class Scheduler {
   // Returns whether a sequence of that many tokens (prompt and completion) can run when it has the cache for itself.
   bool fits(int64_t max_tokens) const;
 
-  // Queues `num_samples` sequences over one prompt, each of at most max_tokens tokens in all. Returns their ids.
-  std::vector<SequenceId> add_group(rl::SharedPrompt prompt, int64_t num_samples, int64_t max_tokens);
+  // Queues sequences over one prompt and returns their ids, in the same order. Those without a token are served before
+  // the begun ones.
+  std::vector<SequenceId> add_group(rl::SharedPrompt prompt, std::vector<NewSequence> sequences);
   // Queues one sequence of an owner, which may have several at once. A sequence that finish() ends is kept as the
   // owner's prefix until another one of the owner ends or release_prefix().
-  SequenceId add_owned(rl::SharedPrompt prompt, const PrefixOwner& owner, int64_t max_tokens);
+  SequenceId add_owned(rl::SharedPrompt prompt, const PrefixOwner& owner, NewSequence sequence);
   void release_prefix(uint64_t sample_id);
 
   // Returns the next forward. It is empty when nothing can run: nothing is left, or, with lookahead, draws must be
@@ -157,6 +166,7 @@ class Scheduler {
     int64_t computed = 0;         // tokens whose KV is in the cache once the planned forwards have run
     int64_t ever_computed = 0;    // largest value of `computed` so far
     int64_t max_tokens = 0;
+    int64_t num_begun = 0;  // generated tokens that it was added with
     int64_t num_generated() const { return static_cast<int64_t>(generated.size()) + num_pending; }
     int64_t num_tokens() const { return static_cast<int64_t>(group->prompt->tokens.size()) + num_generated(); }
     bool is_full() const { return num_tokens() == max_tokens; }
@@ -198,7 +208,7 @@ class Scheduler {
   void add_rows(SequenceId id, int64_t end);
   int32_t token_at(const Sequence& sequence, int64_t position) const;
   void add_draw(SequenceId id, int32_t logits_index);
-  // Starts all samples of the group from the prompt that `first` has just finished.
+  // Starts the samples of the group that have no token from the prompt that `first` has just finished.
   void fork(SequenceId first);
   void fill_block_table();
 

@@ -25,6 +25,7 @@ rl::Sample make_sample(rl::SharedPrompt prompt, uint64_t group_id, rl::Completio
 }  // namespace
 
 rl::SampleStatus status_of(rl::FinishReason reason) {
+  TANDEM_CHECK(reason != rl::FinishReason::kPaused, "a paused completion is not a sample yet");
   if (reason == rl::FinishReason::kStop) return rl::SampleStatus::kCompleted;
   if (reason == rl::FinishReason::kLength) return rl::SampleStatus::kTruncated;
   return rl::SampleStatus::kAborted;

@@ -27,7 +27,10 @@ uint64_t mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-const char* finish_word(rl::FinishReason reason) { return reason == rl::FinishReason::kStop ? "stop" : "length"; }
+const char* finish_word(rl::FinishReason reason) {
+  TANDEM_CHECK(reason != rl::FinishReason::kPaused, "a paused completion answers no call");
+  return reason == rl::FinishReason::kStop ? "stop" : "length";
+}
 
 // Compares the parameters that change a token's log-probs, or the probability with which it is drawn.
 bool samples_alike(const rl::SamplingParams& a, const rl::SamplingParams& b) {

@@ -2,18 +2,9 @@
 // are those of one forward over the whole sequence.
 #include <gtest/gtest.h>
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/GradMode.h>
-
 #include <algorithm>
 #include <random>
 
-#include "device/block.h"
-#include "rollout/kv_cache.h"
-#include "rollout/paged_attention.h"
 #include "tests/model/families.h"
 #include "tests/rollout/engine_fixture.h"
 
@@ -110,33 +101,6 @@ TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
   EXPECT_GT(total.recomputed_tokens, 100);
 }
 
-// Returns log-probs of a completion, from one forward over prompt and completion.
-std::vector<float> score(const TestModel& m, at::ScalarType dtype, const std::vector<int32_t>& prompt,
-                         const std::vector<int32_t>& completion, double temperature) {
-  std::vector<int32_t> ids = prompt;
-  ids.insert(ids.end(), completion.begin(), completion.end());
-  const auto num_tokens = static_cast<int64_t>(ids.size());
-  const int64_t num_blocks = (num_tokens + device::kBlockTokens - 1) / device::kBlockTokens;
-  const auto int32 = at::TensorOptions().dtype(at::kInt);
-  const KvCache cache(m.config, num_blocks, at::TensorOptions().dtype(dtype));
-  PagedAttention attention(m.model->ops(), cache, num_tokens);
-  const at::Tensor positions = at::arange(num_tokens, int32);
-  device::AttentionRows rows;
-  rows.sequence_of_row = at::zeros({num_tokens}, int32);
-  rows.row_position = positions;
-  rows.block_table = at::arange(num_blocks, int32).unsqueeze(0);
-  attention.set_batch(rows, positions);
-  const c10::NoGradGuard no_grad;
-  const at::Tensor hidden = model::forward_hidden(*m.model, at::tensor(ids, int32), positions, attention);
-  const auto num_scored = static_cast<int64_t>(completion.size());
-  const at::Tensor logits = m.model->head(hidden.narrow(0, static_cast<int64_t>(prompt.size()) - 1, num_scored));
-  const at::Tensor logprobs = at::empty({num_scored}, logits.options());
-  const at::Tensor lse = at::empty({num_scored}, logits.options());
-  m.model->ops().logprob(logits, at::tensor(completion, int32), temperature, logprobs, at::Tensor(), lse);
-  const float* data = logprobs.const_data_ptr<float>();
-  return std::vector<float>(data, data + num_scored);
-}
-
 TEST_P(EngineExactness, LogprobsAreThoseOfOneForward) {
   const TestModel m = make_model();
   const std::unique_ptr<Engine> engine = make_engine({}, *m.model);
@@ -148,7 +112,7 @@ TEST_P(EngineExactness, LogprobsAreThoseOfOneForward) {
     for (const rl::Completion& completion : group.completions) {
       SCOPED_TRACE(testing::Message() << "sample " << completion.sample_id);
       const double temperature = sampling.temperature == 0.0 ? 1.0 : sampling.temperature;
-      EXPECT_EQ(completion.logprobs, score(m, dtype(), group.prompt->tokens, completion.tokens, temperature));
+      EXPECT_EQ(completion.logprobs, score(*m.model, group.prompt->tokens, completion.tokens, temperature));
       num_tokens += static_cast<int64_t>(completion.tokens.size());
       EXPECT_EQ(completion.behavior_logprobs.size(), sampling.truncates() ? completion.tokens.size() : 0);
       for (size_t t = 0; t < completion.behavior_logprobs.size(); ++t) {

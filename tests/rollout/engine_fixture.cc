@@ -1,8 +1,17 @@
 #include "tests/rollout/engine_fixture.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
 #include <random>
+
+#include "device/block.h"
+#include "rollout/kv_cache.h"
+#include "rollout/paged_attention.h"
 
 namespace tandem::rollout {
 
@@ -36,6 +45,32 @@ rl::Group run_alone(model::Model& model, const GroupRequest& request, const Engi
   const std::unique_ptr<Engine> engine = make_engine(config, model);
   engine->add(request);
   return finish_all(*engine).at(request.group_id);
+}
+
+std::vector<float> score(model::Model& model, const std::vector<int32_t>& prompt,
+                         const std::vector<int32_t>& completion, double temperature) {
+  std::vector<int32_t> ids = prompt;
+  ids.insert(ids.end(), completion.begin(), completion.end());
+  const auto num_tokens = static_cast<int64_t>(ids.size());
+  const int64_t num_blocks = (num_tokens + device::kBlockTokens - 1) / device::kBlockTokens;
+  const auto int32 = at::TensorOptions().dtype(at::kInt);
+  const KvCache cache(model.config(), num_blocks, at::TensorOptions().dtype(model.dtype()));
+  PagedAttention attention(model.ops(), cache, num_tokens);
+  const at::Tensor positions = at::arange(num_tokens, int32);
+  device::AttentionRows rows;
+  rows.sequence_of_row = at::zeros({num_tokens}, int32);
+  rows.row_position = positions;
+  rows.block_table = at::arange(num_blocks, int32).unsqueeze(0);
+  attention.set_batch(rows, positions);
+  const c10::NoGradGuard no_grad;
+  const at::Tensor hidden = model::forward_hidden(model, at::tensor(ids, int32), positions, attention);
+  const auto num_scored = static_cast<int64_t>(completion.size());
+  const at::Tensor logits = model.head(hidden.narrow(0, static_cast<int64_t>(prompt.size()) - 1, num_scored));
+  const at::Tensor logprobs = at::empty({num_scored}, logits.options());
+  const at::Tensor lse = at::empty({num_scored}, logits.options());
+  model.ops().logprob(logits, at::tensor(completion, int32), temperature, logprobs, at::Tensor(), lse);
+  const float* data = logprobs.const_data_ptr<float>();
+  return std::vector<float>(data, data + num_scored);
 }
 
 void expect_same_completion(const rl::Completion& a, const rl::Completion& b) {

@@ -33,6 +33,10 @@ std::map<uint64_t, rl::Group> finish_all(Engine& engine);
 // Runs one group alone in an engine of its own.
 rl::Group run_alone(model::Model& model, const GroupRequest& request, const EngineConfig& config = {});
 
+// Returns the log-probs of a completion, from one forward over prompt and completion.
+std::vector<float> score(model::Model& model, const std::vector<int32_t>& prompt,
+                         const std::vector<int32_t>& completion, double temperature);
+
 // Expects the same bits: tokens, log-probs of both kinds, reason.
 void expect_same_completion(const rl::Completion& a, const rl::Completion& b);
 void expect_same_group(const rl::Group& a, const rl::Group& b);

@@ -44,26 +44,50 @@ std::vector<int32_t> iota_prompt(int32_t length) {
   return prompt;
 }
 
+std::vector<NewSequence> alike(size_t count, int64_t max_tokens) {
+  return std::vector<NewSequence>(count, {.max_tokens = max_tokens});
+}
+
 // A scheduler, the fake forward and the true history of every sequence.
 class Workload {
  public:
   explicit Workload(const SchedulerConfig& config) : config_(config), scheduler_(config), forward_(config.num_blocks) {}
 
-  std::vector<SequenceId> add(const std::vector<int32_t>& prompt, int64_t num_samples, int64_t max_new) {
-    const auto max_tokens = static_cast<int64_t>(prompt.size()) + max_new;
-    const std::vector<SequenceId> ids = scheduler_.add_group(rl::make_prompt(prompt), num_samples, max_tokens);
-    for (const SequenceId id : ids) {
-      EXPECT_FALSE(histories_.contains(id));
-      histories_[id] = prompt;
-      origins_[id] = {
-          .prompt = prompt, .sample = next_sample_++, .max_tokens = static_cast<size_t>(max_tokens), .group = ids};
+  // A sample to add: how many tokens it has already, unless it ends before, and how many it may get.
+  struct Added {
+    int64_t num_begun = 0, budget = 0;
+  };
+  std::vector<SequenceId> add(const std::vector<int32_t>& prompt, const std::vector<Added>& samples) {
+    std::vector<NewSequence> sequences;
+    for (size_t i = 0; i < samples.size(); ++i) {
+      std::vector<int32_t> begun =
+          reference_sequence(prompt, next_sample_ + i, prompt.size() + static_cast<size_t>(samples[i].num_begun));
+      begun.erase(begun.begin(), begun.begin() + std::ssize(prompt));
+      if (!begun.empty() && begun.back() == kEos) begun.pop_back();
+      sequences.push_back(
+          {.max_tokens = std::ssize(prompt) + std::ssize(begun) + samples[i].budget, .generated = std::move(begun)});
+    }
+    const std::vector<SequenceId> ids = scheduler_.add_group(rl::make_prompt(prompt), sequences);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      std::vector<int32_t>& history = histories_[ids[i]];
+      EXPECT_TRUE(history.empty());
+      history = prompt;
+      history.insert(history.end(), sequences[i].generated.begin(), sequences[i].generated.end());
+      num_begun_ += std::ssize(sequences[i].generated);
+      origins_[ids[i]] = {.prompt = prompt,
+                          .sample = next_sample_++,
+                          .max_tokens = static_cast<size_t>(sequences[i].max_tokens),
+                          .group = ids};
     }
     return ids;
+  }
+  std::vector<SequenceId> add(const std::vector<int32_t>& prompt, int64_t num_samples, int64_t max_new) {
+    return add(prompt, std::vector<Added>(static_cast<size_t>(num_samples), {.budget = max_new}));
   }
 
   SequenceId add_turn(const std::vector<int32_t>& prompt, const PrefixOwner& owner, int64_t max_new) {
     const auto max_tokens = static_cast<int64_t>(prompt.size()) + max_new;
-    const SequenceId id = scheduler_.add_owned(rl::make_prompt(prompt), owner, max_tokens);
+    const SequenceId id = scheduler_.add_owned(rl::make_prompt(prompt), owner, {.max_tokens = max_tokens});
     EXPECT_FALSE(histories_.contains(id));
     histories_[id] = prompt;
     origins_[id] = {.prompt = prompt,
@@ -183,6 +207,7 @@ class Workload {
   Scheduler& scheduler() { return scheduler_; }
   int64_t num_finished() const { return num_finished_; }
   int64_t num_dropped() const { return num_dropped_; }  // draws of sequences that had ended
+  int64_t num_begun() const { return num_begun_; }      // tokens that sequences were added with
 
  private:
   struct Answer {
@@ -220,7 +245,7 @@ class Workload {
   std::set<SequenceId> ended_;                 // ended sequences with a draw in flight
   std::vector<Turn> turns_;
   uint64_t next_sample_ = 0;
-  int64_t num_finished_ = 0, num_dropped_ = 0;
+  int64_t num_finished_ = 0, num_dropped_ = 0, num_begun_ = 0;
 };
 
 class SchedulerLookahead : public testing::TestWithParam<int64_t> {};
@@ -270,6 +295,56 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryUnderRandomWorkloads) {
   EXPECT_GT(total.recomputed_tokens, 1000);
   EXPECT_GT(total.shared_prompt_tokens, 1000);
   EXPECT_EQ(num_dropped > 100, GetParam() > 0) << num_dropped;
+}
+
+// Groups of samples with tokens already and without, each with a budget of its own, in a cache that is too small for
+// all of them: every history is right, and a begun token is prefilled once, unless its blocks are given up.
+TEST_P(SchedulerLookahead, KeepsEveryHistoryOfBegunSequences) {
+  SchedulerStats total;
+  int64_t num_begun = 0, num_begun_preempted = 0;
+  for (uint32_t seed = 1; seed <= 120; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const auto below = [&random](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+    Workload workload({.num_blocks = 12 + below(8),
+                       .max_batch_tokens = 8 + below(60),
+                       .max_running = 4 + below(20),
+                       .lookahead = GetParam()});
+    const bool all_begun = seed % 2 == 1;
+    int64_t num_left = 1 + below(12);
+    while (num_left > 0 || !workload.scheduler().idle()) {
+      if (num_left > 0 && below(10) == 0) {
+        std::vector<int32_t> prompt(static_cast<size_t>(1 + below(24)));
+        for (int32_t& token : prompt) token = static_cast<int32_t>(below(kVocab));
+        std::vector<Workload::Added> samples;  // at most 192 tokens each: 12 blocks
+        for (int64_t n = 1 + below(6); n > 0; --n)
+          samples.push_back({.num_begun = !all_begun && below(2) == 0 ? 0 : 1 + below(31),
+                             .budget = below(4) == 0 ? 1 + below(4) : 64 + below(73)});
+        workload.add(prompt, samples);
+        --num_left;
+      } else if (below(100) == 0) {
+        workload.drop_kv();
+      } else if (below(40) == 0) {
+        workload.compact();
+      } else {
+        workload.step();
+      }
+      if (testing::Test::HasFailure()) return;
+    }
+    workload.run_to_end();
+    const SchedulerStats& stats = workload.scheduler().stats();
+    EXPECT_EQ(stats.resumed_tokens, workload.num_begun());
+    num_begun += workload.num_begun();
+    total.preemptions += stats.preemptions;
+    if (all_begun) num_begun_preempted += stats.preemptions;
+    total.recomputed_tokens += stats.recomputed_tokens;
+    total.shared_prompt_tokens += stats.shared_prompt_tokens;
+  }
+  EXPECT_GT(num_begun, 10000);
+  EXPECT_GT(total.preemptions, 60);
+  EXPECT_GT(num_begun_preempted, 30);
+  EXPECT_GT(total.recomputed_tokens, 1000);
+  EXPECT_GT(total.shared_prompt_tokens, 1000);
 }
 
 // There are conversations of groups that begin alike, with tools of any length between the turns, now and then a turn
@@ -360,6 +435,26 @@ TEST(Scheduler, ComputesOnlyWhatATurnAdds) {
   workload.run_to_end();
 }
 
+// A turn that begins otherwise than the previous one of its owner cannot use what was kept, and may need its blocks.
+TEST(Scheduler, GivesUpAnOwnersPrefixThatItsNextTurnCannotUse) {
+  Workload workload({.num_blocks = 8, .max_batch_tokens = 64, .max_running = 4});
+  const PrefixOwner owner{.group_id = 7, .sample_id = 70};
+  workload.add_turn(iota_prompt(40), owner, 10);
+  while (workload.step()) {
+  }
+  ASSERT_EQ(workload.take_turns().size(), 1U);
+  ASSERT_GT(workload.scheduler().pool().num_used(), 0);
+  std::vector<int32_t> other = iota_prompt(100);
+  other.front() = 140;
+  workload.add_turn(other, owner, 20);
+  while (workload.step()) {
+  }
+  EXPECT_EQ(workload.take_turns().size(), 1U);
+  EXPECT_EQ(workload.scheduler().stats().kept_dropped, 1);
+  workload.scheduler().release_prefix(70);
+  workload.run_to_end();
+}
+
 TEST(Scheduler, PrefillsAPromptOnceForItsGroup) {
   Workload workload({.num_blocks = 64, .max_batch_tokens = 16, .max_running = 8});
   workload.add(iota_prompt(40), 5, 20);
@@ -369,6 +464,33 @@ TEST(Scheduler, PrefillsAPromptOnceForItsGroup) {
   EXPECT_EQ(workload.scheduler().stats().shared_prompt_tokens, 4 * 40);
   EXPECT_EQ(workload.scheduler().stats().recomputed_tokens, 0);
   EXPECT_EQ(workload.scheduler().stats().preemptions, 0);
+}
+
+// Samples without tokens are served first, from one prefill of the prompt; begun ones share its full blocks.
+TEST(Scheduler, PrefillsAPromptOnceForBegunSamplesToo) {
+  Workload workload({.num_blocks = 64, .max_batch_tokens = 16, .max_running = 8});
+  workload.add(iota_prompt(40), {{.num_begun = 20, .budget = 20}, {.budget = 20}, {.num_begun = 7, .budget = 20}});
+  workload.run_to_end();
+  EXPECT_EQ(workload.num_finished(), 3);
+  const SchedulerStats& stats = workload.scheduler().stats();
+  EXPECT_EQ(stats.prefill_tokens, 40 + 2 * 8) << "the partial block is each begun sample's own";
+  EXPECT_EQ(stats.shared_prompt_tokens, 2 * 32);
+  EXPECT_EQ(stats.resumed_tokens, workload.num_begun());
+  EXPECT_EQ(stats.recomputed_tokens, 0);
+}
+
+// A begun sample begins where there is room for the prompt and its own tokens, and for what it may grow to.
+TEST(Scheduler, AdmitsABegunSampleForWhatItNeeds) {
+  const auto begins_beside_another = [](int64_t budget) {
+    Scheduler scheduler({.num_blocks = 12, .max_batch_tokens = 200, .max_running = 8});
+    scheduler.add_group(rl::make_prompt(iota_prompt(30)), {{.max_tokens = 64}});  // grows to 4 blocks
+    scheduler.add_group(rl::make_prompt(iota_prompt(30)),
+                        {{.max_tokens = 96 + budget, .generated = std::vector<int32_t>(66, 1)}});
+    scheduler.plan();
+    return scheduler.num_running() == 2;
+  };
+  EXPECT_TRUE(begins_beside_another(32)) << "6 blocks, and 2 to grow";
+  EXPECT_FALSE(begins_beside_another(34)) << "6 blocks, and 3 to grow";
 }
 
 // The last sample that refers to a block writes into it without a copy.
@@ -389,8 +511,8 @@ TEST(Scheduler, CopiesOnlyThePartialPromptBlock) {
 
 TEST(Scheduler, PlansDecodesBeforePrefillChunks) {
   Scheduler scheduler({.num_blocks = 64, .max_batch_tokens = 10, .max_running = 8});
-  const std::vector<SequenceId> first = scheduler.add_group(rl::make_prompt(iota_prompt(4)), 2, 30);
-  const std::vector<SequenceId> second = scheduler.add_group(rl::make_prompt(iota_prompt(20)), 1, 30);
+  const std::vector<SequenceId> first = scheduler.add_group(rl::make_prompt(iota_prompt(4)), alike(2, 30));
+  const std::vector<SequenceId> second = scheduler.add_group(rl::make_prompt(iota_prompt(20)), alike(1, 30));
   const ScheduledBatch& plan = scheduler.plan();
   EXPECT_EQ(plan.num_rows(), 10);  // 4 of the first prompt, 6 of the second
   EXPECT_EQ(plan.sequences, (std::vector<SequenceId>{first[0], second[0]}));
@@ -437,7 +559,7 @@ TEST(Scheduler, HasRoomWhileWhatIsAddedBeginsWithTheNextForward) {
 TEST(Scheduler, PreemptsWhatWasAddedLastAndTakesUpItsPromptAgain) {
   // Two samples of 2 + 2 blocks and a third one do not fit into 7 blocks.
   Scheduler scheduler({.num_blocks = 7, .max_batch_tokens = 64, .max_running = 8});
-  const std::vector<SequenceId> ids = scheduler.add_group(rl::make_prompt(iota_prompt(32)), 3, 65);
+  const std::vector<SequenceId> ids = scheduler.add_group(rl::make_prompt(iota_prompt(32)), alike(3, 65));
   scheduler.plan();
   for (const SequenceId id : ids) scheduler.append(id, 1);
   for (int i = 0; i < 16; ++i) {  // one block of completion each: 2 + 3
@@ -462,7 +584,7 @@ TEST(Scheduler, PreemptsWhatWasAddedLastAndTakesUpItsPromptAgain) {
 
 TEST(Scheduler, PlansAheadOfTheTokens) {
   Scheduler scheduler({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 8, .lookahead = 1});
-  const std::vector<SequenceId> ids = scheduler.add_group(rl::make_prompt(iota_prompt(4)), 2, 7);
+  const std::vector<SequenceId> ids = scheduler.add_group(rl::make_prompt(iota_prompt(4)), alike(2, 7));
   const ScheduledBatch& plan = scheduler.plan();
   EXPECT_EQ(plan.sample_slots[1].position, 0);
   scheduler.plan();
@@ -474,7 +596,7 @@ TEST(Scheduler, PlansAheadOfTheTokens) {
 
 TEST(Scheduler, DropsWhatIsDrawnForASequenceThatHasEnded) {
   Scheduler scheduler({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 8, .lookahead = 1});
-  const std::vector<SequenceId> ids = scheduler.add_group(rl::make_prompt(iota_prompt(4)), 2, 7);
+  const std::vector<SequenceId> ids = scheduler.add_group(rl::make_prompt(iota_prompt(4)), alike(2, 7));
   const ScheduledBatch& plan = scheduler.plan();
   scheduler.plan();
   EXPECT_TRUE(scheduler.append(ids[0], 7));
@@ -500,15 +622,15 @@ TEST(Scheduler, DropsWhatIsDrawnForASequenceThatHasEnded) {
 // A sequence's id is not given out again while its last draw is in flight.
 TEST(Scheduler, KeepsTheIdsOfDrawsThatAreNotAnswered) {
   Scheduler scheduler({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 8, .lookahead = 1});
-  const SequenceId first = scheduler.add_group(rl::make_prompt(iota_prompt(4)), 1, 9)[0];
+  const SequenceId first = scheduler.add_group(rl::make_prompt(iota_prompt(4)), alike(1, 9))[0];
   scheduler.plan();
   scheduler.plan();
   scheduler.append(first, 7);
   scheduler.finish(first);
-  const SequenceId second = scheduler.add_group(rl::make_prompt(iota_prompt(4)), 1, 9)[0];
+  const SequenceId second = scheduler.add_group(rl::make_prompt(iota_prompt(4)), alike(1, 9))[0];
   EXPECT_NE(second, first);
   EXPECT_FALSE(scheduler.append(first, 7));
-  EXPECT_EQ(scheduler.add_group(rl::make_prompt(iota_prompt(4)), 1, 9)[0], first);
+  EXPECT_EQ(scheduler.add_group(rl::make_prompt(iota_prompt(4)), alike(1, 9))[0], first);
   scheduler.check_invariants();
 }
 
@@ -516,7 +638,7 @@ TEST(Scheduler, AnswersOnlyForWhatItPlanned) {
   Scheduler scheduler({.num_blocks = 4, .max_batch_tokens = 8, .max_running = 8});
   EXPECT_TRUE(scheduler.fits(4 * 16 + 1));  // the last token needs no KV
   EXPECT_FALSE(scheduler.fits(4 * 16 + 2));
-  const SequenceId id = scheduler.add_group(rl::make_prompt(iota_prompt(8)), 1, 10)[0];
+  const SequenceId id = scheduler.add_group(rl::make_prompt(iota_prompt(8)), alike(1, 10))[0];
   EXPECT_THROW(scheduler.append(id, 1), BugError);
   EXPECT_THROW(scheduler.finish(id), BugError);
   scheduler.plan();

@@ -42,16 +42,17 @@ SamplerNumbers numbers() {
                 .prefill_tokens = 2,
                 .shared_prompt_tokens = 3,
                 .recomputed_tokens = 4,
-                .kept_tokens = 5,
-                .kept_dropped = 6,
-                .wasted_rows = 7,
-                .forwards = 8,
-                .preemptions = 9,
-                .copies_on_write = 10,
-                .peak_running = 11,
-                .peak_blocks = 12,
-                .num_blocks = 13},
-      .losses = {.grader_restarts = 14, .repeated_grades = 15, .generator_restarts = 16, .repeated_generations = 17}};
+                .resumed_tokens = 5,
+                .kept_tokens = 6,
+                .kept_dropped = 7,
+                .wasted_rows = 8,
+                .forwards = 9,
+                .preemptions = 10,
+                .copies_on_write = 11,
+                .peak_running = 12,
+                .peak_blocks = 13,
+                .num_blocks = 14},
+      .losses = {.grader_restarts = 15, .repeated_grades = 16, .generator_restarts = 17, .repeated_generations = 18}};
 }
 
 std::vector<Message> one_of_each(uint64_t seed = 1) {
@@ -192,8 +193,8 @@ TEST(Messages, BringEverySampleAndGradeBitForBit) {
     };
     const auto& sampled = one<Sampled>(messages);
     expect_same_members(through(sampled).members, sampled.members);
-    EXPECT_EQ(through(sampled).numbers.stats.num_blocks, 13);
-    EXPECT_EQ(through(sampled).numbers.losses.repeated_generations, 17);
+    EXPECT_EQ(through(sampled).numbers.stats.num_blocks, 14);
+    EXPECT_EQ(through(sampled).numbers.losses.repeated_generations, 18);
     const auto& lent = one<LendGrading>(messages);
     expect_same_members(through(lent).members, lent.members);
     const GroupGrades &sent = one<Graded>(messages).graded, read = through(one<Graded>(messages)).graded;
