@@ -132,6 +132,11 @@ void LossOptions::visit_other_terms(base::Options& options) {
 
 void LossOptions::visit_corrections(base::Options& options) {
   const char* const group = "policy loss";
+  options
+      .option(loss.old_logprobs, "old-logprobs", group,
+              "log-probs that the policy ratio compares with: those of the rollout, or proximal ones, of the weights "
+              "before the first optimizer step on it (decoupled PPO), for --use-tis")
+      .one_of(rl::kOldLogprobs);
   options.option(loss.use_tis, "use-tis", group,
                  "truncated importance sampling: weight each token's policy term by exp(old - sampled log-prob)");
   options.option(loss.tis_clip, "tis-clip", group, "upper bound of the weights of --use-tis")
@@ -147,8 +152,17 @@ void LossOptions::visit_corrections(base::Options& options) {
           "makes it 0 and still counts the token in the loss's mean (IcePop), reject takes the token out of the "
           "loss and out of its mean (slime)")
       .one_of(rl::kTisModes);
-  options.option(loss.tis_level, "tis-level", group, "whether each token or each sequence has a weight of --use-tis")
+  options
+      .option(loss.tis_level, "tis-level", group,
+              "whether each token or each sequence has a weight of --use-tis; geometric: a sequence's is the geometric "
+              "mean of its tokens', not their product")
       .one_of(rl::kTisLevels);
+  options
+      .option(loss.tis_veto, "tis-veto", group,
+              "a sequence in which exp(old - sampled log-prob) of a token is below this has no part in the loss "
+              "(slime's rs_veto_threshold, 1e-4 there); 0: off")
+      .at_least(0.0)
+      .less_than(1.0);
   options.option(loss.use_opsm, "use-opsm", group,
                  "off-policy sequence mask (slime): in samples that exceed --opsm-delta, tokens with a negative "
                  "advantage have no policy term");
@@ -161,6 +175,14 @@ void LossOptions::visit_corrections(base::Options& options) {
               "TRL's off-policy mask: like --use-opsm, on a sample's mean of sampled - current log-probs; 0: off")
       .at_least(0.0)
       .finite();
+  options
+      .option(loss.behavior_kl_coef, "behavior-kl-coef", group,
+              "coefficient of the squared current - sampled log-prob of each token, which is added to the loss "
+              "(prime-rl's kl_tau, 1e-3 there); 0: off")
+      .at_least(0.0)
+      .finite();
+  options.option(loss.mask_off_policy, "mask-offpolicy-in-partial-rollout", group,
+                 "tokens that older weights sampled than those that are trained have no part in the loss");
   options
       .option(loss.get_mismatch_metrics, "get-mismatch-metrics", group,
               "report ois, tis and tis_abs always, and recompute the old log-probs, to show that they are the engine's")

@@ -101,7 +101,6 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"use-rollout-routing-replay", nullptr, kNoMoe},
     {"use-routing-replay", nullptr, kNoMoe},
     {"partial-rollout", nullptr, "every completion is finished in the rollout that began it"},
-    {"mask-offpolicy-in-partial-rollout", nullptr, "every completion is finished in the rollout that began it"},
     {"max-weight-staleness", "0", kNoAsync},
     // These are hooks.
     {"rollout-function-path", nullptr, kNoHook},
@@ -111,8 +110,9 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"rollout-sample-hook-path", nullptr, kNoHook},
     {"rollout-data-postprocess-path", nullptr, kNoHook},
     {"custom-tis-function-path", nullptr,
-     "this hook is not in this version; --use-tis with --tis-mode truncate, mask or reject is what there is", false,
-     "use-tis tis-clip tis-clip-low"},
+     "this hook is not in this version; --use-tis has --tis-level token, sequence and geometric, each with --tis-mode "
+     "truncate, mask and reject, and there is --tis-veto",
+     false, "use-tis tis-clip tis-clip-low"},
     {"custom-*", nullptr, kNoHook},
     {"data-source-path", nullptr, kNoHook},
     {"eval-function-path", nullptr, kNoHook},
@@ -180,7 +180,8 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"lora-type", "lora", kLoraFlags},
     {"lora-*", nullptr, kLoraFlags},
     {"exclude-modules", nullptr, "name the modules that get an adapter: --target-modules"},
-    {"use-rollout-logprobs", "", "the engine's log-probs are always the old ones"},
+    {"use-rollout-logprobs", "",
+     "the engine's log-probs are the old ones by default; --old-logprobs proximal is slime without this flag"},
     {"use-rollout-entropy", nullptr, "entropy comes from the training forward"},
     // These are about the model's shape.
     {"model-name", nullptr, kModelFromConfig},

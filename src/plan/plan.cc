@@ -191,11 +191,14 @@ class MemoryEstimate {
     train[Tag::kGradients] = gradient_bytes_;
     trainer::TrainShape scores = train_shape();
     if (config_.loss.loss.get_mismatch_metrics) trainer::add_scoring_peaks(trained_model_, scores, train, plan);
+    TagBytes scoring = train;
+    scoring[Tag::kGradients] = 0;  // it comes before the first of them
+    scores.batch = scored_batch_;
+    if (config_.loss.loss.old_logprobs == "proximal") {
+      trainer::add_scoring_peaks(trained_model_, scores, scoring, plan);
+    }
     if (config_.loss.needs_reference()) {
-      TagBytes scoring = train;
-      scoring[Tag::kGradients] = 0;  // it comes before the first of them
       if (offloads_reference()) scoring[Tag::kReference] += memory::allocated_bytes(reference_bytes_);
-      scores.batch = scored_batch_;
       model::ModelConfig reference = trained_model_;
       if (!config_.loss.ref_update_interval) reference.lora.reset();  // nothing but a copy of the policy has an adapter
       trainer::add_scoring_peaks(reference, scores, scoring, plan);

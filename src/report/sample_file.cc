@@ -83,6 +83,9 @@ base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, S
   if (sample.advantages.size() == 1) record["advantage"] = sample.advantages.front();
   record["weight_versions"] = versions_of(sample);
   if (detail == SampleDetail::kReadable) return record;
+  if (sample.versions.size() > 1) {
+    for (const rl::VersionSpan& span : sample.versions) record["weight_version_begins"].push_back(span.begin);
+  }
   record["prompt_tokens"] = sample.prompt->tokens;
   record["response_tokens"] = sample.completion;
   record["rollout_log_probs"] = sample.rollout_logprobs;

@@ -22,6 +22,7 @@ void check_names(const LossConfig& config) {
   check_name(config.kl_loss_type, kl_loss_types());
   check_name(config.tis_mode, kTisModes);
   check_name(config.tis_level, kTisLevels);
+  check_name(config.old_logprobs, kOldLogprobs);
   check_name(config.reward_std_scope, kRewardStdScopes);
   find_estimator(config);
   find_surrogate(config);
@@ -50,6 +51,22 @@ std::map<std::string, std::string> new_definitions(const LossConfig& config) {
   return result;
 }
 
+std::optional<std::string> why_not_off_policy(const LossConfig& config) {
+  if (config.mask_off_policy || config.off_policy_mask_threshold > 0.0) return std::nullopt;
+  if (config.old_logprobs == "proximal") {
+    // The ratio is 1 in the first optimizer step, whatever sampled the tokens: no clip sees how old they are.
+    if (config.use_tis) return std::nullopt;
+    return "--old-logprobs proximal: without --use-tis nothing corrects for samples of older weights; give --use-tis "
+           "too, or leave out --old-logprobs proximal";
+  }
+  const std::string_view surrogate = find_surrogate(config).name;
+  const bool is_free = surrogate == "reinforce" || (surrogate == "dro" && config.dro_beta == 0.0);
+  if (!is_free || config.use_opsm) return std::nullopt;
+  return "--pg-loss-type " + std::string(surrogate) +
+         ": has no trust region, so samples of older weights would move the policy without a bound; give "
+         "--old-logprobs proximal --use-tis, --use-opsm, or another --pg-loss-type such as ppo";
+}
+
 void check_loss_config(const LossConfig& config) {
   check_names(config);
   check_clips(config);
@@ -59,8 +76,10 @@ void check_loss_config(const LossConfig& config) {
   TANDEM_CHECK(std::isfinite(config.entropy_coef), config.entropy_coef);
   check_not_negative(config.tis_clip_low);
   TANDEM_CHECK(std::isfinite(config.tis_clip) && config.tis_clip >= config.tis_clip_low, config.tis_clip);
+  TANDEM_CHECK(config.tis_veto >= 0.0 && config.tis_veto < 1.0, config.tis_veto);
   TANDEM_CHECK(std::isfinite(config.opsm_delta), config.opsm_delta);
   check_not_negative(config.off_policy_mask_threshold);
+  check_not_negative(config.behavior_kl_coef);
   check_not_negative(config.group_epsilon);
   check_not_negative(config.whiten_epsilon);
   TANDEM_CHECK(config.gamma >= 0.0 && config.gamma <= 1.0, config.gamma);

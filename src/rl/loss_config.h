@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,7 +13,8 @@ namespace tandem::rl {
 // These are the values that some fields may have; those of the others are in the tables of losses.h.
 inline constexpr std::string_view kLossTypes[] = {"policy_loss", "sft_loss"};
 inline constexpr std::string_view kTisModes[] = {"truncate", "mask", "reject"};
-inline constexpr std::string_view kTisLevels[] = {"token", "sequence"};
+inline constexpr std::string_view kTisLevels[] = {"token", "sequence", "geometric"};
+inline constexpr std::string_view kOldLogprobs[] = {"rollout", "proximal"};
 inline constexpr std::string_view kRewardStdScopes[] = {"group", "batch"};
 
 constexpr double kMaxLogRatio = 700.0;  // exp() overflows above
@@ -66,6 +68,11 @@ struct LossConfig {
   // The mean of the entropy is over all trained tokens of the step, whatever loss_aggregation is (TRL).
   double entropy_coef = 0.0;
 
+  // The policy ratio r = exp(logp - old) compares with "rollout": the log-probs that the engine recorded; or with
+  // "proximal": those of the weights before the first optimizer step on the samples (decoupled PPO, AReaL, arXiv
+  // 2505.24298), which use_tis weighs against those of the engine.
+  std::string old_logprobs = "rollout";
+
   // Truncated importance sampling multiplies each token's policy term by a constant weight, from w = exp(old -
   // sampled).
   bool use_tis = false;
@@ -74,9 +81,13 @@ struct LossConfig {
   // The modes are "truncate": w is clamped to [low, high]; "mask" (IcePop): w inside it, 0 outside; "reject" (slime): a
   // token outside leaves the loss mask, and so the denominators of the means, the KL and the entropy too.
   std::string tis_mode = "truncate";
-  std::string tis_level = "token";  // "token", or "sequence": w is the product over the sample
-  // The old log-probs are the engine's (always so in Tandem's training). The difference metric then compares the
-  // engine's with the current ones, otherwise with the old ones.
+  // The levels are "token"; "sequence": w is the product over the sample; "geometric": w is its geometric mean.
+  std::string tis_level = "token";
+  // A sample with a token whose exp(old - sampled) is below this leaves the loss, with its KL and entropy, and stays in
+  // the denominators (slime's rs_veto_threshold, 1e-4 there). 0: off
+  double tis_veto = 0.0;
+  // The difference metric compares the engine's log-probs with the current ones (always so in Tandem's training), and
+  // otherwise with the old ones.
   bool use_rollout_logprobs = true;
   // The metrics of importance sampling are reported even if nothing was truncated, and the trainer recomputes the old
   // log-probs.
@@ -89,6 +100,12 @@ struct LossConfig {
   // TRL's off_policy_mask_threshold does the same with mean(sampled - current), which also counts the change by
   // truncated sampling.
   double off_policy_mask_threshold = 0.0;  // 0: off
+  // Tokens that older weights sampled than those that are trained leave the loss, with their KL and entropy, and stay
+  // in the denominators (slime's mask_offpolicy_in_partial_rollout).
+  bool mask_off_policy = false;
+  // The term coef (logp - sampled)^2 of each token pulls the policy back to the one that sampled (prime-rl's kl_tau,
+  // 1e-3 there; Kimi K2.5, arXiv 2602.02276). 0: off
+  double behavior_kl_coef = 0.0;
 
   // These fields are about advantages.
   bool disable_rewards_normalization = false;   // raw rewards
@@ -114,6 +131,11 @@ struct LossConfig {
 // Returns what earlier versions computed otherwise under these fields, by name, each with today's definition. It is
 // empty for most configurations.
 std::map<std::string, std::string> new_definitions(const LossConfig& config);
+
+// Returns why this loss must not train on samples of older weights, as one line with a remedy, or nullopt if it may. It
+// may if something keeps a stale token from moving the policy freely: a clip or a pull that compares with the policy
+// that sampled, a weight, or a mask.
+std::optional<std::string> why_not_off_policy(const LossConfig& config);
 
 // Throws BugError when a name is unknown, a constant is out of range, or two fields contradict: the options refuse it
 // before.

@@ -53,23 +53,41 @@ double clamped(const LossConfig& config, double log_ratio) {
   return std::clamp(log_ratio, -config.max_log_ratio, config.max_log_ratio);
 }
 
-// Returns the weight of use_tis before its bounds, for each token where `mask` is not 0: exp(old - sampled), or with
-// tis_level "sequence" the product over the sample.
+// Returns the log-probs that tokens were sampled with; null if there are none.
+const float* sampled_logprobs(const LossInput& input) {
+  return input.behavior_logprobs != nullptr ? input.behavior_logprobs : input.rollout_logprobs;
+}
+
+// Returns the weight of use_tis before its bounds, for each token where `mask` is not 0: exp(old - sampled), or the
+// product or the geometric mean of these over the sample, by tis_level.
 std::vector<double> importance_weights(const LossConfig& config, const LossInput& input, const uint8_t* mask) {
-  const float* sampled = input.behavior_logprobs != nullptr ? input.behavior_logprobs : input.rollout_logprobs;
+  const float* sampled = sampled_logprobs(input);
   std::vector<double> gaps(static_cast<size_t>(input.length), 0.0);
-  double sum = 0.0;
+  double sum = 0.0, num_tokens = 0.0;
   for (int64_t t = 0; t < input.length; ++t) {
     if (mask[t] == 0) continue;
     gaps[static_cast<size_t>(t)] = double{input.old_logprobs[t]} - double{sampled[t]};
     sum += gaps[static_cast<size_t>(t)];
+    num_tokens += 1.0;
   }
-  const bool whole = config.tis_level == "sequence";
+  const bool whole = config.tis_level != "token";
+  if (config.tis_level == "geometric" && num_tokens > 0.0) sum /= num_tokens;
   std::vector<double> weights(gaps.size(), 1.0);
   for (size_t t = 0; t < gaps.size(); ++t) {
     if (mask[t] != 0) weights[t] = std::exp(clamped(config, whole ? sum : gaps[t]));
   }
   return weights;
+}
+
+// Returns whether tis_veto takes the sample out of the loss.
+bool is_vetoed(const LossConfig& config, const LossInput& input) {
+  if (config.tis_veto == 0.0) return false;
+  const float* sampled = sampled_logprobs(input);
+  const double least = std::log(config.tis_veto);
+  for (int64_t t = 0; t < input.length; ++t) {
+    if (input.mask[t] != 0 && double{input.old_logprobs[t]} - double{sampled[t]} < least) return true;
+  }
+  return false;
 }
 
 // Computes one sample's loss: its part of the sums and the gradient.
@@ -80,8 +98,8 @@ class SampleLoss {
     for (int64_t t = 0; t < input.length; ++t) num_tokens_ += input.mask[t] != 0;
     const Aggregation aggregation = loss_aggregation(config);
     const double token_share = num_tokens_ > 0 ? 1.0 / static_cast<double>(num_tokens_) : 0.0;
-    const double sample_share =
-        num_tokens_ > 0 ? 1.0 / (static_cast<double>(num_tokens_) + config.sample_mean_epsilon) : 0.0;
+    const auto num_counted = static_cast<double>(num_tokens_ + input.num_masked);
+    const double sample_share = num_tokens_ > 0 ? 1.0 / (num_counted + config.sample_mean_epsilon) : 0.0;
     loss_share_ = aggregation == Aggregation::kSampleMean ? sample_share : 1.0;
     metric_share_ = aggregation == Aggregation::kTokenMean ? 1.0 : token_share;
   }
@@ -92,11 +110,16 @@ class SampleLoss {
     if (config_.loss_type == "sft_loss") {
       add_likelihood();
     } else {
+      is_vetoed_ = is_vetoed(config_, input_);
       add_policy_term();
     }
-    if (input_.ref_logprobs != nullptr) add_kl();
-    if (input_.entropy != nullptr) add_entropy();
+    if (!is_vetoed_) {
+      if (config_.behavior_kl_coef != 0.0) add_behavior_kl();
+      if (input_.ref_logprobs != nullptr) add_kl();
+      if (input_.entropy != nullptr) add_entropy();
+    }
     if (input_.rollout_logprobs != nullptr) add_engine_difference();
+    if (input_.on_policy_begin) add_on_policy_tokens();
   }
 
  private:
@@ -126,9 +149,7 @@ class SampleLoss {
 
   double log_ratio(int64_t t) const { return double{input_.logprobs[t]} - double{input_.old_logprobs[t]}; }
   double clamped(double log_ratio) const { return rl::clamped(config_, log_ratio); }
-  const float* behavior_logprobs() const {
-    return input_.behavior_logprobs != nullptr ? input_.behavior_logprobs : input_.rollout_logprobs;
-  }
+  const float* behavior_logprobs() const { return sampled_logprobs(input_); }
 
   void add_likelihood() {
     const double sum = sum_tokens([&](int64_t t) {
@@ -179,19 +200,22 @@ class SampleLoss {
     });
   }
 
-  // Returns the constant factors of the policy term: given ones, truncated importance sampling, the off-policy mask.
+  // Returns the constant factors of the policy term: given ones, truncated importance sampling, off-policy masks.
   std::vector<double> token_weights() {
     std::vector<double> weights(static_cast<size_t>(input_.length), 1.0);
     if (input_.weights != nullptr) weights.assign(input_.weights, input_.weights + input_.length);
     // When the old log-probs are the engine's and nothing was truncated, tis is 1 and tis_abs 0: they are shown when
     // asked for.
-    const bool is_asked = config_.use_tis || config_.get_mismatch_metrics || !config_.use_rollout_logprobs;
+    const bool is_asked = config_.use_tis || config_.get_mismatch_metrics || !config_.use_rollout_logprobs ||
+                          config_.old_logprobs == "proximal";
     if (input_.behavior_logprobs != nullptr || (is_asked && behavior_logprobs() != nullptr)) weigh_importance(weights);
     if (config_.use_opsm) mask_off_policy(weights, input_.old_logprobs, config_.opsm_delta, "opsm_clipfrac");
     if (config_.off_policy_mask_threshold > 0.0) {
       const float* sampled = behavior_logprobs() != nullptr ? behavior_logprobs() : input_.old_logprobs;
       mask_off_policy(weights, sampled, config_.off_policy_mask_threshold, "off_policy_mask_frac");
     }
+    if (config_.tis_veto > 0.0) add_metric("tis_veto_frac", [&](int64_t) { return is_vetoed_ ? 1.0 : 0.0; });
+    if (is_vetoed_) std::ranges::fill(weights, 0.0);
     return weights;
   }
 
@@ -223,6 +247,17 @@ class SampleLoss {
     }
   }
 
+  // Pulls the policy back to the one that sampled.
+  void add_behavior_kl() {
+    const double sum = sum_tokens([&](int64_t t) {
+      const double exact = double{input_.logprobs[t]} - double{behavior_logprobs()[t]};
+      const double bounded = clamped(exact);
+      if (bounded == exact) gradient_.dlogprobs[t] += 2.0 * config_.behavior_kl_coef * loss_share_ * bounded;
+      return bounded * bounded;
+    });
+    add_part("behavior_kl", sum, config_.behavior_kl_coef);
+  }
+
   void add_kl() {
     const double sum = sum_tokens([&](int64_t t) {
       const double ratio_log = config_.use_unbiased_kl ? clamped(log_ratio(t)) : 0.0;
@@ -251,25 +286,34 @@ class SampleLoss {
                [&](int64_t t) { return std::abs(double{compared[t]} - double{input_.rollout_logprobs[t]}); });
   }
 
+  void add_on_policy_tokens() {
+    const auto is_on_policy = [&](int64_t t) { return t >= *input_.on_policy_begin; };
+    sums_["on_policy_token_share"] += sum_tokens([&](int64_t t) { return is_on_policy(t) ? 1.0 : 0.0; });
+    if (!input_.is_first_step || input_.rollout_logprobs == nullptr) return;
+    sums_["on_policy_logprob_abs_diff"] += sum_tokens([&](int64_t t) {
+      return is_on_policy(t) ? std::abs(double{input_.logprobs[t]} - double{input_.rollout_logprobs[t]}) : 0.0;
+    });
+  }
+
   const LossConfig& config_;
   const LossInput& input_;
   LossGradient gradient_;
   LossSums& sums_;
+  bool is_vetoed_ = false;
   int64_t num_tokens_ = 0;
   double loss_share_ = 1.0;    // weight of one token's term before loss_scale()
   double metric_share_ = 1.0;  // same weight for diagnostics
 };
 
 bool is_aggregated_as_loss(std::string_view name) {
-  return name == "loss" || name == "pg_loss" || name == "kl_loss" || name == "entropy_loss";
+  return name == "loss" || name == "pg_loss" || name == "kl_loss" || name == "behavior_kl" || name == "entropy_loss";
 }
 
 }  // namespace
 
 int64_t reject_tokens(const LossConfig& config, const LossInput& input, std::span<uint8_t> mask) {
   if (!config.use_tis || config.tis_mode != "reject" || mask.empty()) return 0;
-  TANDEM_CHECK(input.old_logprobs != nullptr &&
-               (input.behavior_logprobs != nullptr || input.rollout_logprobs != nullptr));
+  TANDEM_CHECK(input.old_logprobs != nullptr && sampled_logprobs(input) != nullptr);
   const std::vector<double> weights = importance_weights(config, input, mask.data());
   int64_t num_rejected = 0;
   for (size_t t = 0; t < mask.size(); ++t) {
@@ -278,6 +322,14 @@ int64_t reject_tokens(const LossConfig& config, const LossInput& input, std::spa
     ++num_rejected;
   }
   return num_rejected;
+}
+
+int64_t mask_off_policy_tokens(const LossConfig& config, int64_t on_policy_begin, std::span<uint8_t> mask) {
+  if (!config.mask_off_policy) return 0;
+  const std::span<uint8_t> older = mask.first(std::min(static_cast<size_t>(on_policy_begin), mask.size()));
+  const auto num_masked = std::ranges::count_if(older, [](uint8_t m) { return m != 0; });
+  std::ranges::fill(older, uint8_t{0});
+  return num_masked;
 }
 
 void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradient gradient, LossSums& sums) {
@@ -289,8 +341,8 @@ void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradi
   TANDEM_CHECK(input.ref_logprobs == nullptr || !config.use_unbiased_kl || input.old_logprobs != nullptr);
   TANDEM_CHECK(input.length == 0 || config.entropy_coef == 0.0 ||
                (input.entropy != nullptr && gradient.dentropy != nullptr));
-  TANDEM_CHECK(input.length == 0 || !config.use_tis || input.behavior_logprobs != nullptr ||
-               input.rollout_logprobs != nullptr);
+  const bool reads_sampled = config.use_tis || config.tis_veto > 0.0 || config.behavior_kl_coef != 0.0;
+  TANDEM_CHECK(input.length == 0 || !reads_sampled || sampled_logprobs(input) != nullptr);
   SampleLoss(config, input, gradient, sums).run();
 }
 
@@ -312,13 +364,15 @@ LossNormaliser::LossNormaliser(const LossConfig& config)
       count_removed_samples_(config.count_removed_samples),
       norm_tokens_(config.loss_norm_tokens) {}
 
-void LossNormaliser::add(std::span<const uint8_t> mask, int64_t num_rejected) {
+void LossNormaliser::add(std::span<const uint8_t> mask, int64_t num_rejected, int64_t num_masked) {
   num_rejected_ += num_rejected;
-  const int64_t num_tokens = std::count_if(mask.begin(), mask.end(), [](uint8_t m) { return m != 0; });
+  const int64_t num_measured = std::count_if(mask.begin(), mask.end(), [](uint8_t m) { return m != 0; });
+  const int64_t num_tokens = num_measured + num_masked;
   num_tokens_ += num_tokens;
   if (num_tokens == 0 && !count_removed_samples_) return;
   num_samples_ += 1;
   num_counted_tokens_ += std::max<int64_t>(num_tokens, 1);
+  num_measured_tokens_ += std::max<int64_t>(num_measured, 1);
 }
 
 double LossNormaliser::loss_scale() const {
@@ -340,21 +394,22 @@ double LossNormaliser::entropy_share() const {
 }
 
 double LossNormaliser::metric_scale() const {
-  const int64_t count = aggregation_ == Aggregation::kTokenMean ? num_counted_tokens_ : num_samples_;
+  const int64_t count = aggregation_ == Aggregation::kTokenMean ? num_measured_tokens_ : num_samples_;
   return count > 0 ? 1.0 / static_cast<double>(count) : 0.0;
 }
 
-double LossNormaliser::scale_of(std::string_view metric) const {
+double LossNormaliser::scale_of(std::string_view metric, const LossSums& sums) const {
   if (is_aggregated_as_loss(metric)) return loss_scale();
-  const auto share_of = [](int64_t count) { return count > 0 ? 1.0 / static_cast<double>(count) : 0.0; };
-  if (metric == "tis_rejected_frac") return share_of(num_tokens_ + num_rejected_);
-  const bool is_token_mean = metric == "kl" || metric == "entropy";
-  return is_token_mean ? share_of(num_tokens_) : metric_scale();
+  const auto share_of = [](double count) { return count > 0.0 ? 1.0 / count : 0.0; };
+  if (metric == "on_policy_logprob_abs_diff") return share_of(sums.at("on_policy_token_share"));
+  if (metric == "tis_rejected_frac") return share_of(static_cast<double>(num_tokens_ + num_rejected_));
+  const bool is_token_mean = metric == "kl" || metric == "entropy" || metric == "on_policy_token_share";
+  return is_token_mean ? share_of(static_cast<double>(num_tokens_)) : metric_scale();
 }
 
 std::map<std::string, double> LossNormaliser::metrics(const LossSums& sums) const {
   std::map<std::string, double> values;
-  for (const auto& [name, sum] : sums) values[name] = sum * scale_of(name);
+  for (const auto& [name, sum] : sums) values[name] = sum * scale_of(name, sums);
   return values;
 }
 

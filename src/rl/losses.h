@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,18 +23,24 @@ namespace tandem::rl {
 // Holds the inputs of the loss for one sample. All arrays have `length` entries, and logarithms are natural.
 struct LossInput {
   int64_t length = 0;
-  const float* logprobs = nullptr;           // current policy
-  const float* old_logprobs = nullptr;       // old policy (the engine's log-probs in Tandem); unused by sft_loss
-  const float* rollout_logprobs = nullptr;   // engine's, for train_rollout_logprob_abs_diff; null: no such metric
-  const float* behavior_logprobs = nullptr;  // log-probs of the sampling distribution, for TIS; null: rollout_logprobs
-  const float* ref_logprobs = nullptr;       // reference; needed when kl_loss_coef is not 0, otherwise only metrics
-  const float* entropy = nullptr;            // may be null when entropy_coef is 0: then there is no entropy metric
-  const uint8_t* mask = nullptr;             // 1 where the loss counts
-  const double* advantages = nullptr;        // per token; unused by sft_loss
-  const float* weights = nullptr;            // constant factor of each token's policy term; null: 1
+  const float* logprobs = nullptr;          // current policy
+  const float* old_logprobs = nullptr;      // old policy, of which no gradient is taken; unused by sft_loss
+  const float* rollout_logprobs = nullptr;  // engine's, for train_rollout_logprob_abs_diff; null: no such metric
+  // Log-probs of the sampling distribution, for TIS, the veto and the behavior KL; null: rollout_logprobs.
+  const float* behavior_logprobs = nullptr;
+  const float* ref_logprobs = nullptr;  // reference; needed when kl_loss_coef is not 0, otherwise only metrics
+  const float* entropy = nullptr;       // may be null when entropy_coef is 0: then there is no entropy metric
+  const uint8_t* mask = nullptr;        // 1 where the loss counts
+  const double* advantages = nullptr;   // per token; unused by sft_loss
+  const float* weights = nullptr;       // constant factor of each token's policy term; null: 1
   // A token's entropy has this weight before loss_scale(): LossNormaliser::entropy_share() of the whole optimizer step.
   double entropy_share = 1.0;
   int64_t num_rejected = 0;  // tokens that reject_tokens() removed from `mask`
+  int64_t num_masked = 0;    // tokens that mask_off_policy_tokens() removed from `mask`
+  // Tokens from here on were sampled with the weights that are trained, those before with older ones. Unset where
+  // nothing in the optimizer step is known to be older; there is then no metric of it.
+  std::optional<int64_t> on_policy_begin = std::nullopt;
+  bool is_first_step = false;  // the weights that are trained have not changed yet, for on_policy_logprob_abs_diff
 };
 
 // Receives the unnormalised gradient: `length` entries, overwritten, 0 outside the mask.
@@ -44,15 +51,20 @@ struct LossGradient {
 
 // These are unnormalised sums over samples, by metric name without prefix (vime's names): "loss", "pg_loss",
 // "pg_clipfrac", "ppo_kl", "entropy_loss", "kl_loss", "entropy", "kl", "train_rollout_logprob_abs_diff", "ois", "tis",
-// "tis_abs", "tis_clipfrac", "tis_rejected_frac", "opsm_clipfrac", "off_policy_mask_frac". LossNormaliser::metrics()
-// turns them into values.
+// "tis_abs", "tis_clipfrac", "tis_rejected_frac", "tis_veto_frac", "opsm_clipfrac", "off_policy_mask_frac",
+// "behavior_kl", "on_policy_token_share", "on_policy_logprob_abs_diff". LossNormaliser::metrics() turns them into
+// values.
 using LossSums = std::map<std::string, double>;
 
 // Removes from `mask` [input.length] the tokens that use_tis with tis_mode "reject" rejects: those whose weight, or
-// whose sample's with tis_level "sequence", is beyond its bounds. It needs no current log-probs, so the counts of a
-// step are known before its first forward. Returns the number of removed tokens; 0 if nothing is rejected. `input.mask`
-// is not read.
+// whose sample's with the other levels, is beyond its bounds. It needs no current log-probs, so the counts of a step
+// are known before its first forward. Returns the number of removed tokens; 0 if nothing is rejected. `input.mask` is
+// not read.
 int64_t reject_tokens(const LossConfig& config, const LossInput& input, std::span<uint8_t> mask);
+
+// Removes from `mask` the tokens before `on_policy_begin`, if mask_off_policy says so. Returns the number of those that
+// it removed, which the denominators keep.
+int64_t mask_off_policy_tokens(const LossConfig& config, int64_t on_policy_begin, std::span<uint8_t> mask);
 
 // Adds one sample to `sums` and writes its gradient. Throws BugError when an array that the configuration needs is
 // null.
@@ -75,25 +87,27 @@ class LossNormaliser {
  public:
   explicit LossNormaliser(const LossConfig& config);
 
-  // Adds one sample's loss mask and the number of tokens that were rejected from it.
-  void add(std::span<const uint8_t> mask, int64_t num_rejected = 0);
+  // Adds one sample's loss mask and the numbers of tokens that were rejected from it, and that were masked and count
+  // as trained all the same.
+  void add(std::span<const uint8_t> mask, int64_t num_rejected = 0, int64_t num_masked = 0);
 
   int64_t num_samples() const { return num_samples_; }  // G in the loss's formula
-  int64_t num_tokens() const { return num_tokens_; }    // trained tokens
-  // Returns the factor that makes accumulated gradients and the sums of "loss", "pg_loss", "kl_loss" and "entropy_loss"
-  // final. It is 0 when there is nothing to train on.
+  int64_t num_tokens() const { return num_tokens_; }    // trained tokens, with the masked ones
+  // Returns the factor that makes accumulated gradients and the sums of "loss", "pg_loss", "kl_loss", "behavior_kl" and
+  // "entropy_loss" final. It is 0 when there is nothing to train on.
   double loss_scale() const;
   // Returns a factor that times loss_scale() is 1 / num_tokens(), since the loss's entropy term is a mean over tokens
   // in every aggregation.
   double entropy_share() const;
-  // Returns the values of all sums: the four above are multiplied by loss_scale(), "entropy" and "kl" are means over
-  // all trained tokens, "tis_rejected_frac" is a share of those and the rejected ones, the other diagnostics are means
-  // over samples of their token means, or over tokens if the loss is a token mean.
+  // Returns the values of all sums: the five above are multiplied by loss_scale(), "entropy" and "kl" are means over
+  // all trained tokens, "on_policy_token_share" is a share of those, "tis_rejected_frac" of those and the rejected
+  // ones, "on_policy_logprob_abs_diff" is a mean over the on-policy tokens. The other diagnostics are means over
+  // samples of their token means, or over tokens if the loss is a token mean, both without the masked tokens.
   std::map<std::string, double> metrics(const LossSums& sums) const;
 
  private:
   double metric_scale() const;
-  double scale_of(std::string_view metric) const;
+  double scale_of(std::string_view metric, const LossSums& sums) const;
 
   Aggregation aggregation_;
   bool count_removed_samples_;
@@ -101,7 +115,8 @@ class LossNormaliser {
   int64_t num_samples_ = 0;
   int64_t num_tokens_ = 0;
   int64_t num_rejected_ = 0;
-  int64_t num_counted_tokens_ = 0;  // a removed sample may count as one
+  int64_t num_counted_tokens_ = 0;   // a removed sample may count as one
+  int64_t num_measured_tokens_ = 0;  // those without the masked ones
 };
 
 // ---- The tables ----

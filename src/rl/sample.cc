@@ -1,5 +1,7 @@
 #include "rl/sample.h"
 
+#include <algorithm>
+
 #include "tandem/error.h"
 
 namespace tandem::rl {
@@ -12,6 +14,12 @@ void Sample::check_pieces() const {
           "a message has pieces of a completion that are out of order: start all ranks with the same build");
     least = piece.begin + 1;
   }
+}
+
+int64_t Sample::first_token_of(uint64_t version) const {
+  if (versions.empty()) return 0;
+  const auto size = static_cast<int64_t>(completion.size());
+  return versions.back().version == version ? std::min(versions.back().begin, size) : size;
 }
 
 const char* to_string(FinishReason reason) {

@@ -109,12 +109,14 @@ struct Sample {
   std::vector<float> rollout_logprobs;   // [N] the engine's policy log-probs
   std::vector<float> behavior_logprobs;  // [N] or empty
   std::vector<float> ref_logprobs;       // [N] or empty: no reference
-  std::vector<uint8_t> loss_mask;        // [N] 1 where the loss counts
-  std::vector<double> advantages;        // [N] or [1] for a scalar per sample
-  double reward = 0.0;                   // value of the reward function
-  double overlong_penalty = 0.0;  // penalty for its length, subtracted from the reward before advantages are computed
-  double kl_penalty = 0.0;        // penalty for its distance from the reference (reward_shaping.h)
-  bool grading_failed = false;    // the grader gave no reward; counted and shown
+  // [N] or empty: those of the weights before the first optimizer step on the rollout, for --old-logprobs proximal.
+  std::vector<float> proximal_logprobs;
+  std::vector<uint8_t> loss_mask;  // [N] 1 where the loss counts
+  std::vector<double> advantages;  // [N] or [1] for a scalar per sample
+  double reward = 0.0;             // value of the reward function
+  double overlong_penalty = 0.0;   // penalty for its length, subtracted from the reward before advantages are computed
+  double kl_penalty = 0.0;         // penalty for its distance from the reference (reward_shaping.h)
+  bool grading_failed = false;     // the grader gave no reward; counted and shown
   bool has_reward = true;  // false: dropped because its grading failed; out of the loss and its group's statistics
   SampleStatus status = SampleStatus::kCompleted;
   bool remove = false;  // excluded from the loss, still counted in G
@@ -123,7 +125,8 @@ struct Sample {
   std::string text;                 // text of the completion, for dumps
   std::vector<SamplePiece> pieces;  // completion in parts, in order; empty: sampled in one go
 
-  // The list has every field but the prompt, which each process has of its own.
+  // The list has every field but the prompt, which each process has of its own, and the proximal log-probs, which the
+  // trainer scores.
   static void fields(auto& wire, auto& m) {
     constexpr uint8_t kNumStatuses = 3;
     wire(m.group_id, m.sample_id, m.completion, m.rollout_logprobs, m.behavior_logprobs, m.ref_logprobs, m.loss_mask);
@@ -136,6 +139,9 @@ struct Sample {
   void check_pieces() const;
 
   bool is_trained(size_t token) const { return !remove && loss_mask[token] != 0; }
+  // Returns the index of the token from which on all were sampled with weights of `version`: the completion's length if
+  // its last span is of others. A sample without spans counts as sampled with these.
+  int64_t first_token_of(uint64_t version) const;
   double shaped_reward() const { return reward - overlong_penalty - kl_penalty; }
   int64_t num_tokens() const { return static_cast<int64_t>(prompt->tokens.size() + completion.size()); }
 };

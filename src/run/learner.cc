@@ -98,7 +98,28 @@ void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, 
   log.add({{"perf/data_preprocess_time", seconds_since(begin)}});
 }
 
-std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, const sampling::Rollout& rollout,
+void Learner::score_proximal(sampling::Rollout& rollout, int64_t num_steps, uint64_t version, RunLog& log) {
+  const rl::LossConfig& loss = inputs_.trainer.loss;
+  // The first step's forward gives these log-probs by itself, unless the step's counts depend on them.
+  const bool counts_depend = loss.use_tis && loss.tis_mode == "reject";
+  if (loss.old_logprobs != "proximal" || (num_steps == 1 && !counts_depend)) return;
+  const Clock::time_point begin = Clock::now();
+  std::vector<rl::Sample*> scored;
+  for (rl::Sample& sample : rollout.samples) {
+    if (rollout.is_sampled && sample.first_token_of(version) == 0) {
+      sample.proximal_logprobs = sample.rollout_logprobs;  // a forward would give the same bits
+    } else {
+      scored.push_back(&sample);
+    }
+  }
+  if (scored.empty()) return;
+  trainer::Scores scores = trainer::score(*model_, {scored.begin(), scored.end()}, inputs_.trainer.batch,
+                                          inputs_.trainer.temperature, ranks_);
+  for (size_t i = 0; i < scored.size(); ++i) scored[i]->proximal_logprobs = std::move(scores.logprobs[i]);
+  log.add({{"perf/log_probs_time", seconds_since(begin)}});
+}
+
+std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, sampling::Rollout& rollout,
                                                         Patience& patience, RunLog& log) {
   const Clock::time_point begin = Clock::now();
   const device::Traffic before = traffic();
@@ -112,13 +133,15 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, cons
     // If a filter kept too few groups, the fewer samples are divided equally among the steps.
     const int64_t per_epoch = std::min(config.steps_per_epoch(), num_samples);
     const int64_t num_steps = per_epoch * config.num_epochs_per_rollout;
+    const uint64_t version = trained_version(rollout);
+    score_proximal(rollout, num_steps, version, log);
     for (int64_t k = 0; k < num_steps; ++k) {
       log.report().progress(fmt::format("train {}/{}", rollout_id + 1, inputs_.num_rollouts), k, num_steps, "steps");
       const int64_t share = k % per_epoch;
       const std::vector<const rl::Sample*> batch(samples.begin() + share * num_samples / per_epoch,
                                                  samples.begin() + (share + 1) * num_samples / per_epoch);
       const bool is_first = k == 0 && rollout.is_sampled;
-      last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, is_first, log);
+      last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, is_first, version, log);
       patience.observe_step(rollout_id, last, rollout);
       flops += session::training_flops(whole, batch);
     }
@@ -163,10 +186,20 @@ void Learner::save(checkpoint::RunState& state, std::vector<checkpoint::SavedTen
   if (inputs_.mesh->data().rank() == 0) std::ranges::move(of_reference, std::back_inserter(tensors));
 }
 
+uint64_t Learner::trained_version(const sampling::Rollout& rollout) const {
+  if (rollout.is_sampled) return inputs_.session.trained().version();
+  uint64_t newest = 0;
+  for (const rl::Sample& sample : rollout.samples) {
+    if (!sample.versions.empty()) newest = std::max(newest, sample.versions.back().version);
+  }
+  return newest;
+}
+
 report::Metrics Learner::optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, bool is_on_policy,
-                                        RunLog& log) {
+                                        uint64_t version, RunLog& log) {
   const trainer::Metrics raw = trainer_->step(
-      batch, is_on_policy ? trainer::RolloutLogprobs::kOfTheseWeights : trainer::RolloutLogprobs::kOfOtherWeights);
+      batch, is_on_policy ? trainer::RolloutLogprobs::kOfTheseWeights : trainer::RolloutLogprobs::kOfOtherWeights,
+      version);
   report::Metrics metrics = health_.observe_step(step, batch, raw.at("lr"));
   for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
   metrics["train/global_batch_size"] = static_cast<double>(batch.size());

@@ -35,10 +35,11 @@ class Learner {
   // which nothing can be learnt.
   void assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, RunLog& log);
   // Runs the optimizer steps of the rollout, in sample order, --num-epochs-per-rollout times, and logs a record train/*
-  // for each. Returns the metrics of the last. Returns nullopt if --stop-grace-seconds were over; the weights are then
-  // those of no finished rollout. Throws UserError once `patience` has seen too many steps that were skipped.
-  std::optional<report::Metrics> optimizer_steps(int64_t rollout_id, const sampling::Rollout& rollout,
-                                                 Patience& patience, RunLog& log);
+  // for each. With --old-logprobs proximal it scores samples of older weights before, if it must. Returns the metrics
+  // of the last. Returns nullopt if --stop-grace-seconds were over; the weights are then those of no finished rollout.
+  // Throws UserError once `patience` has seen too many steps that were skipped.
+  std::optional<report::Metrics> optimizer_steps(int64_t rollout_id, sampling::Rollout& rollout, Patience& patience,
+                                                 RunLog& log);
 
   // Call it after `num_finished` rollouts: the reference becomes the policy when --ref-update-interval says so.
   void update_reference(int64_t num_finished, RunLog& log);
@@ -48,9 +49,16 @@ class Learner {
   trainer::Trainer& trainer() { return *trainer_; }
 
  private:
-  // `is_on_policy` tells that the batch was sampled with the present weights.
+  // Returns the version of the weights that are trained: those before the first step on the rollout. Of a rollout that
+  // was read from a file they count as the newest that sampled it.
+  uint64_t trained_version(const sampling::Rollout& rollout) const;
+  // Gives every sample its proximal log-probs, if the loss compares with them after they have gone, or before a
+  // forward. `version` is that of the weights.
+  void score_proximal(sampling::Rollout& rollout, int64_t num_steps, uint64_t version, RunLog& log);
+  // `version` is that of the weights before the first step on the rollout; `is_on_policy` tells that they are the
+  // present ones and that they, or those of before, sampled the batch.
   report::Metrics optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, bool is_on_policy,
-                                 RunLog& log);
+                                 uint64_t version, RunLog& log);
   // Returns the traffic of this rank's device.
   device::Traffic traffic() const;
 

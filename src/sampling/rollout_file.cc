@@ -58,8 +58,7 @@ class SampleReader {
     if (const auto turns = record_.find("turns"); turns != record_.end())
       sample.num_turns = static_cast<int64_t>(unsigned_number("turns", *turns));
     if (record_.contains("pieces")) sample.pieces = pieces(length);
-    for (const Json& version : list("weight_versions"))
-      sample.versions.push_back({.begin = 0, .version = unsigned_number("weight_versions", version)});
+    sample.versions = versions(length);
     return sample;
   }
 
@@ -186,6 +185,26 @@ class SampleReader {
       result.push_back(value.get<uint8_t>());
     }
     return result;
+  }
+
+  // A sample of several versions says at which token each begins.
+  std::vector<rl::VersionSpan> versions(size_t length) const {
+    constexpr const char* kBegins = "weight_version_begins";
+    std::vector<rl::VersionSpan> spans;
+    for (const Json& version : list("weight_versions"))
+      spans.push_back({.begin = 0, .version = unsigned_number("weight_versions", version)});
+    if (spans.size() < 2) return spans;
+    const Json& begins = list(kBegins);
+    if (begins.size() != spans.size())
+      fail(kBegins, fmt::format("has {} numbers for the {} of weight_versions", begins.size(), spans.size()));
+    for (size_t i = 0; i < spans.size(); ++i) {
+      const uint64_t begin = unsigned_number(kBegins, begins[i]);
+      const bool is_in_order = i == 0 ? begin == 0 : begin > static_cast<uint64_t>(spans[i - 1].begin);
+      if (!is_in_order || begin >= length)
+        fail(kBegins, fmt::format("must be 0 and then larger numbers below {}, not {}", length, shown(begins)));
+      spans[i].begin = static_cast<int64_t>(begin);
+    }
+    return spans;
   }
 
   // The number of a piece's tokens that are trained on is not read: the mask says so.

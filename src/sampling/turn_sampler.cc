@@ -58,6 +58,15 @@ void check_ids(std::span<const int32_t> response, int64_t vocab) {
   }
 }
 
+// Returns the version of the weights that sampled a token; 0 if the completion does not say.
+uint64_t version_of(const rl::Completion& completion, size_t token) {
+  uint64_t version = 0;
+  for (const rl::VersionSpan& span : completion.versions) {
+    if (span.begin <= static_cast<int64_t>(token)) version = span.version;
+  }
+  return version;
+}
+
 }  // namespace
 
 void PrefixHash::add(int32_t token) { value_ = mixed(value_ ^ mixed(static_cast<uint32_t>(token))); }
@@ -136,6 +145,7 @@ rl::Sample sample_of_turns(const reward::Generated& made, const rl::SharedPrompt
     if (i < length) hash.add(sample.completion[i]);
   }
   std::vector<uint8_t> is_sampled(length, 0), begins_turn(length, 0);
+  std::vector<uint64_t> versions(length, 0);
   const rl::Completion* last = nullptr;  // call that sampled the response's last token, so far
   for (const TurnRecord& turn : turns) {
     if (!turn.is_policy || turn.num_prefix < num_prompt || turn.num_prefix - num_prompt >= length) continue;
@@ -143,15 +153,23 @@ rl::Sample sample_of_turns(const reward::Generated& made, const rl::SharedPrompt
     if (hashes[begin] != turn.prefix) continue;
     const rl::Completion& completion = turn.completion;
     begins_turn[begin] = 1;
+    if (sample.versions.empty()) sample.versions = completion.versions;
     for (size_t i = 0; i < completion.tokens.size() && begin + i < length; ++i) {
       if (completion.tokens[i] != sample.completion[begin + i]) break;
       is_sampled[begin + i] = 1;
+      versions[begin + i] = version_of(completion, i);
       sample.rollout_logprobs[begin + i] = completion.logprobs[i];
       if (has_behavior_logprobs) sample.behavior_logprobs[begin + i] = completion.behavior_logprobs[i];
       if (begin + i + 1 == length && i + 1 == completion.tokens.size()) last = &completion;
     }
-    if (sample.versions.empty()) sample.versions = completion.versions;
   }
+  // Later calls may have newer weights than the first.
+  std::vector<rl::VersionSpan> spans;
+  for (size_t i = 0; i < length; ++i) {
+    if (is_sampled[i] == 0 || (!spans.empty() && spans.back().version == versions[i])) continue;
+    spans.push_back({.begin = spans.empty() ? 0 : static_cast<int64_t>(i), .version = versions[i]});
+  }
+  if (!spans.empty()) sample.versions = std::move(spans);
   for (size_t i = 0; i < length; ++i) {
     TANDEM_USER_CHECK(sample.loss_mask[i] == 0 || is_sampled[i] != 0,
                       fmt::format("token {} of the response (id {}) has loss_mask 1, and the engine did not sample it "

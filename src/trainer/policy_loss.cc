@@ -19,11 +19,13 @@ const float* per_token(const std::vector<float>& values, const rl::Sample& sampl
 }
 
 // Returns the log-probs that a sample brings; those of the current policy are not among them.
-rl::LossInput rollout_input(const rl::Sample& sample) {
+rl::LossInput rollout_input(const rl::LossConfig& config, const rl::Sample& sample) {
   rl::LossInput input;
   input.length = static_cast<int64_t>(sample.completion.size());
-  input.old_logprobs = per_token(sample.rollout_logprobs, sample, "rollout log-probs");
-  input.rollout_logprobs = input.old_logprobs;
+  input.rollout_logprobs = per_token(sample.rollout_logprobs, sample, "rollout log-probs");
+  input.old_logprobs = config.old_logprobs == "proximal"
+                           ? per_token(sample.proximal_logprobs, sample, "proximal log-probs")
+                           : input.rollout_logprobs;
   input.behavior_logprobs = per_token(sample.behavior_logprobs, sample, "sampled log-probs");
   input.ref_logprobs = per_token(sample.ref_logprobs, sample, "reference log-probs");
   return input;
@@ -79,14 +81,18 @@ Gradients differentiate(const StepLoss& loss, const Targets& targets, const Host
     const rl::Sample& sample = *targets.samples[s];
     const int64_t begin = targets.offsets[s];
     if (sample.completion.empty()) continue;  // it adds 0 to every sum
-    const TrainedTokens trained = trained_tokens(loss.config, sample);
+    const TrainedTokens trained = trained_tokens(loss.config, loss.ages, sample);
     const std::vector<double> advantages = token_advantages(sample);
-    rl::LossInput input = rollout_input(sample);
+    rl::LossInput input = rollout_input(loss.config, sample);
     TANDEM_CHECK_EQ(input.length, targets.offsets[s + 1] - begin, "targets of sample", sample.sample_id);
     input.logprobs = scores.logprobs + begin;
     input.entropy = scores.entropy + begin;
+    if (loss.config.old_logprobs == "proximal" && input.old_logprobs == nullptr) input.old_logprobs = input.logprobs;
     input.mask = trained.mask.data();
     input.num_rejected = trained.num_rejected;
+    input.num_masked = trained.num_masked;
+    if (loss.ages.has_older) input.on_policy_begin = loss.ages.on_policy_begin(sample);
+    input.is_first_step = loss.ages.is_first_step;
     input.advantages = advantages.empty() ? nullptr : advantages.data();
     input.entropy_share = loss.entropy_share;
     rl::accumulate_loss(loss.config, input,
@@ -99,11 +105,29 @@ Gradients differentiate(const StepLoss& loss, const Targets& targets, const Host
 
 }  // namespace
 
-TrainedTokens trained_tokens(const rl::LossConfig& config, const rl::Sample& sample) {
+TokenAges::TokenAges(const std::vector<const rl::Sample*>& samples, RolloutLogprobs logprobs,
+                     std::optional<uint64_t> version)
+    : version(version), is_first_step(logprobs == RolloutLogprobs::kOfTheseWeights) {
+  for (const rl::Sample* sample : samples) {
+    const auto older = static_cast<size_t>(on_policy_begin(*sample));
+    for (size_t t = 0; t < older && !has_older; ++t) has_older = sample->is_trained(t);
+  }
+}
+
+int64_t TokenAges::on_policy_begin(const rl::Sample& sample) const {
+  return version ? sample.first_token_of(*version) : 0;
+}
+
+bool TokenAges::are_known(const std::vector<const rl::Sample*>& samples) const {
+  return is_first_step && std::ranges::all_of(samples, [&](const rl::Sample* s) { return on_policy_begin(*s) == 0; });
+}
+
+TrainedTokens trained_tokens(const rl::LossConfig& config, const TokenAges& ages, const rl::Sample& sample) {
   TANDEM_CHECK_EQ(sample.loss_mask.size(), sample.completion.size(), "loss mask of sample", sample.sample_id);
   TrainedTokens trained{.mask = sample.loss_mask};
   if (sample.remove) std::ranges::fill(trained.mask, uint8_t{0});
-  trained.num_rejected = rl::reject_tokens(config, rollout_input(sample), trained.mask);
+  trained.num_masked = rl::mask_off_policy_tokens(config, ages.on_policy_begin(sample), trained.mask);
+  trained.num_rejected = rl::reject_tokens(config, rollout_input(config, sample), trained.mask);
   return trained;
 }
 

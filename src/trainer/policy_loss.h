@@ -7,12 +7,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "device/ops.h"
 #include "rl/losses.h"
 #include "trainer/packed_batch.h"
 #include "trainer/token_scores.h"
+#include "trainer/trainer.h"
 
 namespace tandem::trainer {
 
@@ -23,21 +25,37 @@ struct LossTerms {
   std::vector<rl::LossSums> sums;  // terms of each of the batch's samples
 };
 
-// The tokens of a sample that the loss counts: its loss mask without the tokens that --tis-mode reject takes out, or
-// nothing of a removed sample.
+// Tells which tokens of a step were sampled with the weights that are trained.
+struct TokenAges {
+  TokenAges(const std::vector<const rl::Sample*>& samples, RolloutLogprobs logprobs, std::optional<uint64_t> version);
+  // Returns the token of the sample from which on all were sampled with these weights, as far as that is known.
+  int64_t on_policy_begin(const rl::Sample& sample) const;
+  // Returns whether the log-probs of all these samples are those that a forward gives now.
+  bool are_known(const std::vector<const rl::Sample*>& samples) const;
+
+  std::optional<uint64_t> version;  // unset: all samples are of one version
+  bool is_first_step;               // the weights are those that are trained, still
+  bool has_older = false;           // a token that the loss mask has was sampled with older ones
+};
+
+// The tokens of a sample that the loss counts: its loss mask without the tokens that --tis-mode reject and
+// --mask-offpolicy-in-partial-rollout take out, or nothing of a removed sample.
 struct TrainedTokens {
   std::vector<uint8_t> mask;
   int64_t num_rejected = 0;
+  int64_t num_masked = 0;  // those of --mask-offpolicy-in-partial-rollout, which still count
 };
-TrainedTokens trained_tokens(const rl::LossConfig& config, const rl::Sample& sample);
+TrainedTokens trained_tokens(const rl::LossConfig& config, const TokenAges& ages, const rl::Sample& sample);
 
 // The loss of an optimizer step whose samples have been counted.
 struct StepLoss {
   const rl::LossConfig& config;
+  const TokenAges& ages;
   double entropy_share;  // entropy share of rl::LossNormaliser
 };
 
-// Takes the engine's log-probs as the old ones. Waits for the scores.
+// Takes the engine's log-probs as the old ones; with --old-logprobs proximal those that the samples bring, and the
+// present ones where they bring none. Waits for the scores.
 LossTerms policy_loss(const StepLoss& loss, const PackedBatch& batch, const TokenScores& scores);
 
 // Returns the same gradient from the log-probs that the samples bring, where the forward will give the same ones: so it

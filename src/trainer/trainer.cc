@@ -64,14 +64,15 @@ class TrainerImpl final : public Trainer {
   }
   ~TrainerImpl() override { model_.set_gradient_sink(nullptr); }
 
-  Metrics step(const Samples& samples, RolloutLogprobs logprobs) override {
+  Metrics step(const Samples& samples, RolloutLogprobs logprobs, std::optional<uint64_t> version) override {
     TANDEM_CHECK(!samples.empty(), "an optimizer step without samples");
     rl::LossNormaliser normaliser(config_.loss);
+    const TokenAges ages(samples, logprobs, version);
     for (const rl::Sample* sample : samples) {
-      const TrainedTokens trained = trained_tokens(config_.loss, *sample);
-      normaliser.add(trained.mask, trained.num_rejected);
+      const TrainedTokens trained = trained_tokens(config_.loss, ages, *sample);
+      normaliser.add(trained.mask, trained.num_rejected, trained.num_masked);
     }
-    const StepLoss loss{.config = config_.loss, .entropy_share = normaliser.entropy_share()};
+    const StepLoss loss{.config = config_.loss, .ages = ages, .entropy_share = normaliser.entropy_share()};
     const std::vector<rl::MicroBatch> micro_batches = rl::split_into_micro_batches(samples, config_.batch.split());
     SampleSums sums(samples.size());
     std::vector<std::pair<const rl::MicroBatch*, PendingLoss>> pending;
@@ -80,7 +81,7 @@ class TrainerImpl final : public Trainer {
       if (batch.num_targets() == 0) {
         begin_round(/*contributes=*/false);
         gradients_.receive_round();
-      } else if (logprobs == RolloutLogprobs::kOfOtherWeights) {
+      } else if (!ages.are_known(batch.samples)) {
         sums.set(members, train_on(batch, loss));
       } else if (const TokenScores scores = train_on_known(batch, loss); model_.ops().runs_ahead()) {
         pending.emplace_back(&members, PendingLoss(batch, scores, model_.ops()));

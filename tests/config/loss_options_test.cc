@@ -67,6 +67,10 @@ struct MadeUpRollout {
       samples.push_back(std::move(sample));
     }
   }
+  // Returns what the trainer takes for the old log-probs: in a first optimizer step the proximal ones are the present.
+  const float* old_of(const rl::LossConfig& config, size_t i) const {
+    return config.old_logprobs == "proximal" ? logprobs[i].data() : old[i].data();
+  }
   std::vector<rl::Sample> samples;
   std::vector<std::vector<float>> logprobs, old, sampled, reference, entropy;
 };
@@ -83,18 +87,19 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
   rl::assign_advantages(options.loss, rollout.samples);
   rl::LossNormaliser normaliser(options.loss);
   std::vector<std::vector<uint8_t>> masks;
-  std::vector<int64_t> num_rejected;
+  std::vector<int64_t> num_rejected, num_masked;
   for (size_t i = 0; i < rollout.samples.size(); ++i) {
     const rl::Sample& sample = rollout.samples[i];
     std::vector<uint8_t>& mask = masks.emplace_back(sample.loss_mask);
     if (sample.remove) std::ranges::fill(mask, uint8_t{0});
+    num_masked.push_back(rl::mask_off_policy_tokens(options.loss, /*on_policy_begin=*/1, mask));
     num_rejected.push_back(rl::reject_tokens(options.loss,
                                              {.length = static_cast<int64_t>(mask.size()),
-                                              .old_logprobs = rollout.old[i].data(),
+                                              .old_logprobs = rollout.old_of(options.loss, i),
                                               .rollout_logprobs = rollout.old[i].data(),
                                               .behavior_logprobs = was_truncated ? rollout.sampled[i].data() : nullptr},
                                              mask));
-    normaliser.add(mask, num_rejected.back());
+    normaliser.add(mask, num_rejected.back(), num_masked.back());
   }
   rl::LossSums sums;
   Outcome outcome;
@@ -108,7 +113,7 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
     rl::accumulate_loss(options.loss,
                         {.length = static_cast<int64_t>(length),
                          .logprobs = rollout.logprobs[i].data(),
-                         .old_logprobs = rollout.old[i].data(),
+                         .old_logprobs = rollout.old_of(options.loss, i),
                          .rollout_logprobs = rollout.old[i].data(),
                          .behavior_logprobs = was_truncated ? rollout.sampled[i].data() : nullptr,
                          .ref_logprobs = options.needs_reference() ? rollout.reference[i].data() : nullptr,
@@ -116,7 +121,8 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
                          .mask = mask.data(),
                          .advantages = advantages.data(),
                          .entropy_share = normaliser.entropy_share(),
-                         .num_rejected = num_rejected[i]},
+                         .num_rejected = num_rejected[i],
+                         .num_masked = num_masked[i]},
                         {dlogprobs.data(), dentropy.data()}, sums);
     outcome.gradients.insert(outcome.gradients.end(), dlogprobs.begin(), dlogprobs.end());
     outcome.gradients.insert(outcome.gradients.end(), dentropy.begin(), dentropy.end());
@@ -167,6 +173,13 @@ const std::vector<FlagCase> kCases = {
     {"tis-mode", "reject", kTis},
     {"tis-mode", "reject", {"--use-tis", "--tis-clip", "1.05", "--tis-mode", "mask"}},
     {"tis-level", "sequence", kTis},
+    {"tis-level", "geometric", kTis},
+    {"tis-level", "geometric", {"--use-tis", "--tis-clip", "1.05", "--tis-level", "sequence"}},
+    {"tis-veto", "0.8", {}},
+    {"old-logprobs", "proximal", {}, false},
+    {"old-logprobs", "proximal", {"--use-tis"}},
+    {"behavior-kl-coef", "0.1", {}},
+    {"mask-offpolicy-in-partial-rollout", "", {}},
     {"use-opsm", "", {}},
     {"opsm-delta", "0.1", {"--use-opsm"}},
     {"off-policy-mask-threshold", "0.01", {}},
@@ -234,7 +247,9 @@ TEST(LossOptions, NamesAreThoseOfTheTables) {
       refusal({"--loss-agg-mode", "mean"}).starts_with("--loss-agg-mode: 'mean' is none of seq-mean-token-mean"));
   EXPECT_TRUE(refusal({"--kl-loss-type", "k4"}).starts_with("--kl-loss-type: 'k4' is none of k1, k2, k3"));
   EXPECT_TRUE(refusal({"--tis-mode", "drop"}).starts_with("--tis-mode: 'drop' is none of truncate, mask, reject"));
-  EXPECT_TRUE(refusal({"--tis-level", "batch"}).starts_with("--tis-level: 'batch' is none of token, sequence"));
+  EXPECT_TRUE(
+      refusal({"--tis-level", "batch"}).starts_with("--tis-level: 'batch' is none of token, sequence, geometric"));
+  EXPECT_TRUE(refusal({"--old-logprobs", "old"}).starts_with("--old-logprobs: 'old' is none of rollout, proximal"));
   EXPECT_TRUE(refusal({"--reward-std-scope", "all"}).starts_with("--reward-std-scope: 'all' is none of group, batch"));
   for (const char* flag : {"--pg-loss-type=", "--loss-agg-mode="}) EXPECT_EQ(refusal({flag}), "accepted") << flag;
 }
@@ -254,6 +269,8 @@ TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
       {{"--kl-clamp", "inf"}, "--kl-clamp: must be a finite number, not inf"},
       {{"--entropy-coef", "inf"}, "--entropy-coef: must be a finite number, not inf"},
       {{"--tis-clip", "0.5", "--tis-clip-low", "1"}, "--tis-clip 0.5: must be at least --tis-clip-low 1"},
+      {{"--tis-veto", "1"}, "--tis-veto: must be less than 1, not 1"},
+      {{"--behavior-kl-coef", "inf"}, "--behavior-kl-coef: must be a finite number, not inf"},
       {{"--opsm-delta=-inf"}, "--opsm-delta: must be a finite number, not -inf"},
       {{"--off-policy-mask-threshold", "-1"}, "--off-policy-mask-threshold: must be at least 0, not -1"},
       {{"--gamma", "1.5"}, "--gamma: must be at most 1, not 1.5"},
@@ -322,6 +339,35 @@ TEST(LossOptions, NewDefinitionsAreRememberedWhereTheRunDependsOnThem) {
   EXPECT_EQ(of({"--entropy-coef", "0.01"}), (Definitions{{"the mean of --entropy-coef", "over all tokens"}}));
   EXPECT_EQ(of(kKl), Definitions());
   EXPECT_EQ(of({"--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k3+"}).size(), 1U);
+}
+
+TEST(LossOptions, ALossThatNothingBoundsIsNotForSamplesOfOlderWeights) {
+  const auto reason = [](const Arguments& arguments) {
+    return rl::why_not_off_policy(parse(arguments).loss).value_or("none");
+  };
+  for (const rl::Surrogate& surrogate : rl::surrogates()) {
+    const std::string name(surrogate.name);
+    EXPECT_EQ(reason({"--pg-loss-type", name}) == "none", name != "reinforce") << name;
+    EXPECT_TRUE(reason({"--pg-loss-type", name, "--old-logprobs", "proximal"}).starts_with("--old-logprobs proximal:"));
+    EXPECT_EQ(reason({"--pg-loss-type", name, "--old-logprobs", "proximal", "--use-tis"}), "none") << name;
+    EXPECT_EQ(reason({"--pg-loss-type", name, "--mask-offpolicy-in-partial-rollout"}), "none") << name;
+  }
+  EXPECT_EQ(reason({}), "none");
+  EXPECT_EQ(
+      reason({"--advantage-estimator", "reinforce"}),
+      "--pg-loss-type reinforce: has no trust region, so samples of older weights would move the policy without a "
+      "bound; give --old-logprobs proximal --use-tis, --use-opsm, or another --pg-loss-type such as ppo");
+  const Arguments reinforce = {"--pg-loss-type", "reinforce"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.begin(), reinforce.begin(), reinforce.end());
+    return reason(more);
+  };
+  EXPECT_NE(with({"--use-tis"}), "none") << "the weights are 1: old and sampled log-probs are the same";
+  EXPECT_EQ(with({"--use-opsm"}), "none");
+  EXPECT_EQ(with({"--off-policy-mask-threshold", "0.1"}), "none");
+  EXPECT_NE(with({"--use-opsm", "--old-logprobs", "proximal"}), "none") << "it compares with the proximal policy";
+  EXPECT_NE(with({"--tis-veto", "0.0001"}), "none") << "it takes out catastrophes alone";
+  EXPECT_TRUE(reason({"--pg-loss-type", "dro", "--dro-beta", "0"}).starts_with("--pg-loss-type dro:"));
 }
 
 TEST(LossOptions, AKlThatIsOnlyWatchedNeedsTheReferenceToo) {

@@ -254,6 +254,82 @@ TEST(GoldenLosses, TrlsMaskAndEntropyAreTrlsWhereOtherReadingsDiffer) {
   }
 }
 
+// Sets a row of tests/golden/off_policy: old = the proximal log-probs, sampled = those of the policy that sampled.
+LossConfig config_of_correction(const base::Json& one) {
+  const base::Json& params = one.at("params");
+  LossConfig config{.eps_clip_high = 0.28, .eps_clip_c = 3.0, .use_unbiased_kl = false, .old_logprobs = "proximal"};
+  const auto bound = [&](const char* key, double otherwise) {
+    return params.at(key).is_null() ? otherwise : params.at(key).get<double>();
+  };
+  if (one.at("library") == "prime-rl") {
+    config.old_logprobs = "rollout";
+    config.pg_loss_type = "dppo_tv";
+    config.eps_clip = params.at("dppo_mask_low");
+    config.eps_clip_high = params.at("dppo_mask_high");
+    config.eps_clip_c = 0.0;
+    config.behavior_kl_coef = params.at("kl_tau");
+  }
+  config.loss_aggregation = one.at("library") == "slime" ? "seq-mean-token-mean" : "token-mean";
+  config.count_removed_samples = one.at("library") == "slime";
+  if (!params.contains("lower")) return config;
+  config.use_tis = !params.at("upper").is_null();
+  config.tis_clip = bound("upper", 2.0);
+  config.tis_clip_low = bound("lower", 0.0);
+  if (one.at("library") == "AReaL") {
+    config.tis_level = params.at("level") == "sequence" ? "geometric" : "token";
+    config.tis_mode = params.at("action") == "mask" ? "mask" : "truncate";
+  }
+  if (one.at("library") == "slime") {
+    config.tis_level = params.at("level");
+    config.tis_mode = params.at("mode") == "mask" ? "mask" : "truncate";
+    if (params.at("mode") == "truncate") config.tis_clip_low = 0.0;  // slime's truncate has no lower bound
+    config.tis_veto = params.at("veto");
+    config.kl_loss_coef = params.at("kl_coef");
+  }
+  return config;
+}
+
+// verl rejects before the means are taken: the masks are the same. Its bounds are those of sampled - old.
+void expect_rejection_mask(const base::Json& one) {
+  const GoldenBatch batch(golden(), one.at("batch").get<int64_t>());
+  const std::string option = one["params"].at("option");
+  LossConfig config{.use_tis = true, .tis_mode = "reject"};
+  config.tis_level = option == "token_k1" ? "token" : (option == "seq_sum_k1" ? "sequence" : "geometric");
+  config.tis_clip_low = 1.0 / one["params"].at("upper").get<double>();
+  config.tis_clip = 1.0 / one["params"].at("lower").get<double>();
+  std::vector<uint8_t> mask = batch.mask;
+  for (int64_t i = 0; i < kNumSamples; ++i) {
+    const auto row = std::span(mask).subspan(static_cast<size_t>(i * kNumTokens), kNumTokens);
+    reject_tokens(config, batch.row(i), row);
+  }
+  EXPECT_EQ(mask, one.at("mask").get<std::vector<uint8_t>>()) << batch.name << " " << option;
+}
+
+// tests/golden/off_policy/make.py computed these with the functions of AReaL, slime, verl and prime-rl.
+TEST(GoldenLosses, CorrectionsOfOffPolicySamplesAreThoseOfTheProjects) {
+  std::map<std::string, int> num_cases;
+  for (const base::Json& one : base::read_json_file(golden::directory() + "/off_policy/cases.json")) {
+    const std::string library = one.at("library");
+    ++num_cases[library];
+    if (library == "verl") {
+      expect_rejection_mask(one);
+      continue;
+    }
+    const std::string what = library + " " + base::dump_json(one.at("params"));
+    GoldenBatch batch(golden(), one.at("batch").get<int64_t>());
+    LossConfig config = config_of_correction(one);
+    check_loss_config(config);
+    if (library == "prime-rl") batch.old_logprobs = batch.rollout_logprobs;
+    batch.with_reference = config.kl_loss_coef > 0.0;
+    const StepResult result = run_step(config, batch);
+    expect_gradient(result.dlogprobs, one.at("grad").get<std::vector<float>>(), what);
+    if (library == "prime-rl") continue;  // its value is -r A, and here -sg(r) A logp: the gradients are the same
+    const double loss = one.at("loss");
+    EXPECT_NEAR(result.metrics.at("loss"), loss, 1e-6 * std::max(1.0, std::abs(loss))) << what;
+  }
+  EXPECT_EQ(num_cases, (std::map<std::string, int>{{"AReaL", 12}, {"prime-rl", 4}, {"slime", 20}, {"verl", 6}}));
+}
+
 // TRL's mask uses the log-probs that tokens were sampled with, slime's the old ones. In these batches the two differ.
 TEST(GoldenLosses, OffPolicyMasksLookAtTheLogProbsThatTheyAreDefinedBy) {
   int64_t num_different = 0;
