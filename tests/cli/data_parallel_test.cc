@@ -77,6 +77,23 @@ TEST_F(DataParallel, AnyNumberGivesTheSameRun) {
   }
 }
 
+// Completions of one length make micro-batches of one shape, whose tensors leave holes of other sizes.
+TEST_F(DataParallel, TheArenaHoldsATinyModelWhateverTheLengths) {
+  const base::TemporaryDirectory folder;
+  std::string prompts;
+  for (int i = 0; i < 64; ++i)
+    prompts += fmt::format("{{\"prompt\": \"{} + {} =\", \"label\": \"1\"}}\n", 10 + i, 99 - i);
+  base::write_file_durably(folder / "prompts.jsonl", prompts);
+  for (const char* const length : {"7", "8"}) {
+    const Captured result = run_program(with_ranks(
+        {"train", "--colocate", "--hf-checkpoint", "examples/arithmetic/checkpoint", "--prompt-data",
+         folder / "prompts.jsonl", "--rm-type", "exact", "--rollout-batch-size", "32", "--n-samples-per-prompt", "8",
+         "--num-rollout", "1", "--rollout-max-response-len", length, "--ignore-eos", "--save", folder / length},
+        2));
+    EXPECT_EQ(result.code, 0) << length << " tokens: " << result.err;
+  }
+}
+
 TEST_F(DataParallel, WithAReferenceEpochsAndOffloadToo) {
   Arguments mix = arguments(
       *folder_, "mix_alone",
