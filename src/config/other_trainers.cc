@@ -48,6 +48,8 @@ void declare_other_trainers(base::Options& options) {
     options.unsupported(flag.name, flag.reason, words_of(flag.companions));
   for (const OtherName& name : names_of_trl()) options.known_elsewhere(name.name, answer_of("TRL", name));
   for (const OtherName& name : names_of_verl()) options.known_elsewhere(name.name, answer_of("verl", name));
+  for (const OtherName& name : names_of_areal()) options.known_elsewhere(name.name, answer_of("AReaL", name));
+  for (const OtherName& name : names_of_prime_rl()) options.known_elsewhere(name.name, answer_of("prime-rl", name));
   for (const char* part : {"data", "actor_rollout_ref", "algorithm", "trainer", "reward", "reward_model", "critic"}) {
     options.known_elsewhere(std::string(part) + ".*",
                             "this key of verl has no counterpart that Tandem knows; docs/COMING_FROM.md lists the keys "

@@ -1,5 +1,5 @@
-// Maps the names of TRL and verl to our flags. docs/COMING_FROM.md shows these rows, a test compares both, and the
-// parser answers with them where a user types such a name (base::Options::known_elsewhere).
+// Maps the names of TRL, verl, AReaL and prime-rl to our flags. docs/COMING_FROM.md shows these rows, a test compares
+// both, and the parser answers with them where a user types such a name (base::Options::known_elsewhere).
 #pragma once
 
 #include <span>
@@ -15,8 +15,10 @@ struct OtherName {
   const char* remark;  // Markdown: further remarks, or ""
 };
 
-std::span<const OtherName> names_of_trl();   // arguments of GRPOConfig, GRPOTrainer, ModelConfig and LoraConfig
-std::span<const OtherName> names_of_verl();  // keys of ppo_trainer.yaml
+std::span<const OtherName> names_of_trl();       // arguments of GRPOConfig, GRPOTrainer, ModelConfig and LoraConfig
+std::span<const OtherName> names_of_verl();      // keys of ppo_trainer.yaml
+std::span<const OtherName> names_of_areal();     // keys of PPOActorConfig
+std::span<const OtherName> names_of_prime_rl();  // keys of the trainer's configuration
 
 // Completes "NAME: ..." in plain text: "TRL's learning_rate is --lr here".
 std::string answer_of(const char* trainer, const OtherName& name);

@@ -436,9 +436,11 @@ Names rows_of(std::span<const config::OtherName> names) {
 }
 
 // The page and the program read one table: a user who types a name of it gets its row as the answer.
-TEST(ComingFrom, EveryNameOfTrlAndVerlIsAnsweredWithItsRowOfThePage) {
+TEST(ComingFrom, EveryNameOfOtherTrainersIsAnsweredWithItsRowOfThePage) {
   EXPECT_EQ(name_rows("From TRL", "argument"), rows_of(config::names_of_trl()));
   EXPECT_EQ(name_rows("From verl", "key"), rows_of(config::names_of_verl()));
+  EXPECT_EQ(name_rows("From AReaL", "key"), rows_of(config::names_of_areal()));
+  EXPECT_EQ(name_rows("From prime-rl", "key"), rows_of(config::names_of_prime_rl()));
   config::TrainConfig config;
   base::Options options;
   config.visit(options);
@@ -451,12 +453,18 @@ TEST(ComingFrom, EveryNameOfTrlAndVerlIsAnsweredWithItsRowOfThePage) {
                             fmt::format("--{}: {}", name.name, config::answer_of("TRL", name)));
   }
   EXPECT_GT(num_answered, 80);
-  for (const config::OtherName& name : config::names_of_verl()) {
-    expect_one_line_failure(run({"train", fmt::format("{}=1", name.name), "--print-config"}), 2,
-                            fmt::format("'{}=1': {}", name.name, config::answer_of("verl", name)));
+  const std::pair<const char*, std::span<const config::OtherName>> keys[] = {{"verl", config::names_of_verl()},
+                                                                             {"AReaL", config::names_of_areal()},
+                                                                             {"prime-rl", config::names_of_prime_rl()}};
+  for (const auto& [trainer, names] : keys) {
+    for (const config::OtherName& name : names) {
+      expect_one_line_failure(run({"train", fmt::format("{}=1", name.name), "--print-config"}), 2,
+                              fmt::format("'{}=1': {}", name.name, config::answer_of(trainer, name)));
+    }
   }
   // A flag that a name stands for is one of the program's.
-  for (const auto names : {config::names_of_trl(), config::names_of_verl()}) {
+  for (const auto names :
+       {config::names_of_trl(), config::names_of_verl(), config::names_of_areal(), config::names_of_prime_rl()}) {
     for (const config::OtherName& name : names) {
       for (const std::string& flag : flags_in(name.here)) EXPECT_TRUE(ours.contains(flag)) << name.name << ": " << flag;
     }

@@ -4,6 +4,8 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "checkpoint/checkpoints.h"
 #include "report/sample_file.h"
 #include "sampling/rollout_file.h"
@@ -179,6 +181,49 @@ TEST(Learner, ACheckpointBringsTheReferenceBack) {
       run.inputs().checkpoint.emplace(checkpoints.open(4));  // the checkpoint names a reference and holds none
       EXPECT_THROW(Learner(run.inputs(), run.memory()), UserError);
     }
+  }
+}
+
+// The weights that are trained are those before the first of the two steps: both compare with their log-probs, which
+// need a forward only for samples that older weights began.
+TEST(Learner, ProximalLogProbsAreThoseBeforeTheFirstStep) {
+  for (const bool has_older : {false, true}) {
+    SmallRun run([](config::TrainConfig& config) {
+      config.loss.loss.old_logprobs = "proximal";
+      config.loss.loss.use_tis = true;
+    });
+    Learner learner(run.inputs(), run.memory());
+    run.inputs().session.trained().set_version(5);
+    const Logprobs policy = policy_scores(run);
+    sampling::Rollout rollout = graded();
+    rollout.is_sampled = true;
+    for (size_t i = 0; i < rollout.samples.size(); ++i) {
+      rl::Sample& sample = rollout.samples[i];
+      sample.rollout_logprobs = policy[i];
+      sample.versions = {{.begin = 0, .version = 5}};
+      if (!has_older || i % 2 == 0) continue;
+      sample.versions = {{.begin = 0, .version = 4}, {.begin = 2, .version = 5}};
+      for (size_t t = 0; t < 2; ++t) sample.rollout_logprobs[t] -= 0.5F;
+    }
+    const checkpoint::RunState start;
+    Patience patience(run.inputs().config.checkpoints, run.inputs().directory, run.inputs().session, start);
+    learner.assign_advantages(0, rollout, run.log());
+    ASSERT_TRUE(learner.optimizer_steps(0, rollout, patience, run.log()).has_value());
+    for (size_t i = 0; i < policy.size(); ++i) EXPECT_EQ(rollout.samples[i].proximal_logprobs, policy[i]) << i;
+    EXPECT_EQ(run.log().take().contains("perf/log_probs_time"), has_older);
+    const std::vector<base::Json> steps = run.records("train/step");
+    ASSERT_EQ(steps.size(), 2U);
+    EXPECT_EQ(steps[0].at("train/ppo_kl"), 0.0);
+    EXPECT_NE(steps[1].at("train/ppo_kl"), 0.0);
+    for (const base::Json& step : steps) {
+      // Two of three tokens of every second sample have the weight exp(0.5).
+      EXPECT_NEAR(step.at("train/tis").get<double>(), has_older ? 1.0 + (std::exp(0.5) - 1.0) / 3.0 : 1.0, 1e-6);
+      EXPECT_EQ(step.contains("train/on_policy_token_share"), has_older);
+      if (has_older) EXPECT_NEAR(step.at("train/on_policy_token_share").get<double>(), 2.0 / 3.0, 1e-12);
+    }
+    EXPECT_EQ(steps[0].contains("train/on_policy_logprob_abs_diff"), has_older);
+    if (has_older) EXPECT_EQ(steps[0].at("train/on_policy_logprob_abs_diff"), 0.0);
+    EXPECT_FALSE(steps[1].contains("train/on_policy_logprob_abs_diff"));
   }
 }
 

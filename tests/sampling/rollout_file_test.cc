@@ -41,6 +41,7 @@ Rollout four_samples() {
     sample.reward = static_cast<double>(i);
     sample.text = "2\n";
     sample.versions = {{.begin = 0, .version = 3}};
+    if (i == 2) sample.versions.push_back({.begin = 1, .version = 4});
     rollout.grades[i].sample_id = sample.sample_id;
     rollout.grades[i].reward = sample.reward;
     rollout.grades[i].extras["acc"] = 1.0;
@@ -200,6 +201,15 @@ TEST_F(RolloutFile, EveryMistakeIsNamedWithItsPlace) {
       {"remove_sample", "must be true or false, not 1", with("remove_sample", 1)},
       {"weight_versions", "must be a list, not 3", with("weight_versions", 3)},
       {"weight_versions", "must be a whole number of 0 or more, below 2^63, not -3", with("weight_versions", {-3})},
+      {"weight_version_begins", "is missing", with("weight_versions", {3, 4})},
+      {"weight_version_begins", "must be 0 and then larger numbers below 2, not [0,2]",
+       [](Json& line) {
+         line["weight_versions"] = {3, 4}, line["weight_version_begins"] = {0, 2};
+       }},
+      {"weight_version_begins", "has 1 numbers for the 2 of weight_versions",
+       [](Json& line) {
+         line["weight_versions"] = {3, 4}, line["weight_version_begins"] = Json::array({0});
+       }},
       {"prompt", "must be a text, not 5", with("prompt", 5)},
       {"response", "must be a text, not null", with("response", nullptr)},
       {"label", "must be a text, not [\"2\"]", with("label", Json::array({"2"}))},

@@ -68,6 +68,22 @@ TEST(TurnSampler, TokensHaveTheEnginesLogProbs) {
   EXPECT_TRUE(sample.behavior_logprobs.empty());
 }
 
+TEST(TurnSampler, TokensKnowTheWeightsThatSampledThem) {
+  const auto sample_with = [](const std::vector<rl::VersionSpan>& first, const std::vector<rl::VersionSpan>& second) {
+    std::vector<TurnRecord> turns = two_turns();
+    turns[0].completion.versions = first;
+    turns[1].completion.versions = second;
+    return sample_of(made_of({5, 6, 9, 7, 8}, {1, 1, 0, 1, 1}), turns);
+  };
+  const rl::Sample newer = sample_with({{0, 4}}, {{0, 4}, {1, 5}});
+  ASSERT_EQ(newer.versions.size(), 2U);
+  EXPECT_EQ(newer.versions[1].begin, 4);
+  EXPECT_EQ(newer.first_token_of(5), 4);
+  EXPECT_EQ(newer.first_token_of(4), 5) << "the last token is of others";
+  EXPECT_EQ(sample_with({{0, 4}, {1, 5}}, {{0, 6}}).first_token_of(6), 3);
+  EXPECT_EQ(sample_with({{0, 4}}, {{0, 4}}).first_token_of(4), 0);
+}
+
 TEST(TurnSampler, PiecesSayWhoGaveWhichTokens) {
   const auto pieces_of = [](const std::vector<int32_t>& response, const std::vector<uint8_t>& mask,
                             const std::vector<TurnRecord>& turns) {

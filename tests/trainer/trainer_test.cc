@@ -238,6 +238,51 @@ TEST(Trainer, KnownLogProbsGiveTheSameBitsAndLogitsOnce) {
   }
 }
 
+// Samples that other weights sampled, wholly or at first, lie among samples of these weights: known and computed
+// gradients have the same bits together too, and the newest tokens have the trainer's own log-probs.
+TEST(Trainer, SamplesOfSeveralVersionsTrainTogether) {
+  std::vector<rl::Sample> samples = random_samples(13, 4, 3);
+  const std::vector<std::vector<float>> logprobs = logprobs_of(samples, at::kFloat);
+  int64_t num_targets = 0;
+  for (size_t s = 0; s < samples.size(); ++s) {
+    rl::Sample& sample = samples[s];
+    const size_t length = sample.completion.size(), begin = s < 6 ? 0 : (s < 9 ? length / 2 : length);
+    num_targets += static_cast<int64_t>(length);
+    for (size_t t = begin; t < length; ++t) sample.rollout_logprobs[t] = logprobs[s][t];
+    sample.versions = {{.begin = 0, .version = s < 6 ? 7U : 6U}};
+    if (s >= 6 && s < 9) sample.versions.push_back({.begin = static_cast<int64_t>(begin), .version = 7});
+  }
+  for (const char* old : {"rollout", "proximal"}) {
+    std::map<std::string, at::Tensor> afterwards;
+    Metrics metrics;
+    for (const auto of : {RolloutLogprobs::kOfOtherWeights, RolloutLogprobs::kOfTheseWeights}) {
+      TestModel m = make_small_model(at::kFloat, true, test_ops());
+      WatchedModel watched(*m.model);
+      TrainerConfig config = all_terms();
+      config.loss.old_logprobs = old;
+      config.batch.max_tokens_per_gpu = 77;
+      config.batch.logprob_chunk_rows = 10;
+      const std::unique_ptr<Trainer> trainer = make_trainer(config, *m.store, watched);
+      Metrics got = trainer->step(pointers(samples), of, /*version=*/7);
+      EXPECT_GT(got.at("train_rollout_logprob_abs_diff"), 0.0);
+      EXPECT_GT(got.at("on_policy_token_share"), 0.4);
+      EXPECT_LT(got.at("on_policy_token_share"), 0.9);
+      if (of == RolloutLogprobs::kOfOtherWeights) {
+        EXPECT_EQ(watched.num_logit_rows(), 2 * num_targets);
+        afterwards = gradients(*trainer, *m.store);
+        metrics = got;
+        continue;
+      }
+      EXPECT_LT(watched.num_logit_rows(), 2 * num_targets) << "those of the newest samples are known";
+      EXPECT_EQ(got.at("on_policy_logprob_abs_diff"), 0.0);
+      got.erase("on_policy_logprob_abs_diff");
+      EXPECT_EQ(got, metrics);
+      expect_same_bits(gradients(*trainer, *m.store), afterwards);
+      if (std::string(old) == "proximal") EXPECT_EQ(got.at("ppo_kl"), 0.0) << "the ratio is 1";
+    }
+  }
+}
+
 TEST(Trainer, DoesNotDependOnTheNumberOfThreads) {
   const std::vector<rl::Sample> samples = random_samples(13, 4, 4);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
