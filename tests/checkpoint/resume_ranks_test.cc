@@ -83,7 +83,10 @@ class HeldState final : public trainer::Trainer {
     }
   }
 
-  trainer::Metrics step(const std::vector<const rl::Sample*>&, trainer::RolloutLogprobs) override { return {}; }
+  trainer::Metrics step(const std::vector<const rl::Sample*>&, trainer::RolloutLogprobs,
+                        std::optional<uint64_t>) override {
+    return {};
+  }
   void end_phase() override {}
   trainer::OptimizerProgress progress() const override { return progress_; }
   std::vector<trainer::OptimizerTensor> state() const override { return state_; }

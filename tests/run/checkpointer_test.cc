@@ -35,7 +35,8 @@ class CountingTrainer : public trainer::Trainer {
         state_.push_back({kind, &packed, at::Tensor(packed.shape)});
     }
   }
-  trainer::Metrics step(const std::vector<const rl::Sample*>&, trainer::RolloutLogprobs) override {
+  trainer::Metrics step(const std::vector<const rl::Sample*>&, trainer::RolloutLogprobs,
+                        std::optional<uint64_t> = std::nullopt) override {
     ++progress_.steps;
     ++progress_.updates;
     for (const auto& [kind, packed, tensor, row_begin] : state_) {
