@@ -30,7 +30,7 @@ void MemoryOptions::visit(base::Options& options) {
   options
       .option(arena_slack, "arena-slack", group,
               "share by which the arena of rollout and training is larger than what it has to hold, for holes between "
-              "tensors; unset: 0.05, at least 8 MiB, on a GPU 256 MiB, but within 0.15")
+              "tensors; unset: 0.05, at least 8 MiB; on a GPU 256 MiB within 0.15, at least 32 MiB")
       .at_least(0.0)
       .at_most(1.0)
       .does_not_affect_results();

@@ -259,13 +259,14 @@ Size extent_bytes_for(Size arena_bytes) {
 // Holes between tensors take a share of an arena, with best fit: 2 % where tensors are alike, as on the CPU with models
 // that are not tiny; up to 11 % where temporaries are large beside it, but 5 % were enough from the 0.6B model on
 // (docs/MEMORY.md). Beside an adapter's gradients, which are small, temporaries are nearly all of the arena. The arena
-// of a tiny model has few tensors, and 5 % of it is less than one of them.
+// of a tiny model has few tensors, and any share of it may be less than one.
 Size with_slack(Size bytes, const config::TrainConfig& config) {
   constexpr double kShare = 0.05, kSmallShare = 0.15, kMiB = 1 << 20, kSmall = 256.0 * kMiB, kTiny = 8.0 * kMiB;
   const auto of = static_cast<double>(bytes);
   if (config.memory.arena_slack) return bytes + Size::from(*config.memory.arena_slack * of);
   const bool are_alike = !device::footprint_of(config.model.device).has_large_temporaries && !config.lora.rank;
-  return bytes + Size::from(std::max(kShare * of, std::min(kSmallShare * of, are_alike ? kTiny : kSmall)));
+  const double least = are_alike ? kTiny : std::max(4.0 * kTiny, std::min(kSmallShare * of, kSmall));
+  return bytes + Size::from(std::max(kShare * of, least));
 }
 
 // Keys and values are one piece, so the holes are between all else.
