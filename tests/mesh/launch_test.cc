@@ -59,7 +59,8 @@ TEST(Launch, AnEngineOnAHostWithoutTrainers) {
   EXPECT_FALSE(launch.processes.is_one_host());
 }
 
-// Its flags are those of the run that it joins, whose trainers are elsewhere.
+// Returns what the flags of a launch of workers ask for: they are the flags of the run that the workers join, whose
+// trainers are in another launch.
 TEST(Launch, AllOfALaunchThatJoinsARunSample) {
   Placement joining = kTwoAndEngines;
   joining.joins = true;

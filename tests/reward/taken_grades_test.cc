@@ -1,5 +1,6 @@
 // Grades that are taken as they come, and calls that nobody wants any more.
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <map>
 #include <set>
@@ -22,6 +23,24 @@ GraderConfig sleeping(const base::TemporaryDirectory& folder) {
   config.custom_rm_path = folder / "reward.py:reward";
   config.limits.num_processes = 2;
   return config;
+}
+
+TEST(TakenGrades, AreAnnouncedByTheDescriptorUntilTheyAreTaken) {
+  const base::TemporaryDirectory folder;
+  Graders graders(sleeping(folder));
+  const auto has_news = [&](double wait_s) {
+    pollfd polled = {graders.descriptor(), POLLIN, 0};
+    return poll(&polled, 1, static_cast<int>(wait_s * 1000.0)) == 1;
+  };
+  EXPECT_FALSE(has_news(0.0));
+  graders.submit({request(1, "0.01")});
+  EXPECT_TRUE(has_news(30.0));
+  EXPECT_EQ(graders.take_finished(0.0).size(), 1U);
+  EXPECT_FALSE(has_news(0.0));
+  graders.submit({request(2, "0.01")});
+  EXPECT_TRUE(has_news(30.0));
+  graders.discard();
+  EXPECT_FALSE(has_news(0.0)) << "what was discarded is no news";
 }
 
 TEST(TakenGrades, ComeAsTheyEndAndEachOnce) {

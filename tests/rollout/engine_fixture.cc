@@ -31,6 +31,16 @@ rl::SharedPrompt random_prompt(uint32_t seed, int64_t length) {
   return rl::make_prompt(std::move(prompt));
 }
 
+GroupRequest request_of(uint64_t group_id, int64_t prompt_tokens, int64_t num_samples, int64_t max_new_tokens) {
+  GroupRequest request;
+  request.group_id = group_id;
+  request.prompt = random_prompt(static_cast<uint32_t>(group_id), prompt_tokens);
+  for (int64_t i = 0; i < num_samples; ++i) request.sample_ids.push_back(group_id * 100 + static_cast<uint64_t>(i));
+  request.sampling.max_new_tokens = max_new_tokens;
+  request.sampling.ignore_eos = true;
+  return request;
+}
+
 std::map<uint64_t, rl::Group> finish_all(Engine& engine) {
   std::map<uint64_t, rl::Group> groups;
   while (std::optional<rl::Group> group = engine.next_finished()) {

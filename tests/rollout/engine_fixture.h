@@ -27,6 +27,8 @@ TestModel make_small_model(at::ScalarType dtype, int num_threads = 1,
                            const std::string& architecture = "Qwen3ForCausalLM");
 
 rl::SharedPrompt random_prompt(uint32_t seed, int64_t length);
+// Returns the request of a group with a random prompt of that length, whose completions all have `max_new_tokens`.
+GroupRequest request_of(uint64_t group_id, int64_t prompt_tokens, int64_t num_samples, int64_t max_new_tokens);
 
 // Runs until nothing is left. Returns the groups by id.
 std::map<uint64_t, rl::Group> finish_all(Engine& engine);
