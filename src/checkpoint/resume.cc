@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "base/check.h"
 #include "base/checksum.h"
@@ -24,6 +25,8 @@ namespace {
 
 // A learning rate that decays is compared by this: the optimizer step at which it reaches --min-lr, or "any".
 constexpr const char* kDecayEnd = "optimizer steps until --min-lr";
+
+constexpr const char* kInFlight = "in_flight";  // a tensor of bytes
 
 using base::Json;
 
@@ -328,8 +331,31 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   if (!inputs.generate_function.empty()) {
     result["the function of --custom-generate-function-path"] = identity_of(inputs.generate_function);
   }
+  if (inputs.groups_in_flight) {
+    result["over-sampling-batch-size"] = std::to_string(*inputs.groups_in_flight);
+    result["the mode of docs/ASYNC.md"] = inputs.samples_while_training ? "while the run trains" : "phases";
+  }
   result.merge(inputs.definitions);
   return result;
+}
+
+SavedTensor in_flight_tensor(const std::string& in_flight) {
+  const auto size = static_cast<int64_t>(in_flight.size());
+  return {.bytes = {.name = kInFlight, .dtype = "U8", .shape = {size}, .bytes = std::as_bytes(std::span(in_flight))},
+          .whole_shape = {size},
+          .begin = {0}};
+}
+
+std::optional<std::string> in_flight_of(const Checkpoint& checkpoint) {
+  const auto found = checkpoint.manifest().tensors.find(kInFlight);
+  if (found == checkpoint.manifest().tensors.end()) return std::nullopt;
+  const ManifestTensor& tensor = found->second;
+  TANDEM_USER_CHECK(
+      tensor.dtype == "U8" && tensor.shape.size() == 1,
+      fmt::format("{}: the tensor {} is none of bytes: it was changed by hand", checkpoint.directory(), kInFlight));
+  std::string bytes(static_cast<size_t>(tensor.shape[0]), '\0');
+  checkpoint.read(kInFlight, "U8", {0}, tensor.shape, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
 }
 
 RunState read_state(const Checkpoint& checkpoint) {

@@ -1,9 +1,10 @@
 // Converts a training run to and from the contents of a checkpoint. Randomness is a function of seeds and counters, so
-// its state is the step; at a step boundary of the colocated loop no groups wait for training.
+// its state is the step; groups wait for training between two steps only with --partial-rollout.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -77,11 +78,26 @@ struct ResultInputs {
   std::vector<std::string> custom_rm_paths;  // FILE.py:function each, compared by checksums of the files
   std::string group_filter = {};             // name, or FILE.py:function; "": none
   std::string generate_function = {};        // FILE.py:function, or ""
+  // Set where groups are in flight between two rollouts, whose samples depend on how many, and on whether they are
+  // sampled in phases or while the run trains.
+  std::optional<int64_t> groups_in_flight;
+  bool samples_while_training = false;
   // The definitions, by name, that this version computes otherwise than earlier ones did under the same flags, if the
   // run depends on them: a checkpoint of an earlier version lacks the entry.
   std::map<std::string, std::string> definitions = {};
 };
 std::map<std::string, std::string> result_inputs(ResultInputs inputs);
+
+// Where the data of the next step come from.
+struct DataPosition {
+  rl::PromptCursor cursor;
+  // With --partial-rollout, on rank 0: the groups that have begun and are not trained on (sampling/in_flight.h).
+  std::shared_ptr<const std::string> in_flight = nullptr;
+};
+// Returns the groups in flight as a tensor of bytes, which borrows them.
+SavedTensor in_flight_tensor(const std::string& in_flight);
+// Returns the groups in flight of a checkpoint, or nullopt if its run had no --partial-rollout.
+std::optional<std::string> in_flight_of(const Checkpoint& checkpoint);
 
 RunState read_state(const Checkpoint& checkpoint);
 

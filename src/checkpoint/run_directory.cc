@@ -29,10 +29,11 @@ struct OwnName {
   const char* name;
   bool is_folder;
 };
-constexpr std::array<OwnName, 14> kNames = {{{kConfig, false},
+constexpr std::array<OwnName, 15> kNames = {{{kConfig, false},
                                              {"metrics.jsonl", false},
                                              {kMemory, false},
                                              {"memory_trace.json", false},
+                                             {"schedule.jsonl", false},
                                              {"log.txt", false},
                                              {"grader_output.txt", false},
                                              {"samples", true},

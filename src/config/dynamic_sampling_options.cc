@@ -26,13 +26,6 @@ void DynamicSamplingOptions::visit(base::Options& options) {
       .path()
       .does_not_affect_results();  // a checkpoint remembers the filter itself: checkpoint/resume.h
   options
-      .option(over_sampling_batch_size, "over-sampling-batch-size", group,
-              "groups that are kept or still sampled at once while a filter looks for --rollout-batch-size of them; "
-              "more wait less for the last ones and waste more; unset: --rollout-batch-size")
-      .at_least(1)
-      .at_most(base::kMaxCount)
-      .does_not_affect_results();
-  options
       .option(
           max_sampled_groups, "max-sampled-groups", group,
           "groups that a filter may look at for one rollout; unset: until a whole pass over the data, and ten times "
@@ -54,15 +47,6 @@ bool DynamicSamplingOptions::is_built_in() const {
 std::string DynamicSamplingOptions::name() const { return is_built_in() ? std::string(kNonzeroStd) : filter_path; }
 
 void DynamicSamplingOptions::check(int64_t rollout_batch_size) const {
-  const int64_t at_once = groups_at_once(rollout_batch_size);
-  TANDEM_USER_CHECK(at_once >= rollout_batch_size,
-                    fmt::format("--over-sampling-batch-size {}: a rollout needs --rollout-batch-size {} groups; give "
-                                "as many or more",
-                                at_once, rollout_batch_size));
-  TANDEM_USER_CHECK(is_on() || at_once == rollout_batch_size,
-                    fmt::format("--over-sampling-batch-size {}: needs --dynamic-sampling-filter-path; groups are taken "
-                                "in the order of the data, so without a filter the others would be thrown away",
-                                at_once));
   TANDEM_USER_CHECK(is_on() || !max_sampled_groups,
                     fmt::format("--max-sampled-groups {}: needs --dynamic-sampling-filter-path; without a filter a "
                                 "rollout samples --rollout-batch-size groups",

@@ -1,5 +1,5 @@
 // Declares the options of dynamic sampling (DAPO, Yu et al. 2025, section 3.2): which groups of a rollout are trained
-// on, and how many are sampled at once to find them. docs/SAMPLING.md describes it.
+// on. docs/SAMPLING.md describes it.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,12 @@
 namespace tandem::config {
 
 struct DynamicSamplingOptions {
-  std::string filter_path;  // "": every group is trained on
-  std::optional<int64_t> over_sampling_batch_size;
+  std::string filter_path;                    // "": every group is trained on
   std::optional<int64_t> max_sampled_groups;  // limit for one rollout
   std::string on_too_few_groups = "train";
 
   void visit(base::Options& options);
-  // Throws UserError for a filter that is neither built in nor FILE.py:function, and for too few prompts at once or in
-  // all.
+  // Throws UserError for a filter that is neither built in nor FILE.py:function, and for too few groups in all.
   void check(int64_t rollout_batch_size) const;
 
   bool stops_when_too_few() const { return on_too_few_groups == "stop"; }
@@ -29,10 +27,6 @@ struct DynamicSamplingOptions {
   // Returns the filter as a checkpoint remembers it: "nonzero_std" for each name of the built-in one, or
   // FILE.py:function.
   std::string name() const;
-  // Returns the largest number of groups that are kept or sampled at once.
-  int64_t groups_at_once(int64_t rollout_batch_size) const {
-    return over_sampling_batch_size.value_or(rollout_batch_size);
-  }
 };
 
 }  // namespace tandem::config

@@ -1,4 +1,4 @@
-// Maps keys of AReaL 1.0's configuration to our flags: those of its loss.
+// Maps keys of AReaL 1.0's configuration to our flags: those of its loss and of its asynchrony.
 #include <array>
 
 #include "config/other_trainers.h"
@@ -13,9 +13,9 @@ constexpr auto kNames = std::to_array<OtherName>({
     {"actor.prox_logp_method", "none",
      "always exact; a forward is made only where a rollout has several optimizer steps or tokens are rejected"},
     {"actor.recompute_logprob", "`--old-logprobs proximal`", "of use alone with `--use-tis`"},
-    {"actor.rejection_sampling.level", "`--tis-level`",
-     "`sequence` with `agg=mean`, its default, is `geometric`"},
-    {"actor.rejection_sampling.agg", "`--tis-level`", "`mean` is `geometric`; `sum` decides as `sequence` does and weighs by the mean: not here, nor is `max`"},
+    {"actor.rejection_sampling.level", "`--tis-level`", "`sequence` with `agg=mean`, its default, is `geometric`"},
+    {"actor.rejection_sampling.agg", "`--tis-level`",
+     "`mean` is `geometric`; `sum` decides as `sequence` does and weighs by the mean: not here, nor is `max`"},
     {"actor.rejection_sampling.action", "`--tis-mode`", "`mask` is `mask`, `clamp` `truncate`"},
     {"actor.rejection_sampling.metric", "none", "always `ratio`"},
     {"actor.rejection_sampling.upper", "`--tis-clip`", ""},
@@ -31,6 +31,9 @@ constexpr auto kNames = std::to_array<OtherName>({
     {"actor.c_clip", "`--eps-clip-c`", ""},
     {"actor.importance_sampling_level", "`--pg-loss-type`", "`sequence` is `--pg-loss-type gspo`"},
     {"actor.use_sapo_loss", "`--pg-loss-type sapo`", ""},
+    {"rollout.max_head_offpolicyness", "`--partial-rollout --max-weight-staleness`",
+     "in rollouts; groups wait for each other in phases, so that a run can be repeated ([ASYNC.md](ASYNC.md))"},
+    {"rollout.max_concurrent_rollouts", "`--over-sampling-batch-size`", "groups in flight, with `--partial-rollout`"},
 });
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Maps keys of prime-rl's configuration to our flags: those of its loss.
+// Maps keys of prime-rl's configuration to our flags: those of its loss and of its asynchrony.
 #include <array>
 
 #include "config/other_trainers.h"
@@ -13,6 +13,9 @@ constexpr auto kNames = std::to_array<OtherName>({
     {"trainer.loss.dppo_mask_high", "`--eps-clip-high`", "with `--pg-loss-type dppo_tv`"},
     {"trainer.loss.kl_tau", "`--behavior-kl-coef`", "1e-3 in prime-rl, 0 here"},
     {"trainer.loss.adv_tau", "none", "advantages have no factor of their own"},
+    {"orchestrator.max_off_policy_steps", "`--partial-rollout --max-weight-staleness`",
+     "no group is dropped for its age: the run waits for it ([ASYNC.md](ASYNC.md))"},
+    {"orchestrator.oversampling_factor", "`--over-sampling-batch-size`", "groups in flight, with `--partial-rollout`"},
 });
 
 }  // namespace

@@ -59,6 +59,16 @@ void TrainConfig::visit(base::Options& options) {
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the prompts in each epoch, from --rollout-seed");
   dynamic_sampling.visit(options);
   options
+      .option(over_sampling_batch_size, "over-sampling-batch-size", loop,
+              "groups that are kept or still sampled at once while a filter looks for --rollout-batch-size of them, or "
+              "with --partial-rollout: that have begun and are not trained on yet; more wait less for the last ones, "
+              "and waste more or train on older samples; unset: --rollout-batch-size, twice that with "
+              "--partial-rollout")
+      .at_least(1)
+      .at_most(base::kMaxCount)
+      .does_not_affect_results();  // but with --partial-rollout: checkpoint/resume.h
+  async.visit(options);
+  options
       .option(load_debug_rollout_data, "load-debug-rollout-data", loop,
               "train on rollouts that --save-debug-rollout-data (or a stop, into RUN/fault) wrote, instead of sampling")
       .path();
@@ -93,8 +103,10 @@ void TrainConfig::check() const {
   data.check();
   reward.check();
   custom_generate.check();
+  check_groups_in_flight();
   check_dynamic_sampling();
   loss.check();
+  check_async();
   lora.check();
   TANDEM_USER_CHECK(
       !lora.rank || loss.ref_load.empty() || !loss.ref_update_interval,
@@ -143,6 +155,33 @@ void TrainConfig::check() const {
   reward.check_key("--eval-reward-key", eval.reward_key.value_or(""));
 }
 
+void TrainConfig::check_groups_in_flight() const {
+  const int64_t at_once = groups_at_once();
+  TANDEM_USER_CHECK(at_once >= rollout_batch_size,
+                    fmt::format("--over-sampling-batch-size {}: a rollout needs --rollout-batch-size {} groups; give "
+                                "as many or more",
+                                at_once, rollout_batch_size));
+  TANDEM_USER_CHECK(dynamic_sampling.is_on() || keeps_groups() || at_once == rollout_batch_size,
+                    fmt::format("--over-sampling-batch-size {}: needs --dynamic-sampling-filter-path or "
+                                "--partial-rollout; groups are taken in the order of the data, so without them the "
+                                "others would be thrown away",
+                                at_once));
+}
+
+void TrainConfig::check_async() const {
+  async.check(colocate, rollout_batch_size, groups_at_once(), loss.loss);
+  TANDEM_USER_CHECK(keeps_groups() || !loss.loss.mask_off_policy || !load_debug_rollout_data.empty(),
+                    "--mask-offpolicy-in-partial-rollout: needs --partial-rollout; without it all tokens are of the "
+                    "newest weights");
+  if (!async.partial_rollout) return;
+  TANDEM_USER_CHECK(load_debug_rollout_data.empty(),
+                    "--partial-rollout and --load-debug-rollout-data: rollouts of files are trained on as they are; "
+                    "leave one out");
+  TANDEM_USER_CHECK(!custom_generate.is_on(),
+                    "--partial-rollout and --custom-generate-function-path: a function that waits for the rest of a "
+                    "turn cannot be kept until the next rollout, or in a checkpoint; leave one out");
+}
+
 void TrainConfig::check_dynamic_sampling() const {
   dynamic_sampling.check(rollout_batch_size);
   if (!dynamic_sampling.is_on()) return;
@@ -176,9 +215,7 @@ rl::LossConfig TrainConfig::loss_config() const {
   return config;
 }
 
-int64_t TrainConfig::samples_at_once() const {
-  return dynamic_sampling.groups_at_once(rollout_batch_size) * rollout.n_samples_per_prompt;
-}
+int64_t TrainConfig::samples_at_once() const { return base::Size(groups_at_once()) * rollout.n_samples_per_prompt; }
 
 int64_t TrainConfig::samples_per_step() const {
   if (global_batch_size) return *global_batch_size;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/options.h"
+#include "config/async_options.h"
 #include "config/checkpoint_options.h"
 #include "config/custom_generate_options.h"
 #include "config/data_options.h"
@@ -51,6 +52,8 @@ struct TrainConfig {
   int64_t num_epochs_per_rollout = 1;
   bool rollout_shuffle = false;
   DynamicSamplingOptions dynamic_sampling;
+  AsyncOptions async;
+  std::optional<int64_t> over_sampling_batch_size;
   std::string load_debug_rollout_data;  // "path/{rollout_id}.jsonl"
   std::optional<int64_t> eval_interval;
   bool skip_eval_before_train = false;
@@ -68,6 +71,13 @@ struct TrainConfig {
 
   // The next ones are valid after check().
   int64_t samples_per_rollout() const { return rollout_batch_size * rollout.n_samples_per_prompt; }
+  // Returns whether groups are in flight between two rollouts.
+  bool keeps_groups() const { return async.keeps_groups(colocate); }
+  // Returns the most groups that are in flight at once: kept by a filter or still sampled or, where groups are in
+  // flight between two rollouts, begun and not trained on.
+  int64_t groups_at_once() const {
+    return over_sampling_batch_size.value_or(async.default_groups_at_once(rollout_batch_size));
+  }
   // Returns the most samples that the engine decodes together.
   int64_t samples_at_once() const;
   int64_t samples_per_step() const;
@@ -79,7 +89,9 @@ struct TrainConfig {
   std::string left_out_by_epochs(int64_t num_prompts) const;
 
  private:
+  void check_groups_in_flight() const;
   void check_dynamic_sampling() const;
+  void check_async() const;
   void check_samples(int64_t num_rollouts) const;
 };
 

@@ -100,8 +100,6 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"load-debug-rollout-data-subsample", nullptr, "all of a dumped rollout is trained on"},
     {"use-rollout-routing-replay", nullptr, kNoMoe},
     {"use-routing-replay", nullptr, kNoMoe},
-    {"partial-rollout", nullptr, "every completion is finished in the rollout that began it"},
-    {"max-weight-staleness", "0", kNoAsync},
     // These are hooks.
     {"rollout-function-path", nullptr, kNoHook},
     {"buffer-filter-path", nullptr, kNoHook},

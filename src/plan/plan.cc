@@ -349,8 +349,8 @@ struct Knob {
 std::vector<Knob> knobs_of(const config::TrainConfig& config) {
   return {
       {"rollout-batch-size", config.rollout_batch_size, [](config::TrainConfig& c) { c.rollout_batch_size = 1; }},
-      {"over-sampling-batch-size", config.dynamic_sampling.over_sampling_batch_size.value_or(0),
-       [](config::TrainConfig& c) { c.dynamic_sampling.over_sampling_batch_size.reset(); }},
+      {"over-sampling-batch-size", config.over_sampling_batch_size.value_or(0),
+       [](config::TrainConfig& c) { c.over_sampling_batch_size.reset(); }},
       {"n-samples-per-prompt", config.rollout.n_samples_per_prompt,
        [](config::TrainConfig& c) { c.rollout.n_samples_per_prompt = 1; }},
       {"rollout-max-response-len", config.rollout.response_len(),

@@ -36,6 +36,7 @@ const std::vector<Panel>& panels() {
       {"Trainer against sampler",
        "mean difference of the log-probs of a token",
        {"train/train_rollout_logprob_abs_diff"}},
+      {"Age of the samples", "changes of the weights since the oldest token of a group", {"rollout/staleness/mean"}},
       {"Groups without a signal", "all their advantages are 0", {"rollout/groups_without_signal"}},
       {"Learning rate", "", {"train/lr-pg_0"}},
       {"Speed", "tokens per second", {"perf/tokens_per_gpu_per_sec", "perf/actor_train_tok_per_s"}},

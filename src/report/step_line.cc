@@ -42,6 +42,13 @@ std::string filter_text(Metrics& metrics, const Progress& progress) {
   return text + "  ";
 }
 
+// Returns "age 0.8 (at most 2)  "; empty where every sample is of the newest weights by construction.
+std::string age_text(Metrics& metrics) {
+  const auto mean = metrics.find("rollout/staleness/mean");
+  if (mean == metrics.end()) return "";
+  return fmt::format("age {} (at most {})  ", number_text(mean->second, 2), metrics["rollout/staleness/max"]);
+}
+
 }  // namespace
 
 double without_rounding(std::string_view metric, double value) {
@@ -65,7 +72,7 @@ std::string step_line(const Progress& progress, const Metrics& metrics, const Me
                                              {"grad", "train/grad_norm"}},
                                             /*digits=*/3));
   if (shown["train/grad_clipped"] > 0) numbers += " (clipped)";
-  std::string rest = filter_text(shown, progress) + signal_text(shown, progress.num_groups);
+  std::string rest = filter_text(shown, progress) + age_text(shown) + signal_text(shown, progress.num_groups);
   if (progress.num_failed > 0) rest += fmt::format("failed {}", progress.num_failed);
   if (progress.num_dropped > 0) rest += fmt::format(" ({} dropped)", progress.num_dropped);
   if (progress.num_failed > 0) rest += "  ";

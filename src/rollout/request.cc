@@ -22,4 +22,10 @@ void add(const EngineStats& of_engine, EngineStats& sum) {
   for (const auto member : kPeaks) sum.*member = std::max(sum.*member, of_engine.*member);
 }
 
+EngineStats since(const EngineStats& before, const EngineStats& now) {
+  EngineStats result = now;
+  for (const auto member : kSums) result.*member -= before.*member;
+  return result;
+}
+
 }  // namespace tandem::rollout

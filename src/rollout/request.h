@@ -58,5 +58,7 @@ struct EngineStats {  // counts since the last reset_stats()
 };
 // Adds the numbers of another engine to `sum`, and takes the larger one of each peak.
 void add(const EngineStats& of_engine, EngineStats& sum);
+// Returns what has been counted since `before`, with the peaks of now.
+EngineStats since(const EngineStats& before, const EngineStats& now);
 
 }  // namespace tandem::rollout

@@ -33,7 +33,7 @@ Checkpointer::Checkpointer(const session::ModelSession& session, const checkpoin
           },
           directory, options.keep_latest, ranks_),
       step_(start.step),
-      cursor_(start.cursor),
+      position_{.cursor = start.cursor},
       // A run that resumes in another directory has no checkpoint there yet.
       saved_step_(checkpoint::resumes_in_place(options, directory.path()) ? start.step : 0),
       exported_step_(base::directory_exists(directory.checkpoint(saved_step_)) ? saved_step_ : 0) {}
@@ -43,9 +43,9 @@ void Checkpointer::begin_update() {
   is_updating_ = true;
 }
 
-void Checkpointer::end_update(int64_t step, const rl::PromptCursor& cursor) {
+void Checkpointer::end_update(int64_t step, checkpoint::DataPosition position) {
   step_ = step;
-  cursor_ = cursor;
+  position_ = std::move(position);
   is_updating_ = false;
 }
 
@@ -60,9 +60,10 @@ void Checkpointer::start(config::SavedParts parts) {
     state.step = step_;
     state.optimizer = trainer_.progress();
     state.weight_version = session_.trained().version();
-    state.cursor = cursor_;
+    state.cursor = position_.cursor;
     std::vector<checkpoint::SavedTensor> tensors =
         checkpoint::optimizer_tensors(trainer_, session_.config().shard.rank);
+    if (position_.in_flight) tensors.push_back(checkpoint::in_flight_tensor(*position_.in_flight));
     add_state_(state, tensors);
     if (ranks_.is_conductor()) state.file_bytes = directory_.growing_files();
     writer_.start(state, std::move(tensors), parts);

@@ -14,7 +14,6 @@
 #include "config/checkpoint_options.h"
 #include "config/output_options.h"
 #include "mesh/mesh.h"
-#include "rl/prompt_order.h"
 #include "run/run_log.h"
 #include "session/model_session.h"
 #include "trainer/trainer.h"
@@ -39,8 +38,8 @@ class Checkpointer {
   // Waits for the checkpoint that is being written, which reads the weights that are about to change. Between
   // begin_update() and end_update() the weights belong to no step, and nothing is saved.
   void begin_update();
-  // The weights are now those of `step`, and `cursor` is where the next one takes its data from.
-  void end_update(int64_t step, const rl::PromptCursor& cursor);
+  // The weights are now those of `step`, and `position` is where the next one takes its data from.
+  void end_update(int64_t step, checkpoint::DataPosition position);
 
   // Begins to save these parts of the last finished step, except those that are durable already. The weights must stay
   // as they are until wait() or begin_update().
@@ -63,11 +62,11 @@ class Checkpointer {
   RunLog& log_;
   const AddState add_state_;
   checkpoint::CheckpointWriter writer_;
-  int64_t step_;              // the last finished step
-  rl::PromptCursor cursor_;   // where the data of the next step begin
-  bool is_updating_ = false;  // true while the weights belong to no step
-  int64_t saved_step_;        // step that is durable in checkpoints/
-  int64_t exported_step_;     // step that is durable in hf/
+  int64_t step_;                       // the last finished step
+  checkpoint::DataPosition position_;  // where the data of the next step begin
+  bool is_updating_ = false;           // true while the weights belong to no step
+  int64_t saved_step_;                 // step that is durable in checkpoints/
+  int64_t exported_step_;              // step that is durable in hf/
 };
 
 }  // namespace tandem::run

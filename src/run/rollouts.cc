@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/message_text.h"
 #include "base/size.h"
 #include "report/sample_file.h"
 #include "sampling/connections.h"
@@ -87,7 +90,18 @@ Rollouts::Rollouts(TrainInputs& inputs, const mesh::Launch& launch, session::Run
       workers_(inputs.config.colocate ? nullptr : std::make_unique<Workers>(inputs, launch, memory)),
       order_(inputs.prompts.file_sizes, inputs.config.data.prompt_data_weights, inputs.config.rollout_shuffle,
              static_cast<uint64_t>(inputs.config.rollout.rollout_seed)),
-      phase_(make_phase(launch, mesh, inputs.session.text())) {}
+      phase_(make_phase(launch, mesh, inputs.session.text())) {
+  const config::TrainConfig& config = inputs.config;
+  if (!config.keeps_groups() || !mesh.is_conductor()) return;
+  in_flight_ = std::make_unique<sampling::InFlight>(
+      sampling::InFlightSchedule::Settings{.wanted = config.rollout_batch_size,
+                                           .at_once = config.groups_at_once(),
+                                           .max_staleness = config.async.max_weight_staleness,
+                                           .limits = config.dynamic_sampling.is_on()
+                                                         ? search_limits(config, std::ssize(inputs.prompts.prompts))
+                                                         : sampling::SearchLimits()},
+      config.rollout.n_samples_per_prompt, inputs.checkpoint ? inputs.checkpoint->step() : 0);
+}
 
 std::unique_ptr<sampling::RolloutPhase> Rollouts::make_phase(const mesh::Launch& launch, mesh::Mesh& mesh,
                                                              text::TextWorker& text) {
@@ -108,11 +122,15 @@ std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, sampling::Re
                                       .vocab = inputs_.session.config().vocab,
                                       .context_tokens = inputs_.plan.context_tokens});
   } else {
-    sampling::RolloutRequest request = this->request(rewards);
+    sampling::RolloutRequest request = this->request(rollout_id, rewards);
     request.title = title;
     rollout = phase_->run(request, rewards.of_training(), report);
-    if (rollout && rollout->filtered)
+    if (rollout && rollout->in_flight) {
+      log_schedule(rollout_id, *rollout);
+      if (!in_flight_) begin_what_rank0_began(*rollout->in_flight);
+    } else if (rollout && rollout->filtered) {
       order_.set_cursor(cursors_.at(static_cast<size_t>(rollout->filtered->num_groups - 1)));
+    }
   }
   if (rollout && phase_->speaks()) {
     sampling::warn_of_failures(*rollout, title);
@@ -129,7 +147,7 @@ const session::PromptLine* Rollouts::next_prompt() {
 
 // A group has the number of its prompt in the whole run, so its samples have ids of their own, and the same ones
 // whenever it is sampled.
-sampling::RolloutRequest Rollouts::request(sampling::Rewards& rewards) {
+sampling::RolloutRequest Rollouts::request(int64_t rollout_id, sampling::Rewards& rewards) {
   const config::TrainConfig& config = inputs_.config;
   sampling::RolloutRequest request;
   request.n_samples_per_prompt = config.rollout.n_samples_per_prompt;
@@ -137,7 +155,7 @@ sampling::RolloutRequest Rollouts::request(sampling::Rewards& rewards) {
   TANDEM_USER_CHECK(first_sample < config::kMaxSamples,
                     fmt::format("a run has at most {} samples, and {} are sampled: begin a new one",
                                 config::kMaxSamples, first_sample));
-  request.first_sample_id = static_cast<uint64_t>(first_sample);
+  request.first_sample_id = config.keeps_groups() ? 0 : static_cast<uint64_t>(first_sample);
   request.sampling = config.rollout.sampling();
   request.skip_special_tokens = config.rollout.skip_special_tokens;
   request.failure_reward = config.reward.failure();
@@ -156,15 +174,81 @@ sampling::RolloutRequest Rollouts::request(sampling::Rewards& rewards) {
                                   .filter_name = config.dynamic_sampling.filter_path,
                                   .next_prompt = [this] { return next_prompt(); },
                                   .num_groups = config.rollout_batch_size,
-                                  .groups_at_once = config.dynamic_sampling.groups_at_once(config.rollout_batch_size),
+                                  .groups_at_once = config.groups_at_once(),
                                   .limits = search_limits(config, std::ssize(inputs_.prompts.prompts)),
                                   .stops_when_too_few = config.dynamic_sampling.stops_when_too_few()});
-  } else {
+  }
+  if (config.keeps_groups()) {
+    request.in_flight = in_flight_request(rollout_id);
+  } else if (!request.dynamic) {
     for (int64_t i = 0; i < config.rollout_batch_size; ++i) {
       request.prompts.push_back(&inputs_.prompts.prompts[static_cast<size_t>(order_.next())]);
     }
   }
   return request;
+}
+
+// A log that is replayed is the run's own where --load and --replay-schedule name the same one: then it has the line.
+void Rollouts::log_schedule(int64_t rollout_id, const sampling::Rollout& rollout) {
+  const config::AsyncOptions& async = inputs_.config.async;
+  if (!in_flight_ || !async.is_live(inputs_.config.colocate)) return;
+  const std::string path = inputs_.directory.path() + "/schedule.jsonl";
+  const bool is_replayed = inputs_.schedule_log && inputs_.schedule_log->of(rollout_id) != nullptr;
+  if (is_replayed && base::file_exists(path) &&
+      std::filesystem::equivalent(path, async.replay_schedule + "/schedule.jsonl"))
+    return;
+  if (!schedule_file_) schedule_file_.emplace(path, /*truncate=*/false);
+  schedule_file_->write_line(sampling::schedule_line(rollout_id, rollout));
+  schedule_file_->sync();
+}
+
+sampling::InFlightRequest Rollouts::in_flight_request(int64_t rollout_id) {
+  const config::TrainConfig& config = inputs_.config;
+  const bool is_replayed = inputs_.schedule_log && inputs_.schedule_log->of(rollout_id) != nullptr;
+  if (inputs_.schedule_log && !is_replayed && phase_->speaks() && !std::exchange(goes_on_by_itself_, true))
+    base::log_info("--replay-schedule: the schedule ends before rollout {}; the run goes on by itself", rollout_id + 1);
+  return {.groups = in_flight_.get(),
+          .num_groups = config.rollout_batch_size,
+          .groups_at_once = config.groups_at_once(),
+          .phase_tokens =
+              config.async.is_live(config.colocate) ? 0 : config.async.tokens_of_phase(config.rollout.response_len()),
+          .log = is_replayed ? &*inputs_.schedule_log : nullptr,
+          .pauses_completions = config.async.partial_rollout,
+          .weight_version = inputs_.session.trained().version(),
+          .next_group = [this] { return next_group(); },
+          .num_begun = [this] { return order_.num_taken(); },
+          .line_of = [this](size_t group) { return line_of(group); }};
+}
+
+sampling::InFlightRequest::Drawn Rollouts::next_group() {
+  const auto number = static_cast<size_t>(order_.num_taken());
+  const session::PromptLine* const line = &inputs_.prompts.prompts[static_cast<size_t>(order_.next())];
+  if (!in_flight_) lines_[number] = line;
+  return {.group = number, .line = line};
+}
+
+const session::PromptLine* Rollouts::line_of(size_t group) {
+  while (order_.num_taken() <= static_cast<int64_t>(group)) next_group();
+  const auto found = lines_.find(group);
+  TANDEM_ENV_CHECK(found != lines_.end(), "rank 0 took group", group,
+                   "which is not in flight here: start all ranks with the same build and flags");
+  return found->second;
+}
+
+void Rollouts::begin_what_rank0_began(const sampling::InFlightNumbers& numbers) {
+  while (order_.num_taken() < numbers.num_begun) next_group();
+  const std::set<size_t> go_on(numbers.in_flight.begin(), numbers.in_flight.end());
+  std::erase_if(lines_, [&](const auto& entry) { return !go_on.contains(entry.first); });
+}
+
+checkpoint::DataPosition Rollouts::position() const {
+  checkpoint::DataPosition position = {.cursor = order_.cursor()};
+  if (in_flight_) {
+    const session::PromptLine* const first = inputs_.prompts.prompts.data();
+    position.in_flight = std::make_shared<const std::string>(
+        sampling::to_bytes(*in_flight_, [first](const session::PromptLine& line) { return &line - first; }));
+  }
+  return position;
 }
 
 std::optional<double> Rollouts::update_weights() {
@@ -173,13 +257,38 @@ std::optional<double> Rollouts::update_weights() {
     return std::nullopt;
   }
   const base::Clock::time_point begin = base::Clock::now();
+  phase_->pause();
   workers_->update_weights();
   return base::seconds_since(begin);
 }
 
-void Rollouts::restore(const rl::PromptCursor& cursor) {
+void Rollouts::restore(const checkpoint::Checkpoint& checkpoint, const checkpoint::RunState& state) {
   update_weights();
-  order_.set_cursor(cursor);
+  order_.set_cursor(state.cursor);
+  const std::optional<std::string> bytes = checkpoint::in_flight_of(checkpoint);
+  if (!bytes) return;
+  const sampling::InFlightLimits limits = {.file = checkpoint.directory(),
+                                           .num_prompts = std::ssize(inputs_.prompts.prompts),
+                                           .num_begun = order_.num_taken(),
+                                           .rollout = state.step,
+                                           .n_samples_per_prompt = inputs_.config.rollout.n_samples_per_prompt,
+                                           .vocab = inputs_.session.config().vocab,
+                                           .max_new_tokens = inputs_.config.rollout.response_len(),
+                                           .has_behavior_logprobs = inputs_.config.rollout.sampling().truncates()};
+  if (!inputs_.config.keeps_groups()) {
+    if (const size_t count = sampling::records_in(*bytes, limits).size(); count > 0 && phase_->speaks())
+      base::log_warning("{} of the checkpoint that have begun are dropped: they go on with --partial-rollout alone",
+                        base::counted(static_cast<int64_t>(count), "group"));
+    return;
+  }
+  const auto line_at = [this](int64_t record) -> const session::PromptLine& {
+    return inputs_.prompts.prompts[static_cast<size_t>(record)];
+  };
+  if (in_flight_) {
+    sampling::put_back(*bytes, limits, line_at, *in_flight_);
+  } else {
+    for (const auto& [number, record] : sampling::records_in(*bytes, limits)) lines_[number] = &line_at(record);
+  }
 }
 
 }  // namespace tandem::run

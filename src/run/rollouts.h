@@ -2,15 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "base/files.h"
+#include "checkpoint/resume.h"
 #include "mesh/launch.h"
 #include "mesh/mesh.h"
 #include "report/report.h"
 #include "rl/prompt_order.h"
 #include "run/train_inputs.h"
+#include "sampling/in_flight.h"
 #include "sampling/rewards.h"
 #include "sampling/rollout_phase.h"
 #include "session/own_engine.h"
@@ -37,11 +41,12 @@ class Rollouts {
   // to get them, or nullopt if this process samples. All ranks call it together.
   std::optional<double> update_weights();
 
-  // Returns the place of the next prompts.
-  const rl::PromptCursor& cursor() const { return order_.cursor(); }
-  // Goes back to the state after an earlier rollout: sampling continues at `cursor`, with the weights that are in the
-  // store by now. All ranks call it together.
-  void restore(const rl::PromptCursor& cursor);
+  // Returns the place of the next prompts and, with --partial-rollout, the groups in flight. It is of between two
+  // rollouts.
+  checkpoint::DataPosition position() const;
+  // Goes back to the state that the checkpoint holds: sampling continues there, with the weights that are in the store
+  // by now. All ranks call it together.
+  void restore(const checkpoint::Checkpoint& checkpoint, const checkpoint::RunState& state);
 
   // Samples anything else with the same engine.
   sampling::RolloutPhase& phase() { return *phase_; }
@@ -50,14 +55,24 @@ class Rollouts {
   class Workers;
   std::unique_ptr<sampling::RolloutPhase> make_phase(const mesh::Launch& launch, mesh::Mesh& mesh,
                                                      text::TextWorker& text);
-  sampling::RolloutRequest request(sampling::Rewards& rewards);
+  sampling::RolloutRequest request(int64_t rollout_id, sampling::Rewards& rewards);
+  sampling::InFlightRequest in_flight_request(int64_t rollout_id);
+  void log_schedule(int64_t rollout_id, const sampling::Rollout& rollout);
   const session::PromptLine* next_prompt();
+  sampling::InFlightRequest::Drawn next_group();
+  const session::PromptLine* line_of(size_t group);
+  void begin_what_rank0_began(const sampling::InFlightNumbers& numbers);
 
   const TrainInputs& inputs_;
   const std::unique_ptr<session::OwnEngine> engine_;  // null: rollout workers sample
   const std::unique_ptr<Workers> workers_;            // null: every rank samples
   rl::PromptOrder order_;
   std::vector<rl::PromptCursor> cursors_;  // cursors after each prompt that dynamic sampling has drawn for a rollout
+  std::unique_ptr<sampling::InFlight>
+      in_flight_;  // null: this is not rank 0, or no group is in flight between rollouts
+  std::optional<base::LineFile> schedule_file_;
+  bool goes_on_by_itself_ = false;  // a schedule was replayed to its end
+  std::map<size_t, const session::PromptLine*> lines_;  // of the groups in flight, by number
   const std::unique_ptr<sampling::RolloutPhase> phase_;
 };
 

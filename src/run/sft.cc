@@ -88,7 +88,7 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
         log.report().print(abandoned_text(step, checkpointer.saved_step()));
         break;
       }
-      checkpointer.end_update(++step, learner.cursor());
+      checkpointer.end_update(++step, {.cursor = learner.cursor()});
       log.report().print(step_text(step, inputs.num_steps, *metrics));
       const bool is_due = config.eval_interval && step % *config.eval_interval == 0;
       if (is_due || step == inputs.num_steps) evaluate();

@@ -46,7 +46,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
   // From here on the run directory exists. A run that resumes is as it was after the rollout that was saved.
   const checkpoint::RunState start = open_run(inputs.directory, inputs.checkpoint, config.checkpoints,
                                               learner.trainer(), inputs.session.trained(), saving_ranks(mesh));
-  if (inputs.checkpoint) rollouts.restore(start.cursor);
+  if (inputs.checkpoint) rollouts.restore(*inputs.checkpoint, start);
   Patience patience(config.checkpoints, inputs.directory, inputs.session, start);
   RunLog log(inputs.directory, {.config_text = mode.config_text,
                                 .use_tensorboard = config.output.use_tensorboard,
@@ -102,7 +102,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
       memory.enter(Phase::kRollout);
       rollout_log.weights_updated(rollouts.update_weights());
       rollout_log.write(rollout_id, *rollout);
-      checkpointer.end_update(++rollout_id, rollouts.cursor());
+      checkpointer.end_update(++rollout_id, rollouts.position());
       rollout_log.print(rollout_id, *rollout, *last_step);
       patience.observe_rollout(rollout_id - 1, *rollout);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/message_text.h"
 #include "checkpoint/load_checkpoint.h"
@@ -78,6 +79,15 @@ void check_start(const config::TrainConfig& config, const session::ModelSession&
   if (!left_out.empty()) base::log_info("{}", left_out);
 }
 
+std::optional<sampling::ScheduleLog> read_schedule(const config::TrainConfig& config) {
+  if (config.async.replay_schedule.empty()) return std::nullopt;
+  const std::string path = config.async.replay_schedule + "/schedule.jsonl";
+  TANDEM_USER_CHECK(base::file_exists(path), fmt::format("--replay-schedule {}: there is no schedule.jsonl; name a run "
+                                                         "that sampled while it trained",
+                                                         config.async.replay_schedule));
+  return std::optional<sampling::ScheduleLog>(std::in_place, path, config.rollout.n_samples_per_prompt);
+}
+
 void check_best(const std::string& metric, const sampling::Evaluation& evaluation) {
   if (metric.empty()) return;
   std::vector<std::string> names;
@@ -101,6 +111,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       plan(plan_of(config, session, prompts, evaluation, *mesh)),
       trainer(session::trainer_config(config, session.config().num_layers, num_rollouts)),
       checkpoint(checkpoint::open_checkpoint(config.checkpoints)),
+      schedule_log(read_schedule(config)),
       space(run_space(session, config, prompts, num_rollouts, checkpoint ? checkpoint->step() : 0)),
       directory(config.output.save,
                 checkpoint::run_folder(config.checkpoints, config.output.save, config.output.overwrite), space.bytes(),
@@ -119,17 +130,20 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   check_best(config.output.save_best, evaluation);
   check_start(config, session, prompts);
   // The inputs are read once: one that is edited while the run continues is another one.
-  result_inputs = checkpoint::result_inputs({.flags = mode.result_options,
-                                             .kernels = session.ops().name(),
-                                             .schedule = trainer.schedule,
-                                             .model_directory = session.directory(),
-                                             .has_frozen_weights = session.config().lora && !config.model.random_init,
-                                             .prompt_data = config.data.prompt_data,
-                                             .text_prefix = prompts.text_prefix,
-                                             .custom_rm_paths = config.reward.custom_rm_path,
-                                             .group_filter = config.dynamic_sampling.name(),
-                                             .generate_function = config.custom_generate.function,
-                                             .definitions = rl::new_definitions(config.loss.loss)});
+  result_inputs = checkpoint::result_inputs(
+      {.flags = mode.result_options,
+       .kernels = session.ops().name(),
+       .schedule = trainer.schedule,
+       .model_directory = session.directory(),
+       .has_frozen_weights = session.config().lora && !config.model.random_init,
+       .prompt_data = config.data.prompt_data,
+       .text_prefix = prompts.text_prefix,
+       .custom_rm_paths = config.reward.custom_rm_path,
+       .group_filter = config.dynamic_sampling.name(),
+       .generate_function = config.custom_generate.function,
+       .groups_in_flight = config.keeps_groups() ? std::optional(config.groups_at_once()) : std::nullopt,
+       .samples_while_training = config.async.is_live(config.colocate),
+       .definitions = rl::new_definitions(config.loss.loss)});
   if (checkpoint) {
     checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent,
                                  config.checkpoints.allow_changed_config, num_prompts(prompts));

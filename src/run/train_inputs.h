@@ -17,6 +17,7 @@
 #include "run/run_space.h"
 #include "sampling/evaluation.h"
 #include "sampling/rewards.h"
+#include "sampling/schedule_log.h"
 #include "session/model_session.h"
 #include "session/prompt_set.h"
 #include "trainer/trainer.h"
@@ -47,10 +48,11 @@ struct TrainInputs {
   int64_t num_rollouts;
   plan::TrainPlan plan;
   trainer::TrainerConfig trainer;
-  std::optional<checkpoint::Checkpoint> checkpoint;  // checkpoint to resume from
-  RunSpace space;                                    // space that the run takes on disk
-  checkpoint::RunDirectory directory;                // empty so far
-  std::map<std::string, std::string> result_inputs;  // everything that results depend on
+  std::optional<checkpoint::Checkpoint> checkpoint;   // checkpoint to resume from
+  std::optional<sampling::ScheduleLog> schedule_log;  // schedule to replay
+  RunSpace space;                                     // space that the run takes on disk
+  checkpoint::RunDirectory directory;                 // empty so far
+  std::map<std::string, std::string> result_inputs;   // everything that results depend on
 };
 
 // Prints what the run would be, for --dry-run, which also looks at the weights' files. Returns the exit code.

@@ -201,13 +201,8 @@ void Connections::take_frame(SamplerId id, Worker& worker, std::string_view fram
   } else if (const auto* const prepared = std::get_if<Prepared>(&message);
              prepared != nullptr && worker.state == State::kPreparing) {
     worker.maps_weights = prepared->maps_weights;
-    worker.state = State::kTaking;
-    give_first_weights(id);
-    if (worker.state != State::kTaking) return;
-    worker.state = State::kReady;
-    worker.has_joined = has_one_joined_ = true;
-    base::log_info("{} has joined", worker.name);
-    events->joined(id);
+    worker.state = State::kWaiting;
+    if (!are_weights_held_ && let_join(id)) events->joined(id);
   } else if (const auto* const took = std::get_if<TookWeights>(&message)) {
     TANDEM_ENV_CHECK(worker.is_to_take == took->version, "it took other weights than it was given");
     worker.is_to_take.reset();
@@ -254,6 +249,22 @@ void Connections::check_heard(const Worker& worker, base::Clock::time_point sinc
                    fmt::format("has said nothing for {:g} s (--rollout-health-check-timeout)", settings_.silence_s));
 }
 
+bool Connections::let_join(SamplerId id) {
+  Worker& worker = workers_.at(id);
+  worker.state = State::kTaking;
+  give_first_weights(id);
+  if (worker.state != State::kTaking) return false;
+  worker.state = State::kReady;
+  worker.has_joined = has_one_joined_ = true;
+  base::log_info("{} has joined", worker.name);
+  return true;
+}
+
+void Connections::hold_weights() {
+  const std::scoped_lock lock(mutex_);
+  are_weights_held_ = true;
+}
+
 void Connections::update_weights() {
   const std::vector<SamplerId> ids = ready();
   weights_->update(
@@ -265,6 +276,10 @@ void Connections::update_weights() {
         const std::scoped_lock lock(mutex_);
         give_weights(ids, /*is_base=*/false);
         wait_until_taken(ids);
+        are_weights_held_ = false;
+        for (const auto& [id, worker] : workers_) {
+          if (worker.state == State::kWaiting) attempt(workers_.at(id), [&, id = id] { let_join(id); });
+        }
       });
 }
 

@@ -69,6 +69,9 @@ class Connections {
   // to all workers that have joined, and waits until each has taken them, is gone, or was silent for too long.
   void update_weights();
 
+  // Says that the trainers change the weights until update_weights(): a worker that joins waits for it.
+  void hold_weights();
+
   // Returns the port at which it listens for other machines, 0 if it does not.
   int port() const { return listener_.port(); }
 
@@ -77,7 +80,8 @@ class Connections {
   std::optional<Failed> why_nobody_comes();
 
  private:
-  enum class State : uint8_t { kGreeting, kPreparing, kTaking, kReady, kGone };  // kTaking: it takes its first weights
+  // kWaiting: it is prepared, and the weights change; kTaking: it takes its first weights.
+  enum class State : uint8_t { kGreeting, kPreparing, kWaiting, kTaking, kReady, kGone };
   struct Worker {
     std::unique_ptr<mesh::Channel> channel;
     std::string name;  // for messages
@@ -106,6 +110,8 @@ class Connections {
   void show_weights(const std::vector<SamplerId>& ids, bool is_base);
   void give_weights(const std::vector<SamplerId>& ids, bool is_base);
   void give_first_weights(SamplerId id);
+  // Makes a worker that is prepared one that samples. Returns whether it is.
+  bool let_join(SamplerId id);
   void send_pieces(Worker& worker, bool is_base);
   void wait_until_taken(const std::vector<SamplerId>& ids);
   void wait_until_taken(SamplerId id, base::Clock::time_point since);
@@ -123,6 +129,7 @@ class Connections {
   mesh::StartedWorkers started_;
   std::optional<Failed> failure_;  // failure of the last one that was there
   bool has_one_joined_ = false;
+  bool are_weights_held_ = false;
   int64_t num_greeted_ = 0;   // workers that have said who they are
   const int num_exceptions_;  // exceptions in flight when this object was made
   std::jthread beats_;        // runs if rollout workers may join; ends before what it uses

@@ -31,6 +31,7 @@ Coordinator::Coordinator(const RolloutRequest& request, uint64_t number, GroupPo
 }
 
 Coordinator::~Coordinator() {
+  for (const auto& [id, known] : known_) pool_.lost(id);
   if (!others_) return;
   for (const SamplerId id : others_->connections.ready()) others_->connections.send(id, Close{number_});
 }
@@ -56,13 +57,21 @@ void Coordinator::joined(SamplerId id) {
                .samples_at_once = (num_samples_ + num_samplers - 1) / std::max<int64_t>(num_samplers, 1)});
 }
 
-void Coordinator::serve() {
+void Coordinator::pause() {
+  pool_.end_phase();
+  if (own_ != nullptr) own_->pause();
+  if (!others_) return;
+  for (const SamplerId id : others_->connections.ready()) others_->connections.send(id, Pause{number_});
+}
+
+void Coordinator::serve(std::span<const int> news) {
   lend();
   const bool has_come = own_ != nullptr && work_on_own();
   lend();
   // The loans that have just come back may be the last of the rollout, so nothing may be waited for then.
   const bool waits = !has_come && (own_ == nullptr || !own_->is_busy());
-  const std::vector<int> own_news = own_ != nullptr ? own_->descriptors() : std::vector<int>();
+  std::vector<int> own_news = own_ != nullptr ? own_->descriptors() : std::vector<int>();
+  own_news.insert(own_news.end(), news.begin(), news.end());
   if (others_) {
     others_->connections.poll(waits ? kPollInterval : 0.0, *this, own_news);
   } else if (waits) {
@@ -124,7 +133,9 @@ void Coordinator::lend_to_others() {
                                                 .group = loan->group,
                                                 .first = loan->first,
                                                 .count = loan->count,
-                                                .line = *loan->line});
+                                                .line = *loan->line,
+                                                .begun = loan->begun,
+                                                .budgets = loan->budgets});
     }
   }
 }
@@ -187,15 +198,12 @@ void Coordinator::check_that_somebody_samples() {
         "no process that samples is there; the run waits until one joins (the same flags and --rollout-join)");
 }
 
-rollout::EngineStats Coordinator::stats() const {
-  rollout::EngineStats sum;
-  for (const auto& [id, known] : known_) rollout::add(id == kOwn ? own_->stats() : known.numbers.stats, sum);
-  return sum;
-}
-
-ProcessLosses Coordinator::losses() const {
-  ProcessLosses sum;
-  for (const auto& [id, known] : known_) sum += id == kOwn ? own_->losses() : known.numbers.losses;
+Coordinator::Numbers Coordinator::numbers() const {
+  Numbers sum = {.samplers = samplers()};
+  for (const auto& [id, known] : known_) {
+    rollout::add(id == kOwn ? own_->stats() : known.numbers.stats, sum.stats);
+    sum.losses += id == kOwn ? own_->losses() : known.numbers.losses;
+  }
   return sum;
 }
 

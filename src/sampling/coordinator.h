@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,7 @@ class Coordinator final : private Connections::Events {
   // at once.
   Coordinator(const RolloutRequest& request, uint64_t number, GroupPool& pool, Sampler* own,
               std::optional<Others> others, int64_t num_samples);
-  // Tells the others that the rollout is over.
+  // Tells the others that the rollout is over. No sampler is left in the pool.
   ~Coordinator() override;
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
@@ -38,15 +39,15 @@ class Coordinator final : private Connections::Events {
   // Lends what waits, lets the own sampler work a little, and hears the others. If nothing else is to do, it waits a
   // tenth of a second at most. Throws EnvironmentError if there has been no sampler for too long, and the last worker's
   // UserError or EnvironmentError if no other is left (Connections::why_nobody_comes).
-  void serve();
+  // It also wakes when one of the descriptors `news` is readable.
+  void serve(std::span<const int> news = {});
+  // Makes all samplers give back what they have on loan as it is. Gradings go on.
+  void pause();
   // Ends the group's loans: it is not wanted any more.
   void abort(size_t group);
   // Returns whether another rank was asked to stop.
   bool is_stop_asked() const { return is_stop_asked_; }
 
-  // Return the numbers of all samplers together.
-  rollout::EngineStats stats() const;
-  ProcessLosses losses() const;
   // Counts the samplers that are there and those that were lost. `idle_share` is the share of their time in which they
   // had nothing to do while others had.
   struct Samplers {
@@ -54,7 +55,13 @@ class Coordinator final : private Connections::Events {
     double idle_share = 0.0;
     int64_t num_lost = 0;
   };
-  Samplers samplers() const;
+  // The numbers of all samplers together.
+  struct Numbers {
+    rollout::EngineStats stats;
+    ProcessLosses losses;
+    Samplers samplers;
+  };
+  Numbers numbers() const;
 
  private:
   static constexpr SamplerId kOwn = -1;
@@ -76,6 +83,7 @@ class Coordinator final : private Connections::Events {
   void lend_to_others();
   bool work_on_own();  // returns whether it has given anything back
   void check_that_somebody_samples();
+  Samplers samplers() const;
 
   const RolloutRequest& request_;
   const uint64_t number_;

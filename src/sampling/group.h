@@ -17,13 +17,16 @@ namespace tandem::sampling {
 
 // One sample of a group as it was sampled.
 struct Member {
-  rl::Sample sample;            // has its text, but no reward yet
+  rl::Sample sample;            // has its text if it has ended, but no reward yet
+  bool is_paused = false;       // it has used up the budget of its loan, and goes on in another one
   std::string failure;          // why it could not be made and must not be graded; empty: it could be made
   bool machine_failed = false;  // the failure is the machine's
   base::Json metadata;          // metadata for the reward, in place of the line's; null: the line's
   base::Json attributes = base::Json::object();  // what a generate function wrote into the sample, for the reward
 
-  static void fields(auto& wire, auto& m) { wire(m.sample, m.failure, m.machine_failed, m.metadata, m.attributes); }
+  static void fields(auto& wire, auto& m) {
+    wire(m.sample, m.is_paused, m.failure, m.machine_failed, m.metadata, m.attributes);
+  }
 };
 
 // The result of grading a group.
@@ -51,7 +54,9 @@ struct SampleLoan {
   uint64_t key = 0;  // no other loan of the rollout has it
   size_t group = 0;  // number in the order in which groups were drawn
   const session::PromptLine* line = nullptr;
-  size_t first = 0, count = 0;  // range of members
+  size_t first = 0, count = 0;             // range of members
+  std::vector<rl::Completion> begun = {};  // what the members have so far, in order; empty: none has a token
+  std::vector<int64_t> budgets = {};       // most tokens that each gets now; empty: as many as it may have
 };
 // A group whose samples are all there, lent to one sampler to be graded and judged.
 struct GradeLoan {

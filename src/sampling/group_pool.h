@@ -1,6 +1,7 @@
-// The groups of a rollout from draw to taken. Samples wait in the pool until a sampler asks for some, are then on loan
-// to it, and come back; a group whose samples are all there is lent once more, to be graded. Each sample is used once,
-// whoever is lost or slow: what a lost sampler had waits again. One thread, no torch, no sockets.
+// Groups from draw to taken. Samples wait in the pool until a sampler asks for some, are then on loan to it, and come
+// back; a group whose samples are all there is lent once more, to be graded. Each sample is used once, whoever is lost
+// or slow: what a lost sampler had waits again. With a token budget for each loan a sample may come back unfinished: it
+// then rests until the next phase begins. A pool may outlive a rollout. One thread, no torch, no sockets.
 //
 // Loans are of samples, not of groups: the samples of a group are alike in length, so an engine with all of a long
 // group has many long tails. Among S samplers each gets at most ceil(n / S) of a group's n samples, as long as others
@@ -10,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -32,8 +34,22 @@ class GroupPool {
   // Each group has `samples_per_group` samples. Unless `is_graded`, a group is done when it is sampled.
   GroupPool(int64_t samples_per_group, bool is_graded);
 
-  // Adds a group that was drawn, whose samples then wait. Groups count from 0. The line is borrowed.
-  size_t open(const session::PromptLine& line, const GroupLength& length = {});
+  // Adds a group that was drawn, whose samples then wait. No other group has its number. The line is borrowed.
+  void open(size_t number, const session::PromptLine& line, const GroupLength& length = {});
+  // Adds a group that was drawn, whose samples rest until the next phase.
+  void open_resting(size_t number, const session::PromptLine& line, const GroupLength& length = {});
+  // Adds a group with what its members have. Those that are paused rest, others have ended; if all have, it is done or,
+  // without grades, waits to be graded.
+  void put_back(size_t number, Group group, const GroupLength& length = {});
+  // Begins a phase: samples that rest wait again. `budget_of` says how many more tokens a sample gets at most in this
+  // phase, or 0: it goes on resting. Without the function a sample gets as many as it may have.
+  using BudgetOf = std::function<int64_t(size_t group, size_t member)>;
+  void begin_phase(const BudgetOf& budget_of = {});
+  // Ends a phase early: samples that wait rest, and those that are on loan may come back unfinished.
+  void end_phase();
+  // Returns whether nothing waits or is on loan, so that a phase is over.
+  bool has_loans() const { return !loans_.empty(); }
+  bool is_idle() const { return loans_.empty() && waiting_.empty() && waits_for_grading_.empty(); }
 
   // Adds a sampler, or takes one away for good: what it had on loan waits again. lost() returns how many loans it had.
   void join(SamplerId sampler);
@@ -57,10 +73,14 @@ class GroupPool {
   // Returns groups that are done (graded, or sampled if nothing is graded), each once, in the order in which they
   // became so.
   std::vector<size_t> take_done() { return std::exchange(done_, {}); }
-  Group& group(size_t index) { return groups_[index].group; }
-  const Group& group(size_t index) const { return groups_[index].group; }
+  Group& group(size_t number) { return groups_.at(number).group; }
+  const Group& group(size_t number) const { return groups_.at(number).group; }
+  // Takes a group out of the pool that is done.
+  Group take(size_t number);
+  // Removes a group that rests.
+  void forget(size_t number);
 
-  size_t num_opened() const { return groups_.size(); }
+  size_t num_groups() const { return groups_.size(); }
   int64_t num_samplers() const { return static_cast<int64_t>(samplers_.size()); }
   int64_t num_loans(SamplerId sampler) const;
   int64_t num_waiting_samples() const { return num_waiting_samples_; }
@@ -75,13 +95,15 @@ class GroupPool {
     GroupLength length;
     State state = State::kSampling;
     std::vector<size_t> waiting;                          // members, the last one is lent first
-    size_t num_there = 0;                                 // members that have come back
-    std::vector<std::pair<SamplerId, int64_t>> samplers;  // samplers of its members, and how many each has or had
+    std::vector<int64_t> budgets;                         // in this phase, one for each member, or empty
+    size_t num_there = 0;                                 // members that have ended
+    std::vector<std::pair<SamplerId, int64_t>> samplers;  // its members' in this phase, and how many each has or had
   };
   struct Loan {
     SamplerId sampler = 0;
     size_t group = 0;
     std::vector<size_t> members;  // empty: the loan is a grading
+    bool has_budgets = false;
   };
   // The group that is expected to take longest comes first.
   struct Order {
@@ -100,13 +122,14 @@ class GroupPool {
 
   const size_t samples_per_group_;
   const bool is_graded_;
-  std::vector<Pooled> groups_;
+  std::map<size_t, Pooled> groups_;                   // by number
   std::set<Order> waiting_;                           // groups with waiting members
   std::vector<size_t> waits_for_grading_;             // groups
   std::map<uint64_t, Loan> loans_;                    // by key
   std::map<SamplerId, std::set<uint64_t>> samplers_;  // keys of their loans
   std::vector<size_t> done_;
   uint64_t last_key_ = 0;
+  bool is_ending_ = false;  // the phase ends before its budgets are used up
   int64_t num_waiting_samples_ = 0, num_sampled_ = 0, num_graded_ = 0, num_cut_ = 0;
 };
 

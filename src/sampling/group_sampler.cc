@@ -8,8 +8,9 @@ namespace tandem::sampling {
 
 namespace {
 
-rl::Sample make_sample(rl::SharedPrompt prompt, uint64_t group_id, rl::Completion completion) {
-  rl::Sample sample;
+Member make_member(rl::SharedPrompt prompt, uint64_t group_id, rl::Completion completion) {
+  Member member;
+  rl::Sample& sample = member.sample;
   sample.group_id = group_id;
   sample.sample_id = completion.sample_id;
   sample.prompt = std::move(prompt);
@@ -17,9 +18,12 @@ rl::Sample make_sample(rl::SharedPrompt prompt, uint64_t group_id, rl::Completio
   sample.completion = std::move(completion.tokens);
   sample.rollout_logprobs = std::move(completion.logprobs);
   sample.behavior_logprobs = std::move(completion.behavior_logprobs);
-  sample.status = status_of(completion.finish_reason);
   sample.versions = std::move(completion.versions);
-  return sample;
+  // The engine ends a loan that is still wanted only if it is to be paused.
+  member.is_paused =
+      completion.finish_reason == rl::FinishReason::kPaused || completion.finish_reason == rl::FinishReason::kAbort;
+  if (!member.is_paused) sample.status = status_of(completion.finish_reason);
+  return member;
 }
 
 }  // namespace
@@ -51,10 +55,8 @@ std::vector<SampledLoan> EngineSampler::take_finished() {
     if (found == group_ids_.end()) continue;  // it was aborted
     SampledLoan& loan = loans.emplace_back();
     loan.key = group.group_id;
-    for (rl::Completion& completion : group.completions) {
-      Member& member = loan.members.emplace_back();
-      member.sample = make_sample(group.prompt, found->second, std::move(completion));
-    }
+    for (rl::Completion& completion : group.completions)
+      loan.members.push_back(make_member(group.prompt, found->second, std::move(completion)));
     group_ids_.erase(found);
   }
   return loans;

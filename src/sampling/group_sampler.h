@@ -28,6 +28,8 @@ class GroupSampler {
   // Drops a loan: nothing of it comes out any more.
   virtual void abort(uint64_t key) = 0;
   virtual void abort_all() = 0;
+  // Ends what the engine does: the loans in flight come out as they are, with samples that are paused.
+  virtual void pause_all() = 0;
 };
 
 // Makes one completion for each sample, in one go.
@@ -41,6 +43,7 @@ class EngineSampler final : public GroupSampler {
   std::vector<SampledLoan> take_finished() override;
   void abort(uint64_t key) override;
   void abort_all() override;
+  void pause_all() override { engine_.abort_all(); }
 
  private:
   rollout::Engine& engine_;

@@ -11,7 +11,7 @@
 //   TookWeights                    ->
 //                                  <-  Open
 //   Pull                           ->
-//                                  <-  LendSamples ..., LendGrading ..., Abort
+//                                  <-  LendSamples ..., LendGrading ..., Abort, Pause
 //   Sampled, Graded ...            ->
 //                                  <-  Close; then new weights and the next Open, or Stop
 //   Leaving, or Failed             ->
@@ -138,8 +138,12 @@ struct Pull {
 struct LendSamples {
   uint64_t rollout = 0, key = 0, group = 0, first = 0, count = 0;
   session::PromptLine line;
+  std::vector<rl::Completion> begun = {};
+  std::vector<int64_t> budgets = {};
 
-  static void fields(auto& wire, auto& m) { wire(m.rollout, m.key, m.group, m.first, m.count, m.line); }
+  static void fields(auto& wire, auto& m) {
+    wire(m.rollout, m.key, m.group, m.first, m.count, m.line, m.begun, m.budgets);
+  }
 };
 struct LendGrading {
   uint64_t rollout = 0, key = 0, group = 0;
@@ -174,6 +178,12 @@ struct Abort {
   uint64_t rollout = 0, key = 0;
 
   static void fields(auto& wire, auto& m) { wire(m.rollout, m.key); }
+};
+// The worker gives back all samples that it has on loan as they are: those that have not ended go on later.
+struct Pause {
+  uint64_t rollout = 0;
+
+  static void fields(auto& wire, auto& m) { wire(m.rollout); }
 };
 struct Close {
   uint64_t rollout = 0;
@@ -212,10 +222,10 @@ struct Stop {
 };
 
 using Message = std::variant<Hello, Welcome, Refused, Prepared, Weights, CopyWeights, WeightChecksums, TookWeights,
-                             Open, Pull, LendSamples, LendGrading, Sampled, Graded, Abort, Close, RankHello, StopAsked,
-                             Alive, Leaving, Failed, Stop>;
+                             Open, Pull, LendSamples, LendGrading, Sampled, Graded, Abort, Pause, Close, RankHello,
+                             StopAsked, Alive, Leaving, Failed, Stop>;
 // The number changes with whatever a message is made of.
-inline constexpr uint32_t kMessageFormat = 0x534D0004;
+inline constexpr uint32_t kMessageFormat = 0x534D0005;
 std::string to_bytes(const Message& message);
 // Throws EnvironmentError for bytes that are no message.
 Message message_of(std::string_view bytes);

@@ -22,7 +22,9 @@ void PoolClient::take(LendSamples& message) {
                           .group = message.group,
                           .line = keep(message.group, message.line),
                           .first = message.first,
-                          .count = message.count});
+                          .count = message.count,
+                          .begun = std::move(message.begun),
+                          .budgets = std::move(message.budgets)});
 }
 
 void PoolClient::take(LendGrading& message) {
@@ -37,6 +39,10 @@ void PoolClient::take(LendGrading& message) {
 
 void PoolClient::take(const Abort& message) {
   if (message.rollout == rollout_) sampler_.abort(message.key);
+}
+
+void PoolClient::take(const Pause& message) {
+  if (message.rollout == rollout_) sampler_.pause();
 }
 
 std::optional<std::string> PoolClient::receive(double wait_s) {

@@ -23,6 +23,7 @@ class PoolClient {
   void take(LendSamples& message);
   void take(LendGrading& message);
   void take(const Abort& message);
+  void take(const Pause& message);
 
   // Waits at most `wait_s` for a message of rank 0, if there is nothing to work on.
   std::optional<std::string> receive(double wait_s);

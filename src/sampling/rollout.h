@@ -43,6 +43,27 @@ struct FilteredGroups {
   }
 };
 
+// How old a rollout is whose completions go on over several rollouts, and what goes on after it (docs/ASYNC.md). In
+// phases the numbers are the same whenever the run is repeated.
+struct InFlightNumbers {
+  int64_t num_phases = 0;                // 0 if samplers worked while the run trained
+  int64_t num_begun = 0;                 // groups of the whole run that have begun so far
+  std::vector<uint64_t> in_flight;       // numbers of the groups that go on after this rollout
+  std::vector<uint64_t> dropped;         // numbers of the groups that a filter dropped since the rollout before
+  int64_t num_waiting = 0;               // those of them whose samples have all ended
+  std::map<int64_t, int64_t> ages;       // sampled tokens of the rollout, by age: how often the weights changed since
+  double mean_staleness = 0.0;           // mean over the groups of the age of their oldest token
+  int64_t max_staleness = 0;             // and the largest
+  int64_t num_partial = 0;               // samples whose tokens are of several versions
+  int64_t max_partial_span = 0;          // most versions that one sample's tokens are of
+  double length_taken_over_begun = 1.0;  // mean length over that of all in flight, where unfinished ones count so far
+
+  static void fields(auto& wire, auto& m) {
+    wire(m.num_phases, m.num_begun, m.in_flight, m.dropped, m.num_waiting, m.ages, m.mean_staleness, m.max_staleness);
+    wire(m.num_partial, m.max_partial_span, m.length_taken_over_begun);
+  }
+};
+
 struct Rollout {
   std::vector<rl::Sample> samples;              // in sample order
   std::vector<reward::Grade> grades;            // one for each sample; empty without graders
@@ -62,11 +83,12 @@ struct Rollout {
   int64_t num_unnamed = 0;                      // numbers and columns of rewards that limit_reward_names() left out
   std::string first_failure;                    // "sample 12: ValueError: ..."
   std::optional<FilteredGroups> filtered = {};  // set with dynamic sampling
+  std::optional<InFlightNumbers> in_flight = {};  // set where completions go on over several rollouts
 
   static void fields(auto& wire, auto& m) {
     wire(m.samples, m.grades, m.stats, m.is_sampled, m.seconds, m.num_ranks, m.num_workers, m.num_lost_workers);
     wire(m.idle_share, m.num_failed, m.num_dropped, m.num_repeated, m.num_restarts, m.num_generate_restarts);
-    wire(m.num_generate_repeated, m.num_unnamed, m.first_failure, m.filtered);
+    wire(m.num_generate_repeated, m.num_unnamed, m.first_failure, m.filtered, m.in_flight);
   }
 
   // Sets num_failed, num_dropped and first_failure from samples and grades.

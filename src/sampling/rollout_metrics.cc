@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,12 @@ std::optional<double> judged_value(const Rollout& rollout, size_t i, const confi
   const std::vector<reward::RewardPart>& parts = rollout.grades[i].parts;
   const auto part = std::ranges::find(parts, rule.reward, &reward::RewardPart::name);
   return part == parts.end() ? std::nullopt : part->reward;
+}
+
+constexpr int64_t kMostAges = 9;  // ages from here on are counted together
+
+std::string age_name(int64_t age) {
+  return "rollout/staleness_hist/" + (age < kMostAges ? std::to_string(age) : std::string("more"));
 }
 
 }  // namespace
@@ -111,6 +118,7 @@ report::Metrics rollout_report(const Rollout& rollout, bool per_token, const std
   if (rollout.num_repeated > 0) metrics["rollout/grader_repeated"] = static_cast<double>(rollout.num_repeated);
   metrics.merge(filter_metrics(rollout));
   metrics.merge(turn_metrics(rollout));
+  metrics.merge(in_flight_metrics(rollout));
   // The engine's numbers depend on clocks in three cases: with dynamic sampling they count what happened to be under
   // way too, turns meet as they come, and processes take groups from each other.
   const bool is_timed = rollout.filtered || has_turns(rollout) || rollout.num_ranks > 1 || rollout.num_workers > 0;
@@ -136,6 +144,28 @@ report::Metrics filter_metrics(const Rollout& rollout) {
     metrics["rollout/dynamic_filter/missing_groups"] = static_cast<double>(filtered.num_missing());
   if (filtered.has_mean_reward) metrics["rollout/dynamic_filter/raw_reward"] = filtered.mean_reward;
   if (filtered.num_failures > 0) metrics["fault/dynamic_filter"] = static_cast<double>(filtered.num_failures);
+  return metrics;
+}
+
+report::Metrics in_flight_metrics(const Rollout& rollout) {
+  if (!rollout.in_flight) return {};
+  const InFlightNumbers& numbers = *rollout.in_flight;
+  report::Metrics metrics = {{"rollout/phases", static_cast<double>(numbers.num_phases)},
+                             {"rollout/in_flight", static_cast<double>(numbers.in_flight.size())},
+                             {"rollout/waiting_groups", static_cast<double>(numbers.num_waiting)},
+                             {"rollout/staleness/mean", numbers.mean_staleness},
+                             {"rollout/staleness/max", static_cast<double>(numbers.max_staleness)},
+                             {"rollout/max_partial_span", static_cast<double>(numbers.max_partial_span)},
+                             {"rollout/length_taken_over_begun", numbers.length_taken_over_begun}};
+  if (!rollout.samples.empty()) {
+    metrics["rollout/partial_ratio"] =
+        static_cast<double>(numbers.num_partial) / static_cast<double>(rollout.samples.size());
+  }
+  // A histogram is the same numbers in each record, so that the page can draw them one over the other.
+  for (int64_t age = 0; age <= kMostAges; ++age) metrics[age_name(age)] = 0.0;
+  for (const auto& [age, tokens] : numbers.ages) metrics[age_name(age)] += static_cast<double>(tokens);
+  const double generated = static_cast<double>(rollout.stats.generated_tokens);
+  if (generated > 0) metrics["perf/recompute_share"] = static_cast<double>(rollout.stats.resumed_tokens) / generated;
   return metrics;
 }
 

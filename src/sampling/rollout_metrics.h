@@ -21,6 +21,8 @@ bool has_turns(const Rollout& rollout);
 // Returns the metrics of such samples: multi_turn/*, under slime's names, fault/custom_generate if the function failed,
 // and perf/* of its processes and of the keys and values that are kept between turns. Empty for other samples.
 report::Metrics turn_metrics(const Rollout& rollout);
+// Returns the metrics of --partial-rollout: how old the samples are, and what goes on. Empty without it.
+report::Metrics in_flight_metrics(const Rollout& rollout);
 // Returns for each reward of a sum "NAME/mean" and "NAME/std" (n - 1) over the samples that it applied to, as TRL names
 // them. std needs two samples.
 report::Metrics part_metrics(const Rollout& rollout);

@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "mesh/mesh.h"
@@ -18,6 +17,8 @@
 #include "rollout/engine.h"
 #include "rollout/replica.h"
 #include "sampling/connections.h"
+#include "sampling/drawing.h"
+#include "sampling/live_sampling.h"
 #include "sampling/rank_links.h"
 #include "sampling/rollout.h"
 #include "sampling/rollout_request.h"
@@ -25,9 +26,6 @@
 #include "text/text_worker.h"
 
 namespace tandem::sampling {
-
-class Coordinator;
-class GroupPool;
 
 class RolloutPhase {
  public:
@@ -47,18 +45,23 @@ class RolloutPhase {
   // another one is lost. Any other error ends this rank and leaves the others waiting, until the launcher ends them.
   std::optional<Rollout> run(const RolloutRequest& request, reward::Scorer* graders, report::Report& report);
 
+  // Pauses workers that sample while the run trains, until the next rollout: the groups in flight rest. Call it before
+  // the weights that they get are new, and before another rollout than theirs.
+  void pause();
+
   // Returns whether this rank prints what is printed once for all ranks.
   bool speaks() const { return mesh_.is_conductor(); }
 
  private:
-  // The rollout that rank 0 has gathered, and the groups of its samples.
+  // The rollout that rank 0 has gathered, and the numbers of its groups.
   struct Gathered {
     std::optional<Rollout> rollout;
-    std::vector<size_t> groups;
+    std::vector<size_t> numbers;
   };
   Gathered gather(const RolloutRequest& request, uint64_t number, reward::Scorer* graders, report::Report& report);
-  Rollout rollout_of_groups(const RolloutRequest& request, GroupPool& pool, const std::vector<size_t>& groups,
-                            const Coordinator& coordinator);
+  // Takes a rollout from workers that go on sampling.
+  Gathered gather_live(const RolloutRequest& request, uint64_t number, report::Report& report);
+  Rollout rollout_of_groups(const RolloutRequest& request, TakenGroups taken, const Coordinator::Numbers& numbers);
   bool connections_to_lend() const { return links_.connections || workers_ != nullptr; }
   // Samples for rank 0 until the rollout is over, on another rank with an engine.
   void sample_for_rank0(const RolloutRequest& request, uint64_t number, reward::Scorer* graders);
@@ -74,10 +77,10 @@ class RolloutPhase {
   const IsStopped is_stopped_;
   const RankLinks links_;
   const std::unique_ptr<rollout::LeadingEngine> leading_;  // null: this rank leads no tensor-parallel group
-  // Tokens of each prompt's longest completion when it was sampled last. Only rank 0 fills it in.
-  std::unordered_map<const rl::Prompt*, int64_t> lengths_;
-  uint64_t num_begun_ = 0;  // rollouts begun so far
+  KnownLengths lengths_;                                   // only rank 0 fills it in
+  uint64_t num_begun_ = 0;                                 // rollouts begun so far
   bool names_are_said_ = false;
+  std::unique_ptr<LiveSampling> live_;  // null until a rollout asks for it
 };
 
 }  // namespace tandem::sampling

@@ -11,7 +11,9 @@
 #include "rl/sample.h"
 #include "sampling/failure_reward.h"
 #include "sampling/group_filter.h"
+#include "sampling/in_flight.h"
 #include "sampling/schedule.h"
+#include "sampling/schedule_log.h"
 #include "session/prompt_set.h"
 
 namespace tandem::sampling {
@@ -21,9 +23,9 @@ struct DynamicSampling {
   GroupFilter* filter = nullptr;  // null if other processes judge
   std::string filter_name;        // as the user gave it
   // Returns the line of the next group. Every rank of a run draws every group.
-  std::function<const session::PromptLine*()> next_prompt;
-  int64_t num_groups = 0;      // number of groups to keep
-  int64_t groups_at_once = 0;  // groups kept or under way, at least num_groups
+  std::function<const session::PromptLine*()> next_prompt;  // unset with `in_flight`, which draws them
+  int64_t num_groups = 0;                                   // number of groups to keep
+  int64_t groups_at_once = 0;                               // groups kept or under way, at least num_groups
   SearchLimits limits = {};
   bool stops_when_too_few = false;  // if a limit is reached, the run ends; else it trains on the groups that there are
 };
@@ -38,9 +40,29 @@ struct CustomGeneration {
   bool is_evaluation = false;
 };
 
+// A rollout of a run whose completions go on over several rollouts (docs/ASYNC.md).
+struct InFlightRequest {
+  struct Drawn {
+    size_t group = 0;  // number in the whole run
+    const session::PromptLine* line = nullptr;
+  };
+  InFlight* groups = nullptr;  // null on ranks other than 0
+  int64_t num_groups = 0;      // groups of the rollout
+  int64_t groups_at_once = 0;  // groups in flight
+  int64_t phase_tokens = 0;    // most tokens that a completion gets in one phase; 0: samplers work while the run trains
+  const ScheduleLog* log = nullptr;  // what to sample and to take, if it is known
+  bool pauses_completions = true;    // when the weights are new; else samplers bring to an end what has begun
+  uint64_t weight_version = 0;
+  std::function<Drawn()> next_group;   // rank 0: begins a group
+  std::function<int64_t()> num_begun;  // groups of the whole run that have begun so far
+  // Another rank: returns the prompt's line of a group that has begun.
+  std::function<const session::PromptLine*(size_t group)> line_of;
+};
+
 struct RolloutRequest {
-  std::vector<const session::PromptLine*> prompts;  // prompts of all groups; empty with `dynamic`
+  std::vector<const session::PromptLine*> prompts;  // prompts of all groups; empty with `dynamic` or `in_flight`
   std::optional<DynamicSampling> dynamic = {};
+  std::optional<InFlightRequest> in_flight = {};
   int64_t n_samples_per_prompt = 1;
   rl::SamplingParams sampling;
   // Sample ids are [first_sample_id, first_sample_id + prompts x n_samples_per_prompt), those of a prompt side by side.

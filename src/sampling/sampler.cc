@@ -101,11 +101,14 @@ void Sampler::add(const SampleLoan& loan) {
   const uint64_t first = request_.first_sample_id + loan.group * n_ + loan.first;
   for (uint64_t i = 0; i < loan.count; ++i) request.sample_ids.push_back(first + i);
   request.sampling = request_.sampling;
+  request.begun = loan.begun;
+  for (size_t i = 0; i < request.begun.size(); ++i) request.begun[i].sample_id = request.sample_ids[i];
+  request.budgets = loan.budgets;
   const auto count = static_cast<int64_t>(loan.count);
   num_asked_ = std::max<int64_t>(num_asked_ - count, 0);
   sampler_->add(loan.key, std::move(request), loan.line->record);
   num_samples_ += count;
-  samples_.emplace(loan.key, loan);
+  samples_.emplace(loan.key, count);
 }
 
 void Sampler::add(GradeLoan loan) {
@@ -141,7 +144,7 @@ void Sampler::add(GradeLoan loan) {
 void Sampler::abort(uint64_t key) {
   if (const auto samples = samples_.find(key); samples != samples_.end()) {
     sampler_->abort(key);
-    num_samples_ -= static_cast<int64_t>(samples->second.count);
+    num_samples_ -= samples->second;
     samples_.erase(samples);
   } else if (const auto grading = gradings_.find(key); grading != gradings_.end()) {
     key_of_group_.erase(first_group_id() + grading->second.loan.group);
@@ -194,15 +197,18 @@ void Sampler::take_from_engine() {
   for (SampledLoan& loan : loans) {
     const auto found = samples_.find(loan.key);
     TANDEM_CHECK(found != samples_.end(), "a loan that nobody gave", loan.key);
-    num_samples_ -= static_cast<int64_t>(found->second.count);
+    num_samples_ -= found->second;
     samples_.erase(found);
-    for (Member& member : loan.members) members.push_back(&member);
+    for (Member& member : loan.members) {
+      if (!member.is_paused) members.push_back(&member);
+    }
   }
   decode_texts(members);
   std::ranges::move(loans, std::back_inserter(sampled_));
 }
 
 void Sampler::decode_texts(const std::vector<Member*>& members) {
+  if (members.empty()) return;
   std::vector<std::vector<int32_t>> tokens;
   for (const Member* const member : members) tokens.push_back(member->sample.completion);
   std::vector<std::string> texts = decode(tokens, request_.skip_special_tokens);

@@ -32,6 +32,8 @@ class Sampler {
   // Drops a loan, or all loans: nothing of them is given back any more. Call abort_all() at the end of a rollout.
   void abort(uint64_t key);
   void abort_all();
+  // Gives back all samples on loan as they are. Gradings go on.
+  void pause() { sampler_->pause_all(); }
 
   // Returns how many samples to ask for now. If others sample too, it asks for a quarter of what it may have at a time,
   // because samples that the engine has no room for are better left to them, but for a whole group at least, so that a
@@ -81,7 +83,7 @@ class Sampler {
   const bool shares_;
   const base::Redaction redaction_;  // reasons quote what user code raised, and go into samples/ as columns do
   const std::unique_ptr<GroupSampler> sampler_;
-  std::map<uint64_t, SampleLoan> samples_;          // loans in flight, by key
+  std::map<uint64_t, int64_t> samples_;             // how many samples each loan in flight has, by key
   std::map<uint64_t, Grading> gradings_;            // by key
   std::map<uint64_t, uint64_t> key_of_group_;       // keys of gradings, by group id
   int64_t num_samples_ = 0, num_asked_ = 0;         // samples in flight; samples asked for that have not come

@@ -178,6 +178,9 @@ class Worker {
   void take(const Abort& abort) {
     if (rollout_) rollout_->client.take(abort);
   }
+  void take(const Pause& pause) {
+    if (rollout_) rollout_->client.take(pause);
+  }
   void take(const Close& close) {
     if (rollout_ && rollout_->number == close.rollout) close_rollout();
   }

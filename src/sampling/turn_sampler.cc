@@ -201,6 +201,7 @@ TurnSampler::~TurnSampler() {
 }
 
 void TurnSampler::add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) {
+  TANDEM_CHECK(request.begun.empty() && request.budgets.empty(), "a generate function makes whole samples");
   const auto num_prompt = std::ssize(request.prompt->tokens);
   const int64_t asked_context = request.sampling.max_context_tokens;
   const int64_t context = asked_context > 0 ? asked_context : settings_.context_tokens;
@@ -409,6 +410,8 @@ void TurnSampler::abort_all() {
   while (!groups_.empty()) abort(groups_.begin()->first);
   finished_.clear();
 }
+
+void TurnSampler::pause_all() { TANDEM_CHECK(false, "a generate function cannot be kept until later"); }
 
 std::vector<SampledLoan> TurnSampler::take_finished() { return std::exchange(finished_, {}); }
 

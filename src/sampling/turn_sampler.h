@@ -72,6 +72,7 @@ class TurnSampler final : public GroupSampler {
   std::vector<SampledLoan> take_finished() override;
   void abort(uint64_t key) override;
   void abort_all() override;
+  void pause_all() override;
 
  private:
   struct Group {  // the part of a group that is one loan

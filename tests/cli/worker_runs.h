@@ -22,6 +22,14 @@ inline Arguments with_workers(Arguments words, int trainers, int workers) {
   return with_flag(words, "--actor-num-gpus-per-node", std::to_string(trainers));
 }
 
+// Returns the arguments of the same run with completions of different lengths: one token in ten ends them.
+inline Arguments with_drawn_lengths(Arguments words) {
+  words = with_flag(std::move(words), "--rollout-max-response-len", "16");
+  words.emplace_back("--rollout-stop-token-ids");
+  for (int id = 3; id < 512; id += 10) words.push_back(std::to_string(id));
+  return words;
+}
+
 // Returns the arguments of one more worker, for a run that has begun.
 inline Arguments joining(Arguments words) {
   words.push_back("--rollout-join");

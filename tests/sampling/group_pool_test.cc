@@ -59,7 +59,7 @@ std::string lent(GroupPool& pool, SamplerId sampler, int64_t num_samples) {
 
 TEST(GroupPool, ASamplerAloneGetsWholeGroupsInTheirOrder) {
   GroupPool pool(4, /*is_graded=*/false);
-  for (int i = 0; i < 3; ++i) pool.open(line());
+  for (int i = 0; i < 3; ++i) pool.open(pool.num_groups(), line());
   EXPECT_EQ(lent(pool, 7, 4), "none") << "who has not joined";
   pool.join(7);
   EXPECT_EQ(lent(pool, 7, 0), "none");
@@ -74,7 +74,7 @@ TEST(GroupPool, ASamplerAloneGetsWholeGroupsInTheirOrder) {
 
 TEST(GroupPool, SeveralSamplersShareEachGroupWhileOthersWait) {
   GroupPool pool(5, /*is_graded=*/false);
-  for (int i = 0; i < 2; ++i) pool.open(line());
+  for (int i = 0; i < 2; ++i) pool.open(pool.num_groups(), line());
   pool.join(1);
   pool.join(2);
   EXPECT_EQ(lent(pool, 1, 100), "0[0,3]") << "half of it, rounded up";
@@ -92,7 +92,7 @@ TEST(GroupPool, AGroupWithALongPromptIsSharedByFewer) {
       {26, "0[0,2]"}, {40, "0[0,3]"}, {80, "0[0,4]"}, {81, "0[0,8]"}};
   for (const auto& [prompt, expected] : cases) {
     GroupPool pool(8, /*is_graded=*/false);
-    pool.open(line(), {.completion = 100, .prompt = prompt});
+    pool.open(pool.num_groups(), line(), {.completion = 100, .prompt = prompt});
     for (SamplerId sampler = 1; sampler <= 4; ++sampler) pool.join(sampler);
     EXPECT_EQ(lent(pool, 1, 100), expected) << prompt;
   }
@@ -100,10 +100,10 @@ TEST(GroupPool, AGroupWithALongPromptIsSharedByFewer) {
 
 TEST(GroupPool, TheLongestExpectedGoesFirst) {
   GroupPool pool(1, /*is_graded=*/false);
-  pool.open(line(), {.completion = 10, .prompt = 3});
-  pool.open(line(), {.completion = 30, .prompt = 1});
-  pool.open(line(), {.completion = 10, .prompt = 9});
-  pool.open(line(), {.completion = 10, .prompt = 3});
+  pool.open(pool.num_groups(), line(), {.completion = 10, .prompt = 3});
+  pool.open(pool.num_groups(), line(), {.completion = 30, .prompt = 1});
+  pool.open(pool.num_groups(), line(), {.completion = 10, .prompt = 9});
+  pool.open(pool.num_groups(), line(), {.completion = 10, .prompt = 3});
   pool.join(1);
   std::string order;
   for (int i = 0; i < 4; ++i) order += lent(pool, 1, 1);
@@ -112,7 +112,7 @@ TEST(GroupPool, TheLongestExpectedGoesFirst) {
 
 TEST(GroupPool, ALoanComesBackOnceAndFromItsBorrowerAlone) {
   GroupPool pool(2, /*is_graded=*/false);
-  pool.open(line());
+  pool.open(pool.num_groups(), line());
   pool.join(1);
   pool.join(2);
   const SampleLoan loan = pool.lend(1, 1).value(), other = pool.lend(2, 1).value();
@@ -131,7 +131,7 @@ TEST(GroupPool, ALoanComesBackOnceAndFromItsBorrowerAlone) {
 
 TEST(GroupPool, WhatALostSamplerHadWaitsAgain) {
   GroupPool pool(4, /*is_graded=*/true);
-  for (int i = 0; i < 2; ++i) pool.open(line());
+  for (int i = 0; i < 2; ++i) pool.open(pool.num_groups(), line());
   pool.join(1);
   const SampleLoan first = pool.lend(1, 4).value();
   const SampleLoan second = pool.lend(1, 4).value();
@@ -153,7 +153,7 @@ TEST(GroupPool, WhatALostSamplerHadWaitsAgain) {
 
 TEST(GroupPool, AGroupIsGradedByWhoSampledMostOfIt) {
   GroupPool pool(3, /*is_graded=*/true);
-  for (int i = 0; i < 2; ++i) pool.open(line());
+  for (int i = 0; i < 2; ++i) pool.open(pool.num_groups(), line());
   pool.join(1);
   pool.join(2);
   const auto mostly = pool.lend(2, 2), rest = pool.lend(1, 1);
@@ -177,7 +177,7 @@ TEST(GroupPool, AGroupIsGradedByWhoSampledMostOfIt) {
 
 TEST(GroupPool, AGradingWaitsForASampler) {
   GroupPool pool(1, /*is_graded=*/true);
-  pool.open(line());
+  pool.open(pool.num_groups(), line());
   pool.join(1);
   pool.take_back(1, sampled(pool.lend(1, 1), 1));
   pool.lost(1);
@@ -188,7 +188,7 @@ TEST(GroupPool, AGradingWaitsForASampler) {
 
 TEST(GroupPool, AGroupThatIsAbortedIsNotGraded) {
   GroupPool pool(1, /*is_graded=*/true);
-  for (int i = 0; i < 2; ++i) pool.open(line());
+  for (int i = 0; i < 2; ++i) pool.open(pool.num_groups(), line());
   pool.join(1);
   for (int i = 0; i < 2; ++i) pool.take_back(1, sampled(pool.lend(1, 1), 1));
   EXPECT_TRUE(pool.abort(0).empty()) << "nobody has it";
@@ -202,7 +202,7 @@ TEST(GroupPool, AGroupThatIsAbortedIsNotGraded) {
 
 TEST(GroupPool, WhatWasNotLentIsRefusedAndStaysOnLoan) {
   GroupPool pool(2, /*is_graded=*/true);
-  pool.open(line());
+  pool.open(pool.num_groups(), line());
   pool.join(1);
   const SampleLoan loan = pool.lend(1, 2).value();
   SampledLoan short_one = sampled(loan, 2);
@@ -222,7 +222,7 @@ TEST(GroupPool, WhatWasNotLentIsRefusedAndStaysOnLoan) {
 
 TEST(GroupPool, AbortTakesAGroupFromAllWhoHaveSomeOfIt) {
   GroupPool pool(4, /*is_graded=*/true);
-  for (int i = 0; i < 3; ++i) pool.open(line());
+  for (int i = 0; i < 3; ++i) pool.open(pool.num_groups(), line());
   pool.join(4);
   pool.join(5);
   const SampleLoan mine = pool.lend(4, 2).value(), theirs = pool.lend(5, 1).value();
@@ -242,7 +242,7 @@ TEST(GroupPool, AbortTakesAGroupFromAllWhoHaveSomeOfIt) {
 
 TEST(GroupPool, ADroppedGroupKeepsNoSamples) {
   GroupPool pool(2, /*is_graded=*/true);
-  pool.open(line());
+  pool.open(pool.num_groups(), line());
   pool.join(1);
   pool.take_back(1, sampled(pool.lend(1, 2), 2));
   const GradeLoan grading = pool.lend_grading().at(0).second;
@@ -338,7 +338,7 @@ class Life {
 
   void draw() {
     for (int64_t left = schedule_.num_to_draw(); left > 0; --left) {
-      pool_.open(line(), {.completion = numbers_.below(3), .prompt = numbers_.below(3)});
+      pool_.open(pool_.num_groups(), line(), {.completion = numbers_.below(3), .prompt = numbers_.below(3)});
       schedule_.draw();
     }
   }
@@ -399,7 +399,7 @@ class Life {
       EXPECT_TRUE(done_.insert(group).second) << "group " << group << " is done twice";
       if (schedule_.may_be_taken(group)) schedule_.decide(group, pool_.group(group).graded.verdict.is_kept);
     }
-    for (size_t group = pool_.num_opened(); group > 0 && !schedule_.may_be_taken(group - 1); --group) {
+    for (size_t group = pool_.num_groups(); group > 0 && !schedule_.may_be_taken(group - 1); --group) {
       for (const auto& [id, key] : pool_.abort(group - 1)) EXPECT_TRUE(samplers_.contains(id)) << key;
     }
   }
@@ -467,7 +467,7 @@ TEST(GroupPool, LendsAmongThousandsOfSamplersWithoutAScan) {
   const base::Clock::time_point begin = base::Clock::now();
   GroupPool pool(kCompletions, /*is_graded=*/true);
   Numbers numbers(3);
-  for (int64_t i = 0; i < kGroups; ++i) pool.open(line(), {.completion = numbers.below(1000)});
+  for (int64_t i = 0; i < kGroups; ++i) pool.open(pool.num_groups(), line(), {.completion = numbers.below(1000)});
   for (SamplerId id = 0; id < kSamplers; ++id) pool.join(id);
   std::vector<std::vector<SampleLoan>> loans(kSamplers);
   size_t num_done = 0;

@@ -29,6 +29,7 @@ session::PromptLine line() {
 Member drawn_member(Drawn& drawn) {
   Member member;
   member.sample = drawn_sample(drawn);
+  member.is_paused = drawn.flag();
   member.failure = drawn.text();
   member.machine_failed = drawn.flag();
   member.metadata = drawn.json();
@@ -102,7 +103,18 @@ std::vector<Message> one_of_each(uint64_t seed = 1) {
            .is_filtered = true,
            .samples_at_once = 13},
       Pull{.rollout = 1, .count = 2},
-      LendSamples{.rollout = 1, .key = 2, .group = 3, .first = 4, .count = 5, .line = line()},
+      LendSamples{.rollout = 1,
+                  .key = 2,
+                  .group = 3,
+                  .first = 4,
+                  .count = 5,
+                  .line = line(),
+                  .begun = {{.sample_id = 9,
+                             .tokens = {1, 2},
+                             .logprobs = {-1.0F, -2.0F},
+                             .behavior_logprobs = {-0.5F},
+                             .versions = {{.begin = 0, .version = 7}, {.begin = 1, .version = 8}}}},
+                  .budgets = {6, 7}},
       LendGrading{.rollout = 1, .key = 2, .group = 3, .line = line(), .members = std::move(members)},
       Sampled{.rollout = 1, .key = 2, .members = std::move(others), .numbers = numbers()},
       Graded{.rollout = 1,
@@ -114,6 +126,7 @@ std::vector<Message> one_of_each(uint64_t seed = 1) {
                         .num_rewarded = 3},
              .numbers = numbers()},
       Abort{.rollout = 1, .key = 2},
+      Pause{.rollout = 3},
       Close{1},
       RankHello{3},
       StopAsked{4},
@@ -176,6 +189,13 @@ TEST(Messages, LoansHaveTheirLine) {
                      want.record.rm_type));
   EXPECT_EQ(std::tie(loan.line.prompt->tokens, loan.line.prompt->text, loan.line.prompt->label),
             std::tie(want.prompt->tokens, want.prompt->text, want.prompt->label));
+  EXPECT_EQ(loan.budgets, (std::vector<int64_t>{6, 7}));
+  ASSERT_EQ(loan.begun.size(), 1U);
+  const rl::Completion& begun = loan.begun[0];
+  EXPECT_EQ(std::tie(begun.sample_id, begun.tokens, begun.logprobs, begun.behavior_logprobs),
+            std::tuple(9U, std::vector<int32_t>{1, 2}, std::vector<float>{-1.0F, -2.0F}, std::vector<float>{-0.5F}));
+  ASSERT_EQ(begun.versions.size(), 2U);
+  EXPECT_EQ(std::tie(begun.versions[1].begin, begun.versions[1].version), std::tuple(1, 8U));
 }
 
 TEST(Messages, BringEverySampleAndGradeBitForBit) {
@@ -186,7 +206,8 @@ TEST(Messages, BringEverySampleAndGradeBitForBit) {
       ASSERT_EQ(read.size(), sent.size());
       for (size_t i = 0; i < sent.size(); ++i) {
         expect_same(read[i].sample, sent[i].sample);
-        EXPECT_EQ(std::tie(read[i].failure, read[i].machine_failed), std::tie(sent[i].failure, sent[i].machine_failed));
+        EXPECT_EQ(std::tie(read[i].is_paused, read[i].failure, read[i].machine_failed),
+                  std::tie(sent[i].is_paused, sent[i].failure, sent[i].machine_failed));
         expect_same(read[i].metadata, sent[i].metadata);
         expect_same(read[i].attributes, sent[i].attributes);
       }

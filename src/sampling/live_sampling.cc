@@ -1,0 +1,146 @@
+#include "sampling/live_sampling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+#include "base/message_text.h"
+#include "sampling/in_flight_drawing.h"
+
+namespace tandem::sampling {
+
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenLooks(100);  // at the stop signal
+
+}  // namespace
+
+void LiveSampling::resume(const RolloutRequest& request, uint64_t number) {
+  TANDEM_CHECK(!is_running());
+  request_ = request;
+  wants_ = is_pausing_ = has_ended_ = false;
+  taken_.reset();
+  thread_ = std::thread([this, number] {
+    try {
+      work(number);
+    } catch (...) {
+      const std::scoped_lock lock(mutex_);
+      error_ = std::current_exception();
+    }
+    const std::scoped_lock lock(mutex_);
+    has_ended_ = true;
+    changed_.notify_all();
+  });
+}
+
+void LiveSampling::work(uint64_t number) {
+  const InFlightRequest& asked = *request_->in_flight;
+  InFlight& in_flight = *asked.groups;
+  Coordinator coordinator(*request_, number, in_flight.pool, /*own=*/nullptr,
+                          Coordinator::Others{.connections = connections_, .timeout_s = timeout_s_},
+                          asked.groups_at_once * request_->n_samples_per_prompt);
+  LiveDrawing drawing(*request_, &lengths_);
+  const std::array<int, 1> news = {bell_.descriptor()};
+  SamplerNumbers before = {};  // at the last rollout that was taken in this period
+  const auto since_before = [&] {
+    const Coordinator::Numbers now = coordinator.numbers();
+    return SamplerNumbers{.stats = rollout::since(before.stats, now.stats), .losses = now.losses - before.losses};
+  };
+  bool is_pausing = false, has_paused = false;
+  while (true) {
+    bell_.silence();
+    if (!is_pausing) drawing.draw();
+    {
+      const std::scoped_lock lock(mutex_);
+      if (wants_ && drawing.is_over()) {
+        SamplerNumbers numbers = since_before();
+        rollout::add(earlier_.stats, numbers.stats);
+        numbers.losses += earlier_.losses;
+        earlier_ = {};
+        const Coordinator::Numbers now = coordinator.numbers();
+        before = {.stats = now.stats, .losses = now.losses};
+        taken_ = Taken{.groups = drawing.take(),
+                       .numbers = {.stats = numbers.stats, .losses = numbers.losses, .samplers = now.samplers},
+                       .seconds = base::seconds_since(std::exchange(since_, base::Clock::now()))};
+        wants_ = false;
+        changed_.notify_all();
+      }
+      if (is_ending_) return;
+      is_pausing = is_pausing_;
+      // Workers that join are given the weights that this pause is for: nobody waits for them before.
+      const bool is_alone = in_flight.pool.num_samplers() == 0;
+      if (is_pausing && (asked.pauses_completions || is_stopping_ || is_alone) && !std::exchange(has_paused, true))
+        coordinator.pause();
+      if (is_pausing && is_alone) break;
+      num_ended_ = in_flight.schedule.num_kept();
+      num_in_flight_ = in_flight.schedule.num_in_flight();
+      num_tokens_ = coordinator.numbers().stats.generated_tokens;
+    }
+    if (is_pausing && in_flight.pool.is_idle()) break;
+    coordinator.serve(news);
+    drawing.decide(coordinator);
+  }
+  const SamplerNumbers rest = since_before();
+  rollout::add(rest.stats, earlier_.stats);
+  earlier_.losses += rest.losses;
+}
+
+std::optional<LiveSampling::Taken> LiveSampling::take(const std::function<bool()>& is_stopped, report::Report& report) {
+  std::unique_lock lock(mutex_);
+  wants_ = true;
+  bell_.ring();
+  const int64_t num_wanted = request_->in_flight->num_groups;
+  while (!changed_.wait_for(lock, kBetweenLooks, [this] { return taken_.has_value() || has_ended_; })) {
+    if (is_stopped()) {
+      wants_ = false;
+      return std::nullopt;
+    }
+    report.progress(
+        request_->title, std::min(num_ended_, num_wanted), num_wanted,
+        fmt::format("groups ended of {} in flight, {} tokens", num_in_flight_, base::with_commas(num_tokens_)));
+  }
+  lock.unlock();
+  throw_error();
+  connections_.hold_weights();
+  return std::exchange(taken_, std::nullopt);
+}
+
+void LiveSampling::pause(const std::function<bool()>& is_stopped) {
+  {
+    std::unique_lock lock(mutex_);
+    is_pausing_ = true;
+    bell_.ring();
+    while (!changed_.wait_for(lock, kBetweenLooks, [this] { return has_ended_; })) {
+      is_stopping_ = is_stopped();
+      bell_.ring();
+    }
+  }
+  thread_.join();
+  throw_error();
+}
+
+void LiveSampling::throw_error() {
+  std::exception_ptr error;
+  {
+    const std::scoped_lock lock(mutex_);
+    error = std::exchange(error_, nullptr);
+  }
+  if (!error) return;
+  end_thread();
+  std::rethrow_exception(error);
+}
+
+void LiveSampling::end_thread() {
+  if (!thread_.joinable()) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    is_ending_ = true;
+    bell_.ring();
+  }
+  thread_.join();
+}
+
+}  // namespace tandem::sampling
