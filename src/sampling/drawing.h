@@ -1,4 +1,4 @@
-// How the groups of one rollout are drawn into a pool, decided about, and taken out of it.
+// Draws the groups of one rollout into a pool, decides about them, and takes them out of it.
 #pragma once
 
 #include <cstddef>

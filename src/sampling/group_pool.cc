@@ -71,6 +71,7 @@ void GroupPool::put_back(size_t number, Group group, const GroupLength& length) 
 }
 
 void GroupPool::begin_phase(const BudgetOf& budget_of) {
+  TANDEM_CHECK(loans_.empty() && waiting_.empty(), "the phase before is not over");
   is_ending_ = false;
   for (auto& [number, pooled] : groups_) {
     pooled.budgets.clear();

@@ -20,17 +20,19 @@ InFlightDrawing::InFlightDrawing(const RolloutRequest& request, KnownLengths* le
   in_flight_.schedule.weights_are_new();
 }
 
-int64_t InFlightDrawing::begin_groups() {
-  const int64_t count = in_flight_.schedule.num_to_begin();
-  for (int64_t left = count; left > 0; --left) begin_group();
-  return count;
+void InFlightDrawing::begin_groups(Begins when) {
+  for (int64_t left = in_flight_.schedule.num_to_begin(); left > 0; --left) begin_group(when);
 }
 
-void InFlightDrawing::begin_group() {
+void InFlightDrawing::begin_group(Begins when) {
   const InFlightRequest::Drawn drawn = asked_.next_group();
   GroupLength length;
   if (lengths_ != nullptr) length = lengths_->expected(*drawn.line->prompt, request_.sampling.max_new_tokens);
-  in_flight_.pool.open_resting(drawn.group, *drawn.line, length);
+  if (when == Begins::kNow) {
+    in_flight_.pool.open(drawn.group, *drawn.line, length);
+  } else {
+    in_flight_.pool.open_resting(drawn.group, *drawn.line, length);
+  }
   in_flight_.schedule.begin(drawn.group);
 }
 
@@ -117,7 +119,7 @@ void PhaseDrawing::draw() {
   if (is_in_phase_ || is_over()) return;
   is_in_phase_ = true;
   ++num_phases_;
-  begin_groups();
+  begin_groups(Begins::kWithNextPhase);
   in_flight_.pool.begin_phase([this](size_t, size_t) { return asked_.phase_tokens; });
 }
 
@@ -139,7 +141,7 @@ void ReplayDrawing::draw() {
   ++num_phases_;
   const uint64_t version = asked_.weight_version;
   const std::vector<size_t> begun = log_.begun_by(version, scheduled_.rollout);
-  while (!begun.empty() && asked_.num_begun() <= static_cast<int64_t>(begun.back())) begin_group();
+  while (!begun.empty() && asked_.num_begun() <= static_cast<int64_t>(begun.back())) begin_group(Begins::kWithNextPhase);
   const auto n = static_cast<uint64_t>(request_.n_samples_per_prompt);
   in_flight_.pool.begin_phase([&](size_t group, size_t member) {
     const auto has = std::ssize(in_flight_.pool.group(group).members[member].sample.completion);
@@ -167,10 +169,6 @@ std::vector<size_t> ReplayDrawing::groups_to_take() const {
                     scheduled_.rollout, group));
   }
   return scheduled_.taken;
-}
-
-void LiveDrawing::draw() {
-  if (begin_groups() > 0) in_flight_.pool.begin_phase();
 }
 
 LiveDrawing::LiveDrawing(const RolloutRequest& request, KnownLengths* lengths) : InFlightDrawing(request, lengths) {

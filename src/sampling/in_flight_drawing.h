@@ -21,10 +21,9 @@ class InFlightDrawing : public Drawing {
   // All arguments are borrowed. The pool is that of the request's groups in flight.
   InFlightDrawing(const RolloutRequest& request, KnownLengths* lengths);
 
-  // Begins the groups that may begin now, with the next phase. Returns how many.
-  int64_t begin_groups();
-  // Begins one group more than so far, with the next phase.
-  void begin_group();
+  enum class Begins : uint8_t { kNow, kWithNextPhase };
+  void begin_groups(Begins when);  // as many as may begin
+  void begin_group(Begins when);
   void decide_about(size_t group);
   virtual std::vector<size_t> groups_to_take() const { return in_flight_.schedule.taken(); }
 
@@ -81,7 +80,7 @@ class LiveDrawing final : public InFlightDrawing {
  public:
   LiveDrawing(const RolloutRequest& request, KnownLengths* lengths);
 
-  void draw() override;
+  void draw() override { begin_groups(Begins::kNow); }
   void decide(Coordinator& coordinator) override;
   bool is_over() const override { return in_flight_.schedule.is_over(); }
 };
