@@ -32,7 +32,7 @@ constexpr auto kNames = std::to_array<OtherName>({
     {"actor.importance_sampling_level", "`--pg-loss-type`", "`sequence` is `--pg-loss-type gspo`"},
     {"actor.use_sapo_loss", "`--pg-loss-type sapo`", ""},
     {"rollout.max_head_offpolicyness", "`--partial-rollout --max-weight-staleness`",
-     "in rollouts; groups wait for each other in phases, so that a run can be repeated ([ASYNC.md](ASYNC.md))"},
+     "in rollouts; with `--rollout-num-gpus`, else in phases ([ASYNC.md](ASYNC.md))"},
     {"rollout.max_concurrent_rollouts", "`--over-sampling-batch-size`", "groups in flight, with `--partial-rollout`"},
 });
 

@@ -64,7 +64,8 @@ void LiveSampling::work(uint64_t number) {
         before = {.stats = now.stats, .losses = now.losses};
         taken_ = Taken{.groups = drawing.take(),
                        .numbers = {.stats = numbers.stats, .losses = numbers.losses, .samplers = now.samplers},
-                       .seconds = base::seconds_since(std::exchange(since_, base::Clock::now()))};
+                       .seconds = base::seconds_since(std::exchange(since_, base::Clock::now())),
+                       .pause_seconds = std::exchange(pause_s_, 0.0)};
         wants_ = false;
         changed_.notify_all();
       }
@@ -72,8 +73,10 @@ void LiveSampling::work(uint64_t number) {
       is_pausing = is_pausing_;
       // Workers that join are given the weights that this pause is for: nobody waits for them before.
       const bool is_alone = in_flight.pool.num_samplers() == 0;
-      if (is_pausing && (asked.pauses_completions || is_stopping_ || is_alone) && !std::exchange(has_paused, true))
+      if (is_pausing && (asked.pauses_completions || is_stopping_ || is_alone) && !std::exchange(has_paused, true)) {
+        paused_at_ = base::Clock::now();
         coordinator.pause();
+      }
       if (is_pausing && is_alone) break;
       num_ended_ = in_flight.schedule.num_kept();
       num_in_flight_ = in_flight.schedule.num_in_flight();
@@ -81,6 +84,8 @@ void LiveSampling::work(uint64_t number) {
     }
     if (is_pausing && in_flight.pool.is_idle()) break;
     coordinator.serve(news);
+    if (!is_pausing && paused_at_ && in_flight.pool.has_loans())
+      pause_s_ += base::seconds_since(*std::exchange(paused_at_, std::nullopt));
     drawing.decide(coordinator);
   }
   const SamplerNumbers rest = since_before();

@@ -74,6 +74,7 @@ struct Rollout {
   int64_t num_workers = 0;                      // engines of rollout workers, if these sampled it
   int64_t num_lost_workers = 0;                 // workers that died meanwhile, or were silent too long
   double idle_share = 0.0;                      // share of the samplers' time spent waiting for the last one to finish
+  std::optional<double> pause_seconds = {};     // how long samplers stood still for new weights, if the run trained
   int64_t num_failed = 0;                       // samples whose grading failed
   int64_t num_dropped = 0;                      // failed samples that have no reward
   int64_t num_repeated = 0;                     // samples that were graded again after their grader was lost
@@ -87,7 +88,7 @@ struct Rollout {
 
   static void fields(auto& wire, auto& m) {
     wire(m.samples, m.grades, m.stats, m.is_sampled, m.seconds, m.num_ranks, m.num_workers, m.num_lost_workers);
-    wire(m.idle_share, m.num_failed, m.num_dropped, m.num_repeated, m.num_restarts, m.num_generate_restarts);
+    wire(m.idle_share, m.pause_seconds, m.num_failed, m.num_dropped, m.num_repeated, m.num_restarts, m.num_generate_restarts);
     wire(m.num_generate_repeated, m.num_unnamed, m.first_failure, m.filtered, m.in_flight);
   }
 

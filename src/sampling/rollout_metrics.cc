@@ -225,6 +225,7 @@ report::Metrics rollout_times(const Rollout& rollout) {
     times["perf/rollout_ranks"] = static_cast<double>(rollout.num_ranks);
     times["perf/rollout_idle_share"] = rollout.idle_share;
   }
+  if (rollout.pause_seconds) times["perf/weights_pause_time"] = *rollout.pause_seconds;
   if (rollout.num_restarts > 0) times["perf/grader_restarts"] = static_cast<double>(rollout.num_restarts);
   return times;
 }

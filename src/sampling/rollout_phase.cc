@@ -177,6 +177,7 @@ RolloutPhase::Gathered RolloutPhase::gather_live(const RolloutRequest& request, 
   gathered.numbers = taken->groups.numbers;
   gathered.rollout = rollout_of_groups(request, std::move(taken->groups), taken->numbers);
   gathered.rollout->seconds = taken->seconds;
+  gathered.rollout->pause_seconds = taken->pause_seconds;
   return gathered;
 }
 
