@@ -54,13 +54,21 @@ def records_of(save, name="metrics.jsonl"):
 
 def run(folder, build, ranks, tensor, workers, batch, options):
     save = folder / f"run-{len(list(folder.iterdir()))}"
+    result = watch(command_of(folder, save, build, ranks, tensor, workers, batch, options), save, options.rollouts, options.seconds)
+    if "refused" in result:
+        return result
+    events = records_of(save, "memory_timeline.jsonl")
+    return {**result, "tensor": tensor, "batch": batch, "phases": [e for e in events if e["event"] == "step"][-1]["phases"]}
+
+
+def watch(command, save, rollouts, seconds):
+    """The records of a run, which is ended when its last rollout is recorded: the checkpoint that it would then save is not measured."""
     most = used_gib()
     with open(f"{save}.txt", "w", encoding="utf-8") as log:
-        process = subprocess.Popen(command_of(folder, save, build, ranks, tensor, workers, batch, options), stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         begin = time.time()
-        # The run is ended when its last rollout is recorded: the checkpoint that it would then save is not measured.
-        while process.poll() is None and time.time() - begin < options.seconds:
-            if sum("rollout/step" in r for r in records_of(save)) >= options.rollouts:
+        while process.poll() is None and time.time() - begin < seconds:
+            if sum("rollout/step" in r for r in records_of(save)) >= rollouts:
                 break
             time.sleep(0.3)
             most = [max(pair) for pair in zip(most, used_gib())]
@@ -68,13 +76,11 @@ def run(folder, build, ranks, tensor, workers, batch, options):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     records = records_of(save)
-    rollouts = [r for r in records if "rollout/step" in r]
-    if len(rollouts) < options.rollouts:
+    of_rollouts = [r for r in records if "rollout/step" in r]
+    if len(of_rollouts) < rollouts:
         lines = pathlib.Path(f"{save}.txt").read_text(encoding="utf-8").strip().splitlines()
         return {"refused": " / ".join(lines[-5:]) if lines else "it said nothing"}
-    events = records_of(save, "memory_timeline.jsonl")
-    return {"rollouts": rollouts, "steps": [r for r in records if "train/step" in r], "tensor": tensor, "batch": batch, "most": most,
-            "phases": [e for e in events if e["event"] == "step"][-1]["phases"]}
+    return {"rollouts": of_rollouts, "steps": [r for r in records if "train/step" in r], "most": most}
 
 
 def mean(records, name):
