@@ -10,8 +10,8 @@ A mode is one of
     one-step-off         the same, sampling while it trains, one version behind
     asynchronous[:K[:W]] the same with completions that go on with newer weights, at most K versions behind
 
-speed: weights are random, and completions end by one of so many tokens that their mean length is --mean; longer ones than --response
-are cut. So lengths are geometric. Rates are over the rollouts after the first --skip, in which groups in flight are short ones.
+speed: the weights are made so that completions have mean length --mean and a long tail (tiny_model.make_of_two_lengths); those longer
+than --response are cut. Rates are over the rollouts after the first --skip, in which groups in flight are short ones.
 curves: the arithmetic demo's model and problems; "long" rewards an answer for each 7 in it, up to 24 of 48 tokens, so that answers
 grow. Reward against rollouts, mean and spread over seeds, and a picture of it."""
 
@@ -99,34 +99,27 @@ def speed_page(options, results):
 
 
 def speed(options):
-    shapes = dict(many_devices.SHAPES, tiny=dict(tiny_model.CONFIG, max_position_embeddings=4096))
-    shape = shapes[options.shape]
-    stops = max(round(shape["vocab_size"] / options.mean), 1)
-    step = shape["vocab_size"] // stops
+    shapes = dict(many_devices.SHAPES, tiny=dict(tiny_model.CONFIG, max_position_embeddings=8192, vocab_size=8192))
     results = {}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "model").mkdir()
-        (folder / "model" / "config.json").write_text(json.dumps(dict(shape, torch_dtype="bfloat16")), encoding="utf-8")
-        tiny_model.write_tokenizer(folder / "model")
+        _, stops = tiny_model.make_of_two_lengths(folder / "model", shapes[options.shape], options.mean)
         (folder / "reward.py").write_text(SEVENS, encoding="utf-8")
-        (folder / "prompts.jsonl").write_text((json.dumps({"prompt": "x" * options.prompt, "label": "1"}) + "\n") * options.batch * 8,
-                                              encoding="utf-8")
+        tiny_model.write_prompts(folder / "prompts.jsonl", options.batch * 8, options.prompt)
         for mode in options.modes:
-            words = [*flags_of(mode), "--rollout-max-response-len", str(options.response), "--rollout-stop-token-ids",
-                     *map(str, range(3, 3 + stops * step, step))]
+            words = [*flags_of(mode), "--rollout-max-response-len", str(options.response), "--rollout-stop-token-ids", *map(str, stops)]
             results[mode] = run_until_recorded(folder, words, options)
             print(f"{mode}: {'refused' if 'refused' in results[mode] else 'done'}", file=sys.stderr, flush=True)
     return ["## Speed, " + options.shape, "", description(options), "",
             f"`bench/asynchrony.py speed`: bfloat16 on {options.device}, {options.batch} x {options.samples} completions behind prompts of "
-            f"{options.prompt}, lengths geometric with mean {options.mean}, cut at {options.response}; rollouts {options.skip} to "
-            f"{options.rollouts - 1}{'; ' + ' '.join(options.more) if options.more else ''}.", "", *speed_page(options, results)]
+            f"{options.prompt}, mean length {options.mean}, one in a hundred above {7.5 * options.mean:.0f}, cut at {options.response}; "
+            f"rollouts {options.skip} to {options.rollouts - 1}{'; ' + ' '.join(options.more) if options.more else ''}.", "",
+            *speed_page(options, results)]
 
 
 def run_until_recorded(folder, words, options):
     save = folder / f"run-{len(list(folder.iterdir()))}"
-    command = [machine.tandem(options.build), "train", "--device", options.device, "--hf-checkpoint", str(folder / "model"), "--random-init",
-               "--dtype", "bfloat16", "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path", f"{folder}/reward.py:reward",
+    command = [machine.tandem(options.build), "train", "--device", options.device, "--hf-checkpoint", str(folder / "model"), "--dtype", "bfloat16", "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path", f"{folder}/reward.py:reward",
                "--rollout-batch-size", str(options.batch), "--n-samples-per-prompt", str(options.samples), "--num-rollout",
                str(options.rollouts), "--lr", "1e-6", "--no-use-tensorboard", "--sample-dump-interval", "0", "--save", str(save), *words,
                *options.more]

@@ -67,6 +67,44 @@ def write_weights(path, config, seed=0, dtype="F32"):
                 out.write(packed[: width * (count - begin)])
 
 
+# A model whose completions are of two kinds, as in the model of lengths of make_of_two_lengths().
+LONG_OF, LONG = 25, 3   # 3 of 25 tokens are of the long kind
+KIND = 600.0            # a token's embedding has this in the dimension of its kind, and noise in all others
+NUM_NEUTRAL = 96        # the first tokens, those of prompts, are of no kind
+
+
+def kind_of(token):
+    """0: short, 1: long, None: neither."""
+    return None if token < NUM_NEUTRAL else int(token % LONG_OF < LONG)
+
+
+def make_of_two_lengths(folder, shape, mean):
+    """A model whose completions have a long tail, and the tokens that have to end them. A token's kind decides that of the next one;
+    the first one's is drawn. Lengths of a kind are geometric: 88 % have mean 0.73 `mean`, 12 % 3 `mean`, so that one in a hundred is
+    longer than 7.5 `mean`."""
+    folder = make(folder, "bfloat16", shape)
+    config = json.loads((folder / "config.json").read_text())
+    vocab, hidden = config["vocab_size"], config["hidden_size"]
+    with open(folder / "model.safetensors", "r+b") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(size))
+
+        def write(name, element, value):
+            file.seek(8 + size + header[name]["data_offsets"][0] + 2 * element)
+            file.write(struct.pack("<f", value)[2:])
+
+        for token in range(vocab):
+            for kind in (0, 1):
+                write("model.embed_tokens.weight", token * hidden + kind, KIND if kind == kind_of(token) else 0.0)
+        for kind in (0, 1):  # logits of the same kind are larger by 18
+            write("model.norm.weight", kind, 18.0 / KIND / hidden**0.5)
+    stops = []
+    for kind, mean_of_kind in ((0, 0.73 * mean), (1, 3.0 * mean)):
+        tokens = [token for token in range(vocab) if kind_of(token) == kind]
+        stops += tokens[: max(round(len(tokens) / mean_of_kind), 1)]
+    return folder, stops
+
+
 def write_tokenizer(folder):
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
