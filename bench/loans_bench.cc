@@ -109,7 +109,6 @@ class SleepingEngine final : public rollout::Engine {
   void pause(rollout::PauseMode /*mode*/) override {}
   void update_weights(const weights::WeightsView& /*view*/) override {}
   void resume() override {}
-  int64_t compact_kv() override { return 0; }
 
  private:
   struct Loan {

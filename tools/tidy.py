@@ -32,9 +32,12 @@ MAY_INCLUDE = {
     "checkpoint": {"checkpoint", "config", "base", "memory", "weights", "rl", "trainer"},
     "report": {"report", "base", "rl", "text", "reward"},
     "session": {"session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "sampling": {"sampling", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
+    "groups": {"groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
+    "sampling": {"sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
+    "evaluation": {"evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
+    "rollout_worker": {"rollout_worker", "evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
     "bench": {"bench", "session", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "run": {"run", "sampling", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
+    "run": {"run", "rollout_worker", "evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
     "cli": {"cli", "run", "session", "bench", "plan", "config", "worker", "base", "mesh"},
 }
 

@@ -91,7 +91,7 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs);
 // Where the data of the next step come from.
 struct DataPosition {
   rl::PromptCursor cursor;
-  // With --partial-rollout, on rank 0: the groups that have begun and are not trained on (sampling/in_flight.h).
+  // With --partial-rollout, on rank 0: the groups that have begun and are not trained on (groups/in_flight.h).
   std::shared_ptr<const std::string> in_flight = nullptr;
 };
 // Returns the groups in flight as a tensor of bytes, which borrows them.

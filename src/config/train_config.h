@@ -24,7 +24,7 @@
 
 namespace tandem::config {
 
-// Samples of a run: their ids stay below those of evaluations (sampling/evaluation.cc).
+// Samples of a run: their ids stay below those of evaluations (evaluation/evaluation.cc).
 constexpr int64_t kMaxSamples = int64_t{1} << 52;
 
 struct TrainConfig {

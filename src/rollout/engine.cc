@@ -105,7 +105,6 @@ class PagedEngine final : public Engine {
   void resume() override { paused_ = false; }
   std::optional<rl::Group> next_finished() override;
   bool step() override;
-  int64_t compact_kv() override;
   int64_t num_unfinished_groups() const override { return static_cast<int64_t>(groups_.size()); }
   bool has_room() const override { return scheduler_.has_room(); }
   EngineStats stats() const override;
@@ -398,12 +397,6 @@ rl::FinishReason PagedEngine::reason_to_end(ActiveGroup& group, size_t index, in
 void PagedEngine::hand_over(ActiveGroup& group) {
   finished_.push_back(std::move(group.result));
   groups_.erase(finished_.back().group_id);
-}
-
-int64_t PagedEngine::compact_kv() {
-  drain();
-  cache_.copy_blocks(scheduler_.compact());
-  return scheduler_.pool().used_end() * cache_.block_bytes();
 }
 
 EngineStats PagedEngine::stats() const {

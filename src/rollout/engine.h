@@ -79,10 +79,6 @@ class Engine {
   // do. It is for callers that interleave. When the last group has finished, the device holds nothing but the cache.
   virtual bool step() = 0;
 
-  // Call it between forwards: it moves live KV to the low end of the cache and returns the bytes from its start that
-  // are then in use.
-  virtual int64_t compact_kv() = 0;
-
   virtual int64_t num_unfinished_groups() const = 0;
   // Returns whether a group that is added now begins soon: with the next forward, as far as is known. True when idle.
   virtual bool has_room() const = 0;

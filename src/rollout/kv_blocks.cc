@@ -51,30 +51,6 @@ void BlockPool::release(int32_t block) {
   first_free_word_ = std::min(first_free_word_, static_cast<size_t>(block / 64));
 }
 
-int64_t BlockPool::used_end() const {
-  int64_t end = num_blocks();
-  while (end > 0 && is_free(end - 1)) --end;
-  return end;
-}
-
-std::vector<int32_t> BlockPool::compact() {
-  std::vector<int32_t> new_place(reference_counts_.size());
-  for (size_t block = 0; block < new_place.size(); ++block) new_place[block] = static_cast<int32_t>(block);
-  int64_t end = used_end();
-  while (end > num_used()) {
-    const auto from = static_cast<size_t>(end - 1);
-    const auto to = static_cast<size_t>(lowest_free());
-    reference_counts_[to] = reference_counts_[from];
-    reference_counts_[from] = 0;
-    set_free(static_cast<int64_t>(to), false);
-    set_free(static_cast<int64_t>(from), true);
-    first_free_word_ = to / 64;
-    new_place[from] = static_cast<int32_t>(to);
-    while (end > 0 && is_free(end - 1)) --end;
-  }
-  return new_place;
-}
-
 void BlockPool::check_invariants() const {
   int64_t num_free = 0;
   for (int64_t block = 0; block < num_blocks(); ++block) {

@@ -1,6 +1,6 @@
 // Counts the holders of each KV block. It has host integers only: the bytes live in KvCache.
 // A block is free or has a reference count. Allocation takes the lowest free block, so that used blocks gather at one
-// end of the arena, and a used block can be moved to a free place.
+// end of the arena.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,11 @@ class BlockPool {
   int64_t num_free() const { return num_free_; }
   int64_t num_used() const { return num_blocks() - num_free_; }
   int32_t reference_count(int32_t block) const { return reference_counts_[static_cast<size_t>(block)]; }
-  // Returns one past the highest block in use.
-  int64_t used_end() const;
 
   // Returns the lowest free block, with one reference; nullopt when none is free.
   std::optional<int32_t> allocate();
   void add_reference(int32_t block);
   void release(int32_t block);
-
-  // Moves used blocks from the high end into free places below until the used blocks are the lowest ones. Returns the
-  // relocation table: [num_blocks], table[b] is where block b lives now. Holders of block numbers must renumber them,
-  // and the contents must follow.
-  std::vector<int32_t> compact();
 
   // Throws BugError when the counts, the free set and the totals contradict each other.
   void check_invariants() const;

@@ -25,7 +25,6 @@ void do_call(const ReplicaCall& call, Engine& engine) {
     switch (std::get<PlainCall>(call).kind) {
       case PlainCallKind::kAbortAll: engine.abort_all(); break;
       case PlainCallKind::kResume: engine.resume(); break;
-      case PlainCallKind::kCompactKv: engine.compact_kv(); break;
       case PlainCallKind::kStep: engine.step(); break;
       case PlainCallKind::kAsk:
       case PlainCallKind::kEnd: break;  // these are not the engine's
@@ -107,11 +106,6 @@ bool LeadingEngine::step() {
   unsent_.emplace_back(PlainCall{PlainCallKind::kStep});
   send();
   return engine_.step();
-}
-
-int64_t LeadingEngine::compact_kv() {
-  unsent_.emplace_back(PlainCall{PlainCallKind::kCompactKv});
-  return engine_.compact_kv();
 }
 
 void follow(Engine& engine, device::Communicator& hosts, const std::function<bool()>& says) {

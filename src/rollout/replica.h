@@ -34,7 +34,6 @@ class LeadingEngine final : public Engine {
   void resume() override;
   std::optional<rl::Group> next_finished() override;
   bool step() override;
-  int64_t compact_kv() override;
   int64_t num_unfinished_groups() const override { return engine_.num_unfinished_groups(); }
   bool has_room() const override { return engine_.has_room(); }
   EngineStats stats() const override { return engine_.stats(); }

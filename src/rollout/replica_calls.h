@@ -25,10 +25,10 @@ struct PauseCall {
 };
 // A call without arguments. kAsk asks whether a rank says so (LeadingEngine::any_says()). After kEnd no further call
 // comes.
-enum class PlainCallKind : uint8_t { kAbortAll, kResume, kCompactKv, kStep, kAsk, kEnd };
+enum class PlainCallKind : uint8_t { kAbortAll, kResume, kStep, kAsk, kEnd };
 struct PlainCall {
   PlainCallKind kind = PlainCallKind::kStep;
-  static void fields(auto& wire, auto& m) { wire.choice(m.kind, 6); }
+  static void fields(auto& wire, auto& m) { wire.choice(m.kind, 5); }
 };
 
 using ReplicaCall = std::variant<GroupRequest, AbortCall, ReleaseCall, PauseCall, PlainCall>;

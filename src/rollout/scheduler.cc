@@ -509,23 +509,6 @@ void Scheduler::drop_kv() {
   while (pool_.num_used() > 0) preempt(last_holder());
 }
 
-std::vector<BlockCopy> Scheduler::compact() {
-  TANDEM_CHECK(num_unanswered_ == 0 && num_pending_ == 0, num_unanswered_, num_pending_);
-  const std::vector<int32_t> new_place = pool_.compact();
-  std::vector<BlockCopy> copies;
-  for (size_t block = 0; block < new_place.size(); ++block) {
-    if (new_place[block] == static_cast<int32_t>(block)) continue;
-    copies.push_back({.from = static_cast<int32_t>(block), .to = new_place[block]});
-  }
-  for (Sequence& sequence : sequences_) {
-    for (int32_t& block : sequence.blocks) block = new_place[static_cast<size_t>(block)];
-  }
-  for (auto& [sample_id, prefix] : kept_) {
-    for (int32_t& block : prefix.blocks) block = new_place[static_cast<size_t>(block)];
-  }
-  return copies;
-}
-
 void Scheduler::reset_stats() { stats_ = SchedulerStats(); }
 
 void Scheduler::check_invariants() const {

@@ -114,10 +114,6 @@ class Scheduler {
   void release_prefixes();
   // Frees all blocks. Running sequences wait, and recompute their tokens. All draws are answered.
   void drop_kv();
-  // Moves blocks so that those in use are the lowest ones. The contents must be copied, in this order, before the next
-  // forward. All draws are answered.
-  std::vector<BlockCopy> compact();
-
   bool idle() const { return running_.empty() && waiting_.empty(); }
   // Returns whether the last plan left no sequence waiting, and one forward can prefill all that has been added since.
   bool has_room() const;

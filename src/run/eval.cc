@@ -8,14 +8,14 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "evaluation/evaluation.h"
+#include "evaluation/rewards.h"
 #include "plan/kv_size.h"
 #include "report/json_output.h"
 #include "report/report.h"
 #include "report/sample_file.h"
 #include "rollout/rollout_plan.h"
 #include "run/answer_end.h"
-#include "sampling/evaluation.h"
-#include "sampling/rewards.h"
 #include "session/generator_setup.h"
 #include "session/model_session.h"
 #include "session/read_model.h"
@@ -28,7 +28,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   report::check_output(config.output);
   report::check_output(config.sample_output);
   session::ModelSession session(config.model);
-  const sampling::Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
+  const evaluation::Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
   const int64_t kv_bytes = plan::choose_kv_bytes(config.rollout, session.config(), evaluation.max_sequences(),
                                                  evaluation.context_tokens(session.config()));
   session::check_stop_tokens(config.rollout, session.config());
@@ -57,7 +57,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   const auto engine = rollout::make_engine(engine_config, *model);
   session::defer_stops(
       "stopping: nothing is kept of an evaluation that is not finished (a second signal ends it at once)");
-  const sampling::EvaluationRewards rewards(evaluation, told);
+  const evaluation::EvaluationRewards rewards(evaluation, told);
   std::unique_ptr<reward::Generators> generators;
   std::optional<sampling::CustomGeneration> generation;
   if (config.custom_generate.is_on()) {
@@ -71,13 +71,13 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
                                                   .is_evaluation = true});
   }
   sampling::RolloutPhase phase(*engine, session.text());
-  const std::optional<std::vector<sampling::Evaluation::Result>> results =
+  const std::optional<std::vector<evaluation::Evaluation::Result>> results =
       evaluation.run(phase, rewards.of_sets(), generation, report);
   if (!results) return session::kExitInterrupted;
 
   base::Json record = base::Json::object();
-  for (const sampling::Evaluation::Result& result : *results) {
-    if (result.is_scored()) report.print_result(sampling::eval_line(result));
+  for (const evaluation::Evaluation::Result& result : *results) {
+    if (result.is_scored()) report.print_result(evaluation::eval_line(result));
     for (const auto& [name, value] : result.metrics) record[name] = value;
   }
   if (!config.output.empty()) {
@@ -87,7 +87,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   }
   if (!config.sample_output.empty()) {
     report::JsonOutput output(config.sample_output);
-    for (const sampling::Evaluation::Result& result : *results) {
+    for (const evaluation::Evaluation::Result& result : *results) {
       for (size_t i = 0; i < result.rollout.samples.size(); ++i) {
         base::Json line = base::Json::object();
         line["data_set"] = result.name;
@@ -98,8 +98,8 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
     }
     output.finish();
   }
-  for (const sampling::Evaluation::Result& result : *results)
-    TANDEM_ENV_CHECK(result.is_scored(), sampling::unscored_line(result));
+  for (const evaluation::Evaluation::Result& result : *results)
+    TANDEM_ENV_CHECK(result.is_scored(), evaluation::unscored_line(result));
   return 0;
 }
 

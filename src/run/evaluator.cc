@@ -31,7 +31,7 @@ std::optional<sampling::CustomGeneration> Evaluator::generation() const {
 }
 
 // Warns that no sample has passed yet: --save-best would keep no weights, and say nothing.
-void Evaluator::warn_of_pass_doubt(const sampling::Evaluation::Result& result) {
+void Evaluator::warn_of_pass_doubt(const evaluation::Evaluation::Result& result) {
   const std::string& metric = inputs_.config.output.save_best;
   if (!metric.starts_with("eval/" + result.name + "-pass@")) return;
   const auto passed = result.metrics.find(metric);
@@ -46,20 +46,20 @@ void Evaluator::warn_of_pass_doubt(const sampling::Evaluation::Result& result) {
 void Evaluator::run(int64_t rollout_id) {
   if (inputs_.evaluation.empty()) return;
   const base::Clock::time_point begin = base::Clock::now();
-  const std::optional<std::vector<sampling::Evaluation::Result>> results =
+  const std::optional<std::vector<evaluation::Evaluation::Result>> results =
       inputs_.evaluation.run(phase_, rewards_.of_evaluation(), generation(), log_.report());
   is_due_ = !results;
   if (!results) return;
   log_.add({{"perf/eval_time", base::seconds_since(begin)}});
   report::Metrics all;
-  for (const sampling::Evaluation::Result& result : *results) {
+  for (const evaluation::Evaluation::Result& result : *results) {
     log_.report().log("eval", rollout_id, result.metrics);
     all.insert(result.metrics.begin(), result.metrics.end());
     warn_of_pass_doubt(result);
     if (result.is_scored()) {
-      log_.report().print(sampling::eval_line(result));
+      log_.report().print(evaluation::eval_line(result));
     } else if (phase_.speaks()) {
-      base::log_warning("{}", sampling::unscored_line(result));
+      base::log_warning("{}", evaluation::unscored_line(result));
     }
     if (inputs_.config.output.sample_dump_interval > 0) {
       log_.write_samples(

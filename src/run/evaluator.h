@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <optional>
 
+#include "evaluation/evaluation.h"
+#include "evaluation/rewards.h"
 #include "run/best_weights.h"
 #include "run/run_log.h"
 #include "run/train_inputs.h"
-#include "sampling/evaluation.h"
-#include "sampling/rewards.h"
 #include "sampling/rollout_phase.h"
 
 namespace tandem::run {
@@ -16,7 +16,7 @@ namespace tandem::run {
 class Evaluator {
  public:
   // All are borrowed. `is_due` tells that a signal ended the evaluation after the rollout that the run begins with.
-  Evaluator(const TrainInputs& inputs, sampling::RolloutPhase& phase, const sampling::Rewards& rewards,
+  Evaluator(const TrainInputs& inputs, sampling::RolloutPhase& phase, const evaluation::Rewards& rewards,
             BestWeights& best, RunLog& log, bool is_due)
       : inputs_(inputs), phase_(phase), rewards_(rewards), best_(best), log_(log), is_due_(is_due) {}
 
@@ -34,11 +34,11 @@ class Evaluator {
 
  private:
   std::optional<sampling::CustomGeneration> generation() const;
-  void warn_of_pass_doubt(const sampling::Evaluation::Result& result);
+  void warn_of_pass_doubt(const evaluation::Evaluation::Result& result);
 
   const TrainInputs& inputs_;
   sampling::RolloutPhase& phase_;
-  const sampling::Rewards& rewards_;
+  const evaluation::Rewards& rewards_;
   BestWeights& best_;
   RunLog& log_;
   bool is_due_;

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "evaluation/rollout_metrics.h"
 #include "rl/advantages.h"
 #include "rl/losses.h"
 #include "rl/reward_shaping.h"
 #include "run/health_settings.h"
-#include "sampling/rollout_metrics.h"
 #include "session/stop_signal.h"
 #include "session/trainer_setup.h"
 
@@ -81,11 +81,11 @@ void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, 
   const rl::LossConfig& loss = inputs_.trainer.loss;
   rl::remove_truncated(loss, rollout.samples);
   rl::assign_advantages(loss, rollout.samples);
-  sampling::warn_of_large_rewards(rollout, rollout_id);
+  evaluation::warn_of_large_rewards(rollout, rollout_id);
   const bool per_token = rl::loss_aggregation(loss) == rl::Aggregation::kTokenMean;
   std::optional<config::PassRule> pass;
   if (inputs_.config.output.log_passrate) pass = inputs_.config.reward.pass_rule();
-  log.add(sampling::rollout_report(rollout, per_token, pass));
+  log.add(evaluation::rollout_report(rollout, per_token, pass));
   for (const auto& [name, value] : rl::shaping_metrics(loss, rollout.views(), per_token)) {
     log.add({{"rollout/" + name, value}});
   }

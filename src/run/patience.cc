@@ -7,8 +7,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "evaluation/rollout_metrics.h"
 #include "report/sample_file.h"
-#include "sampling/rollout_metrics.h"
 
 namespace tandem::run {
 
@@ -50,7 +50,7 @@ void Patience::observe_rollout(int64_t rollout_id, const sampling::Rollout& roll
                                 "last of {} rollouts in a row that failed (--max-failed-rollouts), so it filters "
                                 "nothing: mend it; the first of this rollout: {}",
                                 rollout_id + 1, failed_rollouts_, rollout.filtered->first_failure));
-  const std::string failed = sampling::what_failed(rollout);
+  const std::string failed = evaluation::what_failed(rollout);
   const std::string cause = failed == "grading" ? "the reward" : failed;
   TANDEM_USER_CHECK(failed_rollouts_ < limits_.max_failed_rollouts,
                     fmt::format("rollout {}: {} failed on every sample of {} rollouts in a row "

@@ -6,9 +6,9 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "evaluation/rollout_metrics.h"
 #include "report/sample_file.h"
 #include "report/step_line.h"
-#include "sampling/rollout_metrics.h"
 #include "session/stop_signal.h"
 
 namespace tandem::run {
@@ -21,7 +21,7 @@ RolloutLog::RolloutLog(const TrainInputs& inputs, session::RunMemory& memory, Ru
 
 void RolloutLog::sampled(const sampling::Rollout& rollout) {
   waited_s_ = seconds_since(since_);
-  log_.add(sampling::rollout_times(rollout));
+  log_.add(evaluation::rollout_times(rollout));
 }
 
 void RolloutLog::training_begins() { since_ = Clock::now(); }

@@ -13,11 +13,11 @@
 #include "base/log.h"
 #include "base/message_text.h"
 #include "base/size.h"
+#include "evaluation/rollout_metrics.h"
 #include "report/sample_file.h"
+#include "rollout_worker/replica_weights.h"
 #include "sampling/connections.h"
-#include "sampling/replica_weights.h"
 #include "sampling/rollout_file.h"
-#include "sampling/rollout_metrics.h"
 #include "session/own_engine.h"
 #include "session/ranks.h"
 #include "session/run_address.h"
@@ -28,7 +28,7 @@ namespace {
 
 // Returns the limits of the search. Without --max-sampled-groups a filter that drops everything is waited for as long
 // as the data may still have a group that it keeps.
-sampling::SearchLimits search_limits(const config::TrainConfig& config, int64_t num_prompts) {
+groups::SearchLimits search_limits(const config::TrainConfig& config, int64_t num_prompts) {
   constexpr int64_t kMinBatches = 10;  // batches whose groups may all be dropped by chance, where the data are few
   if (const std::optional<int64_t> budget = config.dynamic_sampling.max_sampled_groups) return {.max_groups = *budget};
   return {.max_dropped_in_a_row = std::max(kMinBatches * config.rollout_batch_size, num_prompts)};
@@ -76,7 +76,7 @@ class Rollouts::Workers {
   }
 
  private:
-  std::optional<sampling::ReplicaWeights> weights_;
+  std::optional<rollout_worker::ReplicaWeights> weights_;
   std::optional<sampling::Connections> connections_;
 };
 
@@ -93,13 +93,13 @@ Rollouts::Rollouts(TrainInputs& inputs, const mesh::Launch& launch, session::Run
       phase_(make_phase(launch, mesh, inputs.session.text())) {
   const config::TrainConfig& config = inputs.config;
   if (!config.keeps_groups() || !mesh.is_conductor()) return;
-  in_flight_ = std::make_unique<sampling::InFlight>(
-      sampling::InFlightSchedule::Settings{.wanted = config.rollout_batch_size,
-                                           .at_once = config.groups_at_once(),
-                                           .max_staleness = config.async.max_weight_staleness,
-                                           .limits = config.dynamic_sampling.is_on()
-                                                         ? search_limits(config, std::ssize(inputs.prompts.prompts))
-                                                         : sampling::SearchLimits()},
+  in_flight_ = std::make_unique<groups::InFlight>(
+      groups::InFlightSchedule::Settings{.wanted = config.rollout_batch_size,
+                                         .at_once = config.groups_at_once(),
+                                         .max_staleness = config.async.max_weight_staleness,
+                                         .limits = config.dynamic_sampling.is_on()
+                                                       ? search_limits(config, std::ssize(inputs.prompts.prompts))
+                                                       : groups::SearchLimits()},
       config.rollout.n_samples_per_prompt, inputs.checkpoint ? inputs.checkpoint->step() : 0);
 }
 
@@ -112,7 +112,7 @@ std::unique_ptr<sampling::RolloutPhase> Rollouts::make_phase(const mesh::Launch&
       sampling::LinkSettings{.door = session::ranks_door(inputs_.config, launch), .timeout_s = timeout_s});
 }
 
-std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, sampling::Rewards& rewards,
+std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, evaluation::Rewards& rewards,
                                                 report::Report& report) {
   const std::string title = fmt::format("rollout {}/{}", rollout_id + 1, inputs_.num_rollouts);
   std::optional<sampling::Rollout> rollout;
@@ -133,8 +133,8 @@ std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, sampling::Re
     }
   }
   if (rollout && phase_->speaks()) {
-    sampling::warn_of_failures(*rollout, title);
-    sampling::warn_of_filter(*rollout, title);
+    evaluation::warn_of_failures(*rollout, title);
+    evaluation::warn_of_filter(*rollout, title);
   }
   return rollout;
 }
@@ -147,7 +147,7 @@ const session::PromptLine* Rollouts::next_prompt() {
 
 // A group has the number of its prompt in the whole run, so its samples have ids of their own, and the same ones
 // whenever it is sampled.
-sampling::RolloutRequest Rollouts::request(int64_t rollout_id, sampling::Rewards& rewards) {
+sampling::RolloutRequest Rollouts::request(int64_t rollout_id, evaluation::Rewards& rewards) {
   const config::TrainConfig& config = inputs_.config;
   sampling::RolloutRequest request;
   request.n_samples_per_prompt = config.rollout.n_samples_per_prompt;
@@ -267,16 +267,16 @@ void Rollouts::restore(const checkpoint::Checkpoint& checkpoint, const checkpoin
   order_.set_cursor(state.cursor);
   const std::optional<std::string> bytes = checkpoint::in_flight_of(checkpoint);
   if (!bytes) return;
-  const sampling::InFlightLimits limits = {.file = checkpoint.directory(),
-                                           .num_prompts = std::ssize(inputs_.prompts.prompts),
-                                           .num_begun = order_.num_taken(),
-                                           .rollout = state.step,
-                                           .n_samples_per_prompt = inputs_.config.rollout.n_samples_per_prompt,
-                                           .vocab = inputs_.session.config().vocab,
-                                           .max_new_tokens = inputs_.config.rollout.response_len(),
-                                           .has_behavior_logprobs = inputs_.config.rollout.sampling().truncates()};
+  const groups::InFlightLimits limits = {.file = checkpoint.directory(),
+                                         .num_prompts = std::ssize(inputs_.prompts.prompts),
+                                         .num_begun = order_.num_taken(),
+                                         .rollout = state.step,
+                                         .n_samples_per_prompt = inputs_.config.rollout.n_samples_per_prompt,
+                                         .vocab = inputs_.session.config().vocab,
+                                         .max_new_tokens = inputs_.config.rollout.response_len(),
+                                         .has_behavior_logprobs = inputs_.config.rollout.sampling().truncates()};
   if (!inputs_.config.keeps_groups()) {
-    if (const size_t count = sampling::records_in(*bytes, limits).size(); count > 0 && phase_->speaks())
+    if (const size_t count = groups::records_in(*bytes, limits).size(); count > 0 && phase_->speaks())
       base::log_warning("{} of the checkpoint that have begun are dropped: they go on with --partial-rollout alone",
                         base::counted(static_cast<int64_t>(count), "group"));
     return;
@@ -287,7 +287,7 @@ void Rollouts::restore(const checkpoint::Checkpoint& checkpoint, const checkpoin
   if (in_flight_) {
     sampling::put_back(*bytes, limits, line_at, *in_flight_);
   } else {
-    for (const auto& [number, record] : sampling::records_in(*bytes, limits)) lines_[number] = &line_at(record);
+    for (const auto& [number, record] : groups::records_in(*bytes, limits)) lines_[number] = &line_at(record);
   }
 }
 

@@ -9,13 +9,13 @@
 
 #include "base/files.h"
 #include "checkpoint/resume.h"
+#include "evaluation/rewards.h"
+#include "groups/in_flight.h"
 #include "mesh/launch.h"
 #include "mesh/mesh.h"
 #include "report/report.h"
 #include "rl/prompt_order.h"
 #include "run/train_inputs.h"
-#include "sampling/in_flight.h"
-#include "sampling/rewards.h"
 #include "sampling/rollout_phase.h"
 #include "session/own_engine.h"
 #include "session/run_memory.h"
@@ -36,7 +36,7 @@ class Rollouts {
   // keeps, and the next rollout begins after the last of these, or after the last group looked at if a limit ended the
   // search. Returns nullopt if the run was asked to stop. All ranks ask for the same rollouts and get the same, but for
   // the time that they took.
-  std::optional<sampling::Rollout> next(int64_t rollout_id, sampling::Rewards& rewards, report::Report& report);
+  std::optional<sampling::Rollout> next(int64_t rollout_id, evaluation::Rewards& rewards, report::Report& report);
   // Gives all samplers the weights that are in the session's store now. Returns the seconds that other processes took
   // to get them, or nullopt if this process samples. All ranks call it together.
   std::optional<double> update_weights();
@@ -55,7 +55,7 @@ class Rollouts {
   class Workers;
   std::unique_ptr<sampling::RolloutPhase> make_phase(const mesh::Launch& launch, mesh::Mesh& mesh,
                                                      text::TextWorker& text);
-  sampling::RolloutRequest request(int64_t rollout_id, sampling::Rewards& rewards);
+  sampling::RolloutRequest request(int64_t rollout_id, evaluation::Rewards& rewards);
   sampling::InFlightRequest in_flight_request(int64_t rollout_id);
   void log_schedule(int64_t rollout_id, const sampling::Rollout& rollout);
   const session::PromptLine* next_prompt();
@@ -68,10 +68,9 @@ class Rollouts {
   const std::unique_ptr<Workers> workers_;            // null: every rank samples
   rl::PromptOrder order_;
   std::vector<rl::PromptCursor> cursors_;  // cursors after each prompt that dynamic sampling has drawn for a rollout
-  std::unique_ptr<sampling::InFlight>
-      in_flight_;  // null: this is not rank 0, or no group is in flight between rollouts
+  std::unique_ptr<groups::InFlight> in_flight_;  // null: this is not rank 0, or no group is in flight between rollouts
   std::optional<base::LineFile> schedule_file_;
-  bool goes_on_by_itself_ = false;  // a schedule was replayed to its end
+  bool goes_on_by_itself_ = false;                      // a schedule was replayed to its end
   std::map<size_t, const session::PromptLine*> lines_;  // of the groups in flight, by number
   const std::unique_ptr<sampling::RolloutPhase> phase_;
 };

@@ -4,7 +4,9 @@
 #include <memory>
 #include <optional>
 
+#include "evaluation/rewards.h"
 #include "mesh/mesh.h"
+#include "rollout_worker/serve_rollouts.h"
 #include "run/best_weights.h"
 #include "run/checkpointer.h"
 #include "run/evaluator.h"
@@ -16,8 +18,6 @@
 #include "run/run_log.h"
 #include "run/train_inputs.h"
 #include "run/wandb_run.h"
-#include "sampling/rewards.h"
-#include "sampling/serve_rollouts.h"
 #include "session/ranks.h"
 #include "session/run_memory.h"
 #include "session/stop_signal.h"
@@ -28,7 +28,7 @@ using memory::Phase;
 
 int train(const config::TrainConfig& given, const config::RunMode& mode, const mesh::Launch& launch) {
   const config::TrainConfig own = session::as_this_rank(given, launch);
-  if (launch.only_samples()) return sampling::serve_rollouts(own, mode, launch);
+  if (launch.only_samples()) return rollout_worker::serve_rollouts(own, mode, launch);
   // Everything that can be wrong is found before a weight is read: flags, model, tokenizer, data, memory, --load,
   // --save.
   TrainInputs inputs(own, mode, session::join_ranks(own, mode, launch));
@@ -54,7 +54,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
                                 .resumes = inputs.checkpoint.has_value(),
                                 .continues_after_save_error = config.checkpoints.continues_after_save_error(),
                                 .is_conductor = mesh.is_conductor()});
-  sampling::Rewards rewards = inputs.start_rewards();
+  evaluation::Rewards rewards = inputs.start_rewards();
   BestWeights best(config.output.save_best, inputs.save_best_rule(), inputs.session, inputs.directory, mesh, log,
                    start);
   Evaluator evaluator(inputs, rollouts.phase(), rewards, best, log, start.evaluation_due);

@@ -39,7 +39,7 @@ config::TrainConfig checked(config::TrainConfig config) {
 int64_t num_prompts(const session::PromptSet& prompts) { return static_cast<int64_t>(prompts.prompts.size()); }
 
 plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelSession& session,
-                        const session::PromptSet& prompts, const sampling::Evaluation& evaluation,
+                        const session::PromptSet& prompts, const evaluation::Evaluation& evaluation,
                         const mesh::Mesh& mesh) {
   plan::PlanInputs facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
   if (!config.colocate) facts.role = plan::Role::kTrainer;
@@ -88,10 +88,10 @@ std::optional<sampling::ScheduleLog> read_schedule(const config::TrainConfig& co
   return std::optional<sampling::ScheduleLog>(std::in_place, path, config.rollout.n_samples_per_prompt);
 }
 
-void check_best(const std::string& metric, const sampling::Evaluation& evaluation) {
+void check_best(const std::string& metric, const evaluation::Evaluation& evaluation) {
   if (metric.empty()) return;
   std::vector<std::string> names;
-  for (const sampling::Evaluation::RewardMetric& known : evaluation.reward_metrics()) names.push_back(known.name);
+  for (const evaluation::Evaluation::RewardMetric& known : evaluation.reward_metrics()) names.push_back(known.name);
   TANDEM_USER_CHECK(
       std::ranges::find(names, metric) != names.end(),
       fmt::format("--save-best {}: no such metric of the evaluations; give one of {}", metric, fmt::join(names, ", ")));
@@ -120,12 +120,12 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   config.reward.line_types = session::rm_types_of(prompts);
   config.reward.check_some_pass();
   evaluation.check_url_is_asked(config.reward);
-  const sampling::Evaluation::Grading grading = {.reward = config.reward, .label_key = config.data.lines.label_key};
+  const evaluation::Evaluation::Grading grading = {.reward = config.reward, .label_key = config.data.lines.label_key};
   std::vector<const session::PromptSet*> graded = evaluation.prompts_graded(grading);
   graded.insert(graded.begin(), &prompts);
   session::try_out_reward(evaluation.reward_of_run(config.reward), reward_context(), graded);
   evaluation.try_out(grading, reward_context());
-  sampling::try_out_filter(config.dynamic_sampling, config.reward, reward_context());
+  groups::try_out_filter(config.dynamic_sampling, config.reward, reward_context());
   session::try_out_generation(config.custom_generate, config.reward, session.directory(), reward_context());
   check_best(config.output.save_best, evaluation);
   check_start(config, session, prompts);
@@ -155,20 +155,20 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
 }
 
 std::string TrainInputs::save_best_rule() const {
-  for (const sampling::Evaluation::RewardMetric& metric : evaluation.reward_metrics()) {
+  for (const evaluation::Evaluation::RewardMetric& metric : evaluation.reward_metrics()) {
     if (metric.name == config.output.save_best) return metric.judged_by;
   }
   return "";
 }
 
-sampling::Rewards TrainInputs::start_rewards() const {
+evaluation::Rewards TrainInputs::start_rewards() const {
   // A process grades nothing if rollout workers sample for it, or if it is not rank 0 of its tensor-parallel group.
-  if (!config.colocate || mesh->tensor().rank() > 0) return sampling::Rewards(evaluation);
+  if (!config.colocate || mesh->tensor().rank() > 0) return evaluation::Rewards(evaluation);
   const session::RewardContext context = reward_context();
   std::optional<reward::GeneratorConfig> generation;
   if (config.custom_generate.is_on())
     generation = session::generator_config(config.custom_generate, config.reward, session.directory(), context);
-  return sampling::Rewards(config.reward, config.dynamic_sampling, context, evaluation, generation);
+  return evaluation::Rewards(config.reward, config.dynamic_sampling, context, evaluation, generation);
 }
 
 session::RewardContext TrainInputs::reward_context() const {

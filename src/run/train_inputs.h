@@ -11,12 +11,12 @@
 #include "checkpoint/run_directory.h"
 #include "config/run_mode.h"
 #include "config/train_config.h"
+#include "evaluation/evaluation.h"
+#include "evaluation/rewards.h"
 #include "mesh/mesh.h"
 #include "plan/plan.h"
 #include "report/report.h"
 #include "run/run_space.h"
-#include "sampling/evaluation.h"
-#include "sampling/rewards.h"
 #include "sampling/schedule_log.h"
 #include "session/model_session.h"
 #include "session/prompt_set.h"
@@ -37,14 +37,14 @@ struct TrainInputs {
   // choose.
   std::string save_best_rule() const;
   // Starts the processes that run the user's code; none if this process does not sample.
-  sampling::Rewards start_rewards() const;
+  evaluation::Rewards start_rewards() const;
 
   std::unique_ptr<mesh::Mesh> mesh;
   config::TrainConfig config;
   config::RunMode mode;
   session::ModelSession session;  // weights are loaded later
   session::PromptSet prompts;
-  sampling::Evaluation evaluation;
+  evaluation::Evaluation evaluation;
   int64_t num_rollouts;
   plan::TrainPlan plan;
   trainer::TrainerConfig trainer;

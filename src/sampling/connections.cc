@@ -100,9 +100,9 @@ void Connections::beat() {
   }
 }
 
-std::vector<SamplerId> Connections::ready() const {
+std::vector<groups::SamplerId> Connections::ready() const {
   const std::scoped_lock lock(mutex_);
-  std::vector<SamplerId> result;
+  std::vector<groups::SamplerId> result;
   for (const auto& [id, worker] : workers_) {
     if (worker.state == State::kReady) result.push_back(id);
   }
@@ -127,12 +127,12 @@ std::optional<Failed> Connections::why_nobody_comes() {
 
 void Connections::wait_for_ranks(int64_t num_ranks, double timeout_s) {
   class NobodyWorksYet final : public Events {
-    void joined(SamplerId /*sampler*/) override {}
-    void said(SamplerId /*sampler*/, Message& /*message*/) override {
+    void joined(groups::SamplerId /*sampler*/) override {}
+    void said(groups::SamplerId /*sampler*/, Message& /*message*/) override {
       TANDEM_ENV_CHECK(false, "it speaks before it is asked");
     }
-    bool has_loans(SamplerId /*sampler*/) const override { return false; }
-    int64_t lost(SamplerId /*sampler*/, bool /*has_left*/) override { return 0; }
+    bool has_loans(groups::SamplerId /*sampler*/) const override { return false; }
+    int64_t lost(groups::SamplerId /*sampler*/, bool /*has_left*/) override { return 0; }
   } events;
   const auto begin = base::Clock::now();
   while (std::ssize(ready()) < num_ranks) {
@@ -166,7 +166,7 @@ void Connections::poll(double wait_s, Events& events, std::span<const int> news)
 
 void Connections::accept_new() {
   while (std::unique_ptr<mesh::Channel> channel = listener_.accept()) {
-    const SamplerId id = next_id_++;
+    const groups::SamplerId id = next_id_++;
     workers_[id] = {
         .channel = std::move(channel), .name = fmt::format("rollout worker {}", id), .last_heard = base::Clock::now()};
   }
@@ -187,7 +187,7 @@ bool Connections::take_messages(Events& events) {
   return has_come;
 }
 
-void Connections::take_frame(SamplerId id, Worker& worker, std::string_view frame, Events* events) {
+void Connections::take_frame(groups::SamplerId id, Worker& worker, std::string_view frame, Events* events) {
   worker.last_heard = base::Clock::now();
   Message message = message_of(frame);
   if (const auto* const hello = std::get_if<Hello>(&message)) {
@@ -249,7 +249,7 @@ void Connections::check_heard(const Worker& worker, base::Clock::time_point sinc
                    fmt::format("has said nothing for {:g} s (--rollout-health-check-timeout)", settings_.silence_s));
 }
 
-bool Connections::let_join(SamplerId id) {
+bool Connections::let_join(groups::SamplerId id) {
   Worker& worker = workers_.at(id);
   worker.state = State::kTaking;
   give_first_weights(id);
@@ -266,7 +266,7 @@ void Connections::hold_weights() {
 }
 
 void Connections::update_weights() {
-  const std::vector<SamplerId> ids = ready();
+  const std::vector<groups::SamplerId> ids = ready();
   weights_->update(
       [&] {
         const std::scoped_lock lock(mutex_);
@@ -283,7 +283,7 @@ void Connections::update_weights() {
       });
 }
 
-void Connections::give_first_weights(SamplerId id) {
+void Connections::give_first_weights(groups::SamplerId id) {
   for (const bool is_base : {true, false}) {
     if (is_base && !weights_->has_adapter()) continue;
     show_weights({id}, is_base);
@@ -292,19 +292,19 @@ void Connections::give_first_weights(SamplerId id) {
   wait_until_taken({id});
 }
 
-void Connections::show_weights(const std::vector<SamplerId>& ids, bool is_base) {
+void Connections::show_weights(const std::vector<groups::SamplerId>& ids, bool is_base) {
   const std::string message = to_bytes(CopyWeights{is_base});
-  for (const SamplerId id : ids) {
+  for (const groups::SamplerId id : ids) {
     Worker& worker = workers_.at(id);
     if (!is_base) worker.is_to_take = weights_->version(is_base);
     if (worker.maps_weights) attempt(worker, [&] { worker.channel->send(message); });
   }
 }
 
-void Connections::give_weights(const std::vector<SamplerId>& ids, bool is_base) {
+void Connections::give_weights(const std::vector<groups::SamplerId>& ids, bool is_base) {
   std::string checksums;  // encoded once for all workers
   for (const bool maps : {true, false}) {
-    for (const SamplerId id : ids) {
+    for (const groups::SamplerId id : ids) {
       Worker& worker = workers_.at(id);
       if (worker.maps_weights != maps || worker.state == State::kGone) continue;
       if (maps && checksums.empty()) {
@@ -322,12 +322,12 @@ void Connections::give_weights(const std::vector<SamplerId>& ids, bool is_base) 
   }
 }
 
-void Connections::wait_until_taken(const std::vector<SamplerId>& ids) {
+void Connections::wait_until_taken(const std::vector<groups::SamplerId>& ids) {
   const base::Clock::time_point given = base::Clock::now();
-  for (const SamplerId id : ids) wait_until_taken(id, given);
+  for (const groups::SamplerId id : ids) wait_until_taken(id, given);
 }
 
-void Connections::wait_until_taken(SamplerId id, base::Clock::time_point since) {
+void Connections::wait_until_taken(groups::SamplerId id, base::Clock::time_point since) {
   Worker& worker = workers_.at(id);
   attempt(worker, [&] {
     while (worker.is_to_take && worker.state != State::kGone) {
@@ -350,14 +350,14 @@ void Connections::send_pieces(Worker& worker, bool is_base) {
   });
 }
 
-void Connections::send(SamplerId id, const Message& message) {
+void Connections::send(groups::SamplerId id, const Message& message) {
   const std::scoped_lock lock(mutex_);
   Worker& worker = workers_.at(id);
   if (worker.state != State::kReady) return;
   attempt(worker, [&] { worker.channel->send(to_bytes(message)); });
 }
 
-void Connections::hear_last_words(SamplerId id, Worker& worker) {
+void Connections::hear_last_words(groups::SamplerId id, Worker& worker) {
   try {
     while (const std::optional<std::string> frame = worker.channel->receive(0.0)) {
       const Message message = message_of(*frame);

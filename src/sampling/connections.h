@@ -49,11 +49,11 @@ class Connections {
   class Events {
    public:
     virtual ~Events() = default;
-    virtual void joined(SamplerId sampler) = 0;  // called when a worker has the newest weights
-    virtual void said(SamplerId sampler, Message& message) = 0;
-    virtual bool has_loans(SamplerId sampler) const = 0;
+    virtual void joined(groups::SamplerId sampler) = 0;  // called when a worker has the newest weights
+    virtual void said(groups::SamplerId sampler, Message& message) = 0;
+    virtual bool has_loans(groups::SamplerId sampler) const = 0;
     // Called when a sampler is gone. Returns how many of its loans other samplers get.
-    virtual int64_t lost(SamplerId sampler, bool has_left) = 0;
+    virtual int64_t lost(groups::SamplerId sampler, bool has_left) = 0;
   };
   // Waits until that many other ranks are there. Throws EnvironmentError if they are not within `timeout_s`.
   void wait_for_ranks(int64_t num_ranks, double timeout_s);
@@ -61,9 +61,9 @@ class Connections {
   // `events` of what has happened.
   void poll(double wait_s, Events& events, std::span<const int> news = {});
   // Returns the workers that have joined and have the newest weights.
-  std::vector<SamplerId> ready() const;
+  std::vector<groups::SamplerId> ready() const;
   // A worker that cannot be reached is lost with the next poll().
-  void send(SamplerId worker, const Message& message);
+  void send(groups::SamplerId worker, const Message& message);
 
   // Call it when the trainers' weights are new, while all ranks of the replica call their update. It gives the weights
   // to all workers that have joined, and waits until each has taken them, is gone, or was silent for too long.
@@ -102,21 +102,21 @@ class Connections {
   // Returns whether something has come.
   bool take_messages(Events& events);
   // `events` is null between two rollouts: messages of the previous one are for nobody.
-  void take_frame(SamplerId id, Worker& worker, std::string_view frame, Events* events);
+  void take_frame(groups::SamplerId id, Worker& worker, std::string_view frame, Events* events);
   void greet(Worker& worker, const Hello& hello);
   // Throws EnvironmentError if it has said nothing for too long.
   void check_heard(const Worker& worker, base::Clock::time_point since) const;
   // Workers that map the memory copy it from show_weights() on, while others are given pieces.
-  void show_weights(const std::vector<SamplerId>& ids, bool is_base);
-  void give_weights(const std::vector<SamplerId>& ids, bool is_base);
-  void give_first_weights(SamplerId id);
+  void show_weights(const std::vector<groups::SamplerId>& ids, bool is_base);
+  void give_weights(const std::vector<groups::SamplerId>& ids, bool is_base);
+  void give_first_weights(groups::SamplerId id);
   // Makes a worker that is prepared one that samples. Returns whether it is.
-  bool let_join(SamplerId id);
+  bool let_join(groups::SamplerId id);
   void send_pieces(Worker& worker, bool is_base);
-  void wait_until_taken(const std::vector<SamplerId>& ids);
-  void wait_until_taken(SamplerId id, base::Clock::time_point since);
+  void wait_until_taken(const std::vector<groups::SamplerId>& ids);
+  void wait_until_taken(groups::SamplerId id, base::Clock::time_point since);
   // Reads what a worker said before it was gone, which may lie unread if a message to it has failed first.
-  void hear_last_words(SamplerId id, Worker& worker);
+  void hear_last_words(groups::SamplerId id, Worker& worker);
   void remove_gone(Events& events);
 
   const Settings settings_;
@@ -124,8 +124,8 @@ class Connections {
   mesh::ChannelListener listener_;
   mutable std::recursive_mutex mutex_;  // recursive, because a receiver of events calls back
   base::Clock::time_point last_beat_ = base::Clock::now();
-  std::map<SamplerId, Worker> workers_;
-  SamplerId next_id_ = 0;
+  std::map<groups::SamplerId, Worker> workers_;
+  groups::SamplerId next_id_ = 0;
   mesh::StartedWorkers started_;
   std::optional<Failed> failure_;  // failure of the last one that was there
   bool has_one_joined_ = false;

@@ -18,7 +18,7 @@ constexpr double kSaysAloneAfter = 2.0;  // seconds: a signal that ends the run 
 
 }  // namespace
 
-Coordinator::Coordinator(const RolloutRequest& request, uint64_t number, GroupPool& pool, Sampler* own,
+Coordinator::Coordinator(const RolloutRequest& request, uint64_t number, groups::GroupPool& pool, Sampler* own,
                          std::optional<Others> others, int64_t num_samples)
     : request_(request), number_(number), pool_(pool), own_(own), others_(others), num_samples_(num_samples) {
   if (own_ != nullptr) {
@@ -27,16 +27,16 @@ Coordinator::Coordinator(const RolloutRequest& request, uint64_t number, GroupPo
     pool_.join(kOwn);
   }
   if (!others_) return;
-  for (const SamplerId id : others_->connections.ready()) joined(id);
+  for (const groups::SamplerId id : others_->connections.ready()) joined(id);
 }
 
 Coordinator::~Coordinator() {
   for (const auto& [id, known] : known_) pool_.lost(id);
   if (!others_) return;
-  for (const SamplerId id : others_->connections.ready()) others_->connections.send(id, Close{number_});
+  for (const groups::SamplerId id : others_->connections.ready()) others_->connections.send(id, Close{number_});
 }
 
-void Coordinator::joined(SamplerId id) {
+void Coordinator::joined(groups::SamplerId id) {
   const auto now = base::Clock::now();
   known_[id] = {.joined = now, .last_done = now};
   pool_.join(id);
@@ -61,7 +61,7 @@ void Coordinator::pause() {
   pool_.end_phase();
   if (own_ != nullptr) own_->pause();
   if (!others_) return;
-  for (const SamplerId id : others_->connections.ready()) others_->connections.send(id, Pause{number_});
+  for (const groups::SamplerId id : others_->connections.ready()) others_->connections.send(id, Pause{number_});
 }
 
 void Coordinator::serve(std::span<const int> news) {
@@ -83,15 +83,15 @@ void Coordinator::serve(std::span<const int> news) {
 
 bool Coordinator::work_on_own() {
   own_->advance();
-  std::vector<SampledLoan> sampled = own_->take_sampled();
-  std::vector<GradedLoan> graded = own_->take_graded();
-  for (SampledLoan& loan : sampled) take_back(kOwn, std::move(loan));
-  for (GradedLoan& loan : graded) take_back(kOwn, std::move(loan));
+  std::vector<groups::SampledLoan> sampled = own_->take_sampled();
+  std::vector<groups::GradedLoan> graded = own_->take_graded();
+  for (groups::SampledLoan& loan : sampled) take_back(kOwn, std::move(loan));
+  for (groups::GradedLoan& loan : graded) take_back(kOwn, std::move(loan));
   return !sampled.empty() || !graded.empty();
 }
 
 template <typename Loan>
-void Coordinator::take_back(SamplerId id, Loan loan) {
+void Coordinator::take_back(groups::SamplerId id, Loan loan) {
   known_.at(id).last_done = base::Clock::now();
   pool_.take_back(id, std::move(loan));
 }
@@ -115,18 +115,18 @@ void Coordinator::lend() {
 void Coordinator::lend_to_own() {
   int64_t& num_wanted = known_.at(kOwn).num_wanted;
   num_wanted += own_->num_to_ask_for();
-  while (const std::optional<SampleLoan> loan = pool_.lend(kOwn, num_wanted)) {
+  while (const std::optional<groups::SampleLoan> loan = pool_.lend(kOwn, num_wanted)) {
     num_wanted -= static_cast<int64_t>(loan->count);
     own_->add(*loan);
   }
 }
 
 void Coordinator::lend_to_others() {
-  for (const SamplerId id : others_->connections.ready()) {
+  for (const groups::SamplerId id : others_->connections.ready()) {
     const auto found = known_.find(id);
     if (found == known_.end()) continue;
     int64_t& num_wanted = found->second.num_wanted;
-    while (const std::optional<SampleLoan> loan = pool_.lend(id, num_wanted)) {
+    while (const std::optional<groups::SampleLoan> loan = pool_.lend(id, num_wanted)) {
       num_wanted -= static_cast<int64_t>(loan->count);
       others_->connections.send(id, LendSamples{.rollout = number_,
                                                 .key = loan->key,
@@ -140,7 +140,7 @@ void Coordinator::lend_to_others() {
   }
 }
 
-void Coordinator::said(SamplerId id, Message& message) {
+void Coordinator::said(groups::SamplerId id, Message& message) {
   if (const auto* const pull = std::get_if<Pull>(&message)) {
     if (pull->rollout != number_) return;
     TANDEM_ENV_CHECK(pull->count > 0, "it asks for no sample");
@@ -148,11 +148,11 @@ void Coordinator::said(SamplerId id, Message& message) {
   } else if (auto* const sampled = std::get_if<Sampled>(&message)) {
     if (sampled->rollout != number_) return;
     known_.at(id).numbers = sampled->numbers;
-    take_back(id, SampledLoan{.key = sampled->key, .members = std::move(sampled->members)});
+    take_back(id, groups::SampledLoan{.key = sampled->key, .members = std::move(sampled->members)});
   } else if (auto* const graded = std::get_if<Graded>(&message)) {
     if (graded->rollout != number_) return;
     known_.at(id).numbers = graded->numbers;
-    take_back(id, GradedLoan{.key = graded->key, .graded = std::move(graded->graded)});
+    take_back(id, groups::GradedLoan{.key = graded->key, .graded = std::move(graded->graded)});
   } else if (const auto* const stop = std::get_if<StopAsked>(&message)) {
     is_stop_asked_ |= stop->rollout == number_;
   } else {
@@ -160,7 +160,7 @@ void Coordinator::said(SamplerId id, Message& message) {
   }
 }
 
-int64_t Coordinator::lost(SamplerId id, bool has_left) {
+int64_t Coordinator::lost(groups::SamplerId id, bool has_left) {
   if (const auto found = known_.find(id); found != known_.end()) found->second.is_here = false;
   if (!has_left) ++num_lost_;
   return pool_.lost(id);

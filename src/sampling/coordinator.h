@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "groups/group_pool.h"
 #include "sampling/connections.h"
-#include "sampling/group_pool.h"
 #include "sampling/messages.h"
 #include "sampling/rollout_request.h"
 
@@ -29,7 +29,7 @@ class Coordinator final : private Connections::Events {
   // A coordinator lives for one rollout, whose number no other one has. All arguments are borrowed. `own` is this
   // process's sampler or null, `others` is unset if this process samples alone. The rollout has `num_samples` in flight
   // at once.
-  Coordinator(const RolloutRequest& request, uint64_t number, GroupPool& pool, Sampler* own,
+  Coordinator(const RolloutRequest& request, uint64_t number, groups::GroupPool& pool, Sampler* own,
               std::optional<Others> others, int64_t num_samples);
   // Tells the others that the rollout is over. No sampler is left in the pool.
   ~Coordinator() override;
@@ -64,7 +64,7 @@ class Coordinator final : private Connections::Events {
   Numbers numbers() const;
 
  private:
-  static constexpr SamplerId kOwn = -1;
+  static constexpr groups::SamplerId kOwn = -1;
   struct Known {             // a sampler of this rollout, those that are gone too
     int64_t num_wanted = 0;  // samples that it has asked for
     SamplerNumbers numbers = {};
@@ -72,12 +72,12 @@ class Coordinator final : private Connections::Events {
     bool is_here = true;
   };
 
-  void joined(SamplerId id) override;
-  void said(SamplerId id, Message& message) override;
-  bool has_loans(SamplerId id) const override { return pool_.num_loans(id) > 0; }
-  int64_t lost(SamplerId id, bool has_left) override;
+  void joined(groups::SamplerId id) override;
+  void said(groups::SamplerId id, Message& message) override;
+  bool has_loans(groups::SamplerId id) const override { return pool_.num_loans(id) > 0; }
+  int64_t lost(groups::SamplerId id, bool has_left) override;
   template <typename Loan>
-  void take_back(SamplerId id, Loan loan);
+  void take_back(groups::SamplerId id, Loan loan);
   void lend();
   void lend_to_own();
   void lend_to_others();
@@ -87,11 +87,11 @@ class Coordinator final : private Connections::Events {
 
   const RolloutRequest& request_;
   const uint64_t number_;
-  GroupPool& pool_;
+  groups::GroupPool& pool_;
   Sampler* const own_;
   const std::optional<Others> others_;
   const int64_t num_samples_;
-  std::map<SamplerId, Known> known_;
+  std::map<groups::SamplerId, Known> known_;
   bool is_stop_asked_ = false;
   int64_t num_lost_ = 0;
   std::optional<base::Clock::time_point> alone_since_;

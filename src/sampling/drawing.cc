@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/message_text.h"
+#include "groups/schedule.h"
 #include "sampling/in_flight_drawing.h"
-#include "sampling/schedule.h"
 
 namespace tandem::sampling {
 
@@ -21,20 +21,20 @@ constexpr size_t kMaxDropReasons = 32;
 // Draws whole groups, and takes the first of those that the filter keeps.
 class WholeGroups final : public Drawing {
  public:
-  WholeGroups(const RolloutRequest& request, GroupPool& pool, KnownLengths* lengths)
+  WholeGroups(const RolloutRequest& request, groups::GroupPool& pool, KnownLengths* lengths)
       : request_(request),
         pool_(pool),
         lengths_(lengths),
-        schedule_(num_wanted(), num_at_once(), request.dynamic ? request.dynamic->limits : SearchLimits()) {}
+        schedule_(num_wanted(), num_at_once(), request.dynamic ? request.dynamic->limits : groups::SearchLimits()) {}
 
   void draw() override {
     for (int64_t left = schedule_.num_to_draw(); left > 0; --left) {
       const size_t number = schedule_.num_drawn();
       const session::PromptLine* const line =
           request_.dynamic ? request_.dynamic->next_prompt() : request_.prompts[number];
-      pool_.open(
-          number, *line,
-          lengths_ == nullptr ? GroupLength() : lengths_->expected(*line->prompt, request_.sampling.max_new_tokens));
+      pool_.open(number, *line,
+                 lengths_ == nullptr ? groups::GroupLength()
+                                     : lengths_->expected(*line->prompt, request_.sampling.max_new_tokens));
       schedule_.draw();
     }
   }
@@ -92,35 +92,35 @@ class WholeGroups final : public Drawing {
   }
 
   const RolloutRequest& request_;
-  GroupPool& pool_;
+  groups::GroupPool& pool_;
   KnownLengths* const lengths_;
-  Schedule schedule_;
+  groups::Schedule schedule_;
   size_t excess_begin_ = std::numeric_limits<size_t>::max();  // groups from here on have been ended
 };
 
 }  // namespace
 
-void KnownLengths::remember(const Group& group) {
+void KnownLengths::remember(const groups::Group& group) {
   int64_t longest = 0;
-  for (const Member& member : group.members) longest = std::max(longest, std::ssize(member.sample.completion));
+  for (const groups::Member& member : group.members) longest = std::max(longest, std::ssize(member.sample.completion));
   int64_t& known = longest_[group.line->prompt.get()];
   sum_ += longest - known;
   known = longest;
 }
 
-GroupLength KnownLengths::expected(const rl::Prompt& prompt, int64_t max_new_tokens) const {
+groups::GroupLength KnownLengths::expected(const rl::Prompt& prompt, int64_t max_new_tokens) const {
   const int64_t average = longest_.empty() ? max_new_tokens / 4 : sum_ / std::ssize(longest_);
   const auto known = longest_.find(&prompt);
   return {.completion = known == longest_.end() ? average : known->second, .prompt = std::ssize(prompt.tokens)};
 }
 
-std::unique_ptr<Drawing> make_drawing(const RolloutRequest& request, GroupPool& pool, KnownLengths* lengths) {
+std::unique_ptr<Drawing> make_drawing(const RolloutRequest& request, groups::GroupPool& pool, KnownLengths* lengths) {
   if (request.in_flight && request.in_flight->log != nullptr) return std::make_unique<ReplayDrawing>(request, lengths);
   if (request.in_flight) return std::make_unique<PhaseDrawing>(request, lengths);
   return std::make_unique<WholeGroups>(request, pool, lengths);
 }
 
-void FilterCounts::add(uint64_t group_id, const GroupGrades& group) {
+void FilterCounts::add(uint64_t group_id, const groups::GroupGrades& group) {
   ++counts_.num_groups;
   reward_sum_ += group.reward_sum;
   num_rewarded_ += group.num_rewarded;

@@ -8,9 +8,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "groups/group_pool.h"
 #include "report/report.h"
 #include "sampling/coordinator.h"
-#include "sampling/group_pool.h"
 #include "sampling/rollout.h"
 #include "sampling/rollout_request.h"
 
@@ -19,10 +19,10 @@ namespace tandem::sampling {
 // Remembers how long the completions of each prompt were when it was sampled last, so that the longest can begin first.
 class KnownLengths {
  public:
-  void remember(const Group& group);
+  void remember(const groups::Group& group);
   // Returns what is expected of a prompt's group: what it had last, else what an average group had. Before anything has
   // been sampled, a completion is taken to have a quarter of the tokens that it may have.
-  GroupLength expected(const rl::Prompt& prompt, int64_t max_new_tokens) const;
+  groups::GroupLength expected(const rl::Prompt& prompt, int64_t max_new_tokens) const;
 
  private:
   std::unordered_map<const rl::Prompt*, int64_t> longest_;  // tokens of a prompt's longest completion
@@ -32,7 +32,7 @@ class KnownLengths {
 // The groups of a rollout, taken out of the pool, and how they were found.
 struct TakenGroups {
   std::vector<size_t> numbers;  // ascending
-  std::vector<Group> groups;
+  std::vector<groups::Group> groups;
   std::optional<FilteredGroups> filtered = {};
   std::optional<InFlightNumbers> in_flight = {};
 };
@@ -53,12 +53,12 @@ class Drawing {
 
 // Returns the drawing of a rollout: in phases, or whole groups until enough of them are kept. All arguments are
 // borrowed; without lengths the order of groups gains nothing.
-std::unique_ptr<Drawing> make_drawing(const RolloutRequest& request, GroupPool& pool, KnownLengths* lengths);
+std::unique_ptr<Drawing> make_drawing(const RolloutRequest& request, groups::GroupPool& pool, KnownLengths* lengths);
 
 // Counts groups, taken or dropped, for the numbers of dynamic sampling.
 class FilterCounts {
  public:
-  void add(uint64_t group_id, const GroupGrades& group);
+  void add(uint64_t group_id, const groups::GroupGrades& group);
   // Returns the counts, of which `num_kept` groups were taken.
   FilteredGroups result(int64_t num_kept, int64_t num_wanted) const;
 

@@ -8,8 +8,8 @@ namespace tandem::sampling {
 
 namespace {
 
-Member make_member(rl::SharedPrompt prompt, uint64_t group_id, rl::Completion completion) {
-  Member member;
+groups::Member make_member(rl::SharedPrompt prompt, uint64_t group_id, rl::Completion completion) {
+  groups::Member member;
   rl::Sample& sample = member.sample;
   sample.group_id = group_id;
   sample.sample_id = completion.sample_id;
@@ -47,13 +47,13 @@ void EngineSampler::step() {
   if (engine_.num_unfinished_groups() > 0) TANDEM_CHECK(engine_.step(), "the engine has unfinished groups and no work");
 }
 
-std::vector<SampledLoan> EngineSampler::take_finished() {
-  std::vector<SampledLoan> loans;
+std::vector<groups::SampledLoan> EngineSampler::take_finished() {
+  std::vector<groups::SampledLoan> loans;
   for (; num_added_ > engine_.num_unfinished_groups(); --num_added_) {
     rl::Group group = engine_.next_finished().value();
     const auto found = group_ids_.find(group.group_id);
     if (found == group_ids_.end()) continue;  // it was aborted
-    SampledLoan& loan = loans.emplace_back();
+    groups::SampledLoan& loan = loans.emplace_back();
     loan.key = group.group_id;
     for (rl::Completion& completion : group.completions)
       loan.members.push_back(make_member(group.prompt, found->second, std::move(completion)));

@@ -6,9 +6,9 @@
 #include <map>
 #include <vector>
 
+#include "groups/group.h"
 #include "rl/prompts.h"
 #include "rollout/engine.h"
-#include "sampling/group.h"
 
 namespace tandem::sampling {
 
@@ -24,7 +24,7 @@ class GroupSampler {
   // Return whether the engine has something to do, and the descriptors that are readable once others have done theirs.
   virtual bool engine_works() const = 0;
   virtual std::vector<int> descriptors() const { return {}; }
-  virtual std::vector<SampledLoan> take_finished() = 0;
+  virtual std::vector<groups::SampledLoan> take_finished() = 0;
   // Drops a loan: nothing of it comes out any more.
   virtual void abort(uint64_t key) = 0;
   virtual void abort_all() = 0;
@@ -40,7 +40,7 @@ class EngineSampler final : public GroupSampler {
   void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) override;
   void step() override;
   bool engine_works() const override { return engine_.num_unfinished_groups() > 0; }
-  std::vector<SampledLoan> take_finished() override;
+  std::vector<groups::SampledLoan> take_finished() override;
   void abort(uint64_t key) override;
   void abort_all() override;
   void pause_all() override { engine_.abort_all(); }

@@ -26,7 +26,7 @@ void InFlightDrawing::begin_groups(Begins when) {
 
 void InFlightDrawing::begin_group(Begins when) {
   const InFlightRequest::Drawn drawn = asked_.next_group();
-  GroupLength length;
+  groups::GroupLength length;
   if (lengths_ != nullptr) length = lengths_->expected(*drawn.line->prompt, request_.sampling.max_new_tokens);
   if (when == Begins::kNow) {
     in_flight_.pool.open(drawn.group, *drawn.line, length);
@@ -68,9 +68,9 @@ InFlightNumbers InFlightDrawing::numbers(const TakenGroups& taken) const {
   std::ranges::sort(result.dropped);
   result.num_begun = asked_.num_begun();
   int64_t num_samples = 0, num_tokens = 0, sum_of_stalenesses = 0;
-  for (const Group& group : taken.groups) {
+  for (const groups::Group& group : taken.groups) {
     int64_t oldest = 0;
-    for (const Member& member : group.members) {
+    for (const groups::Member& member : group.members) {
       const rl::Sample& sample = member.sample;
       const auto end = std::ssize(sample.completion);
       std::set<int64_t> ages;
@@ -94,7 +94,7 @@ InFlightNumbers InFlightDrawing::numbers(const TakenGroups& taken) const {
   for (const size_t number : in_flight_.schedule.in_flight()) {
     result.in_flight.push_back(number);
     result.num_waiting += in_flight_.schedule.is_kept(number) ? 1 : 0;
-    for (const Member& member : in_flight_.pool.group(number).members) {
+    for (const groups::Member& member : in_flight_.pool.group(number).members) {
       ++all_samples;
       all_tokens += std::ssize(member.sample.completion);
     }
@@ -141,7 +141,8 @@ void ReplayDrawing::draw() {
   ++num_phases_;
   const uint64_t version = asked_.weight_version;
   const std::vector<size_t> begun = log_.begun_by(version, scheduled_.rollout);
-  while (!begun.empty() && asked_.num_begun() <= static_cast<int64_t>(begun.back())) begin_group(Begins::kWithNextPhase);
+  while (!begun.empty() && asked_.num_begun() <= static_cast<int64_t>(begun.back()))
+    begin_group(Begins::kWithNextPhase);
   const auto n = static_cast<uint64_t>(request_.n_samples_per_prompt);
   in_flight_.pool.begin_phase([&](size_t group, size_t member) {
     const auto has = std::ssize(in_flight_.pool.group(group).members[member].sample.completion);

@@ -29,7 +29,7 @@ class InFlightDrawing : public Drawing {
 
   const RolloutRequest& request_;
   const InFlightRequest& asked_;
-  InFlight& in_flight_;
+  groups::InFlight& in_flight_;
   int64_t num_phases_ = 0;  // for this rollout
 
  private:

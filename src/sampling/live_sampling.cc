@@ -38,7 +38,7 @@ void LiveSampling::resume(const RolloutRequest& request, uint64_t number) {
 
 void LiveSampling::work(uint64_t number) {
   const InFlightRequest& asked = *request_->in_flight;
-  InFlight& in_flight = *asked.groups;
+  groups::InFlight& in_flight = *asked.groups;
   Coordinator coordinator(*request_, number, in_flight.pool, /*own=*/nullptr,
                           Coordinator::Others{.connections = connections_, .timeout_s = timeout_s_},
                           asked.groups_at_once * request_->n_samples_per_prompt);

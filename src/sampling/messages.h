@@ -1,7 +1,7 @@
 // The messages between rank 0 of a run and the processes that sample for it: rollout workers, which hold weights and
 // nothing else of training, and the other ranks that train. Both ends are of one build: the first message says which,
 // and a process of another build is refused. Where a model is spread over several devices, the first process of its
-// tensor-parallel group talks with rank 0, and passes on to the others what they need (sampling/engine_ranks.h).
+// tensor-parallel group talks with rank 0, and passes on to the others what they need (rollout_worker/engine_ranks.h).
 //
 //   rollout worker                     rank 0
 //   Hello                          ->
@@ -28,9 +28,9 @@
 #include <variant>
 #include <vector>
 
+#include "groups/group.h"
 #include "rl/sample.h"
 #include "rollout/request.h"
-#include "sampling/group.h"
 #include "sampling/process_losses.h"
 #include "session/prompt_set.h"
 
@@ -134,7 +134,7 @@ struct Pull {
 
   static void fields(auto& wire, auto& m) { wire(m.rollout, m.count); }
 };
-// The loans of sampling/group.h (SampleLoan and GradeLoan) as messages: each carries the line that the loan borrows.
+// The loans of groups/group.h (SampleLoan and GradeLoan) as messages: each carries the line that the loan borrows.
 struct LendSamples {
   uint64_t rollout = 0, key = 0, group = 0, first = 0, count = 0;
   session::PromptLine line;
@@ -148,7 +148,7 @@ struct LendSamples {
 struct LendGrading {
   uint64_t rollout = 0, key = 0, group = 0;
   session::PromptLine line;
-  std::vector<Member> members;
+  std::vector<groups::Member> members;
 
   static void fields(auto& wire, auto& m) { wire(m.rollout, m.key, m.group, m.line, m.members); }
 };
@@ -161,14 +161,14 @@ struct SamplerNumbers {
 };
 struct Sampled {
   uint64_t rollout = 0, key = 0;
-  std::vector<Member> members;
+  std::vector<groups::Member> members;
   SamplerNumbers numbers;
 
   static void fields(auto& wire, auto& m) { wire(m.rollout, m.key, m.members, m.numbers); }
 };
 struct Graded {
   uint64_t rollout = 0, key = 0;
-  GroupGrades graded;
+  groups::GroupGrades graded;
   SamplerNumbers numbers;
 
   static void fields(auto& wire, auto& m) { wire(m.rollout, m.key, m.graded, m.numbers); }

@@ -18,22 +18,22 @@ const session::PromptLine* PoolClient::keep(uint64_t group, session::PromptLine&
 
 void PoolClient::take(LendSamples& message) {
   if (message.rollout != rollout_) return;
-  sampler_.add(SampleLoan{.key = message.key,
-                          .group = message.group,
-                          .line = keep(message.group, message.line),
-                          .first = message.first,
-                          .count = message.count,
-                          .begun = std::move(message.begun),
-                          .budgets = std::move(message.budgets)});
+  sampler_.add(groups::SampleLoan{.key = message.key,
+                                  .group = message.group,
+                                  .line = keep(message.group, message.line),
+                                  .first = message.first,
+                                  .count = message.count,
+                                  .begun = std::move(message.begun),
+                                  .budgets = std::move(message.budgets)});
 }
 
 void PoolClient::take(LendGrading& message) {
   if (message.rollout != rollout_) return;
-  GradeLoan loan = {.key = message.key,
-                    .group = message.group,
-                    .line = keep(message.group, message.line),
-                    .members = std::move(message.members)};
-  for (Member& member : loan.members) member.sample.prompt = loan.line->prompt;
+  groups::GradeLoan loan = {.key = message.key,
+                            .group = message.group,
+                            .line = keep(message.group, message.line),
+                            .members = std::move(message.members)};
+  for (groups::Member& member : loan.members) member.sample.prompt = loan.line->prompt;
   sampler_.add(std::move(loan));
 }
 
@@ -53,10 +53,10 @@ void PoolClient::work() {
   if (const int64_t count = sampler_.num_to_ask_for(); count > 0)
     rank0_.send(to_bytes(Pull{.rollout = rollout_, .count = count}));
   sampler_.advance();
-  for (SampledLoan& loan : sampler_.take_sampled())
+  for (groups::SampledLoan& loan : sampler_.take_sampled())
     rank0_.send(to_bytes(
         Sampled{.rollout = rollout_, .key = loan.key, .members = std::move(loan.members), .numbers = numbers()}));
-  for (GradedLoan& loan : sampler_.take_graded())
+  for (groups::GradedLoan& loan : sampler_.take_graded())
     rank0_.send(
         to_bytes(Graded{.rollout = rollout_, .key = loan.key, .graded = std::move(loan.graded), .numbers = numbers()}));
   if (base::seconds_since(last_alive_) < kAliveInterval) return;

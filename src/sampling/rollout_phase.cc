@@ -12,10 +12,10 @@
 #include "base/log.h"
 #include "base/message_text.h"
 #include "device/waits_for_samples.h"
+#include "groups/group_pool.h"
 #include "memory/arena_allocator.h"
 #include "sampling/coordinator.h"
 #include "sampling/drawing.h"
-#include "sampling/group_pool.h"
 #include "sampling/pool_client.h"
 #include "sampling/rollout_message.h"
 #include "sampling/sampler.h"
@@ -129,8 +129,9 @@ RolloutPhase::Gathered RolloutPhase::gather(const RolloutRequest& request, uint6
   const int64_t num_samples = num_at_once(request) * n;
   Connections* const connections = links_.connections ? links_.connections.get() : workers_;
   // Groups in flight outlive the rollout, and others do not.
-  std::optional<GroupPool> own_pool;
-  GroupPool& pool = request.in_flight ? request.in_flight->groups->pool : own_pool.emplace(n, request.is_graded);
+  std::optional<groups::GroupPool> own_pool;
+  groups::GroupPool& pool =
+      request.in_flight ? request.in_flight->groups->pool : own_pool.emplace(n, request.is_graded);
   std::optional<Sampler> own;
   if (engine_ != nullptr) {
     const int64_t num_samplers = mesh_.data().size();
@@ -190,8 +191,8 @@ Rollout RolloutPhase::rollout_of_groups(const RolloutRequest& request, TakenGrou
   Rollout rollout;
   rollout.filtered = std::move(taken.filtered);
   rollout.in_flight = std::move(taken.in_flight);
-  for (Group& group : taken.groups) {
-    for (Member& member : group.members) rollout.samples.push_back(std::move(member.sample));
+  for (groups::Group& group : taken.groups) {
+    for (groups::Member& member : group.members) rollout.samples.push_back(std::move(member.sample));
     std::ranges::move(group.graded.grades, std::back_inserter(rollout.grades));
   }
   rollout.stats = numbers.stats;

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "groups/group_filter.h"
+#include "groups/in_flight.h"
+#include "groups/schedule.h"
 #include "reward/generators.h"
 #include "rl/sample.h"
 #include "sampling/failure_reward.h"
-#include "sampling/group_filter.h"
-#include "sampling/in_flight.h"
-#include "sampling/schedule.h"
 #include "sampling/schedule_log.h"
 #include "session/prompt_set.h"
 
@@ -20,13 +20,13 @@ namespace tandem::sampling {
 
 // A rollout that goes on sampling until enough groups pass a filter (docs/SAMPLING.md).
 struct DynamicSampling {
-  GroupFilter* filter = nullptr;  // null if other processes judge
-  std::string filter_name;        // as the user gave it
+  groups::GroupFilter* filter = nullptr;  // null if other processes judge
+  std::string filter_name;                // as the user gave it
   // Returns the line of the next group. Every rank of a run draws every group.
   std::function<const session::PromptLine*()> next_prompt;  // unset with `in_flight`, which draws them
   int64_t num_groups = 0;                                   // number of groups to keep
   int64_t groups_at_once = 0;                               // groups kept or under way, at least num_groups
-  SearchLimits limits = {};
+  groups::SearchLimits limits = {};
   bool stops_when_too_few = false;  // if a limit is reached, the run ends; else it trains on the groups that there are
 };
 
@@ -46,10 +46,10 @@ struct InFlightRequest {
     size_t group = 0;  // number in the whole run
     const session::PromptLine* line = nullptr;
   };
-  InFlight* groups = nullptr;  // null on ranks other than 0
-  int64_t num_groups = 0;      // groups of the rollout
-  int64_t groups_at_once = 0;  // groups in flight
-  int64_t phase_tokens = 0;    // most tokens that a completion gets in one phase; 0: samplers work while the run trains
+  groups::InFlight* groups = nullptr;  // null on ranks other than 0
+  int64_t num_groups = 0;              // groups of the rollout
+  int64_t groups_at_once = 0;          // groups in flight
+  int64_t phase_tokens = 0;  // most tokens that a completion gets in one phase; 0: samplers work while the run trains
   const ScheduleLog* log = nullptr;  // what to sample and to take, if it is known
   bool pauses_completions = true;    // when the weights are new; else samplers bring to an end what has begun
   uint64_t weight_version = 0;

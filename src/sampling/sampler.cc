@@ -19,7 +19,7 @@ namespace tandem::sampling {
 
 namespace {
 
-reward::GradeRequest grade_request(const rl::PromptRecord& record, const Member& member) {
+reward::GradeRequest grade_request(const rl::PromptRecord& record, const groups::Member& member) {
   const rl::Sample& sample = member.sample;
   reward::GradeRequest request;
   request.group_id = sample.group_id;
@@ -40,7 +40,7 @@ reward::GradeRequest grade_request(const rl::PromptRecord& record, const Member&
 
 // Returns the grade of a sample that the function of --custom-generate-function-path did not make, or that cannot be
 // trained on.
-reward::Grade failed_grade(const Member& member) {
+reward::Grade failed_grade(const groups::Member& member) {
   reward::Grade grade;
   grade.sample_id = member.sample.sample_id;
   grade.failed = true;
@@ -94,7 +94,7 @@ ProcessLosses Sampler::total_losses() const {
 
 ProcessLosses Sampler::losses() const { return total_losses() - losses_before_; }
 
-void Sampler::add(const SampleLoan& loan) {
+void Sampler::add(const groups::SampleLoan& loan) {
   rollout::GroupRequest request;
   request.group_id = first_group_id() + loan.group;
   request.prompt = loan.line->prompt;
@@ -111,7 +111,7 @@ void Sampler::add(const SampleLoan& loan) {
   samples_.emplace(loan.key, count);
 }
 
-void Sampler::add(GradeLoan loan) {
+void Sampler::add(groups::GradeLoan loan) {
   TANDEM_CHECK(graders_ != nullptr, "nothing is graded here");
   const uint64_t key = loan.key;
   Grading& grading = gradings_[key];
@@ -120,7 +120,7 @@ void Sampler::add(GradeLoan loan) {
   key_of_group_[first_group_id() + grading.loan.group] = key;
   std::vector<reward::GradeRequest> requests;
   for (size_t i = 0; i < n_; ++i) {
-    const Member& member = grading.loan.members[i];
+    const groups::Member& member = grading.loan.members[i];
     if (member.failure.empty()) {
       requests.push_back(grade_request(grading.loan.line->record, member));
       if (request_.eval_set >= 0) {
@@ -191,15 +191,15 @@ std::vector<int> Sampler::descriptors() const {
 }
 
 void Sampler::take_from_engine() {
-  std::vector<SampledLoan> loans = sampler_->take_finished();
+  std::vector<groups::SampledLoan> loans = sampler_->take_finished();
   if (loans.empty()) return;
-  std::vector<Member*> members;
-  for (SampledLoan& loan : loans) {
+  std::vector<groups::Member*> members;
+  for (groups::SampledLoan& loan : loans) {
     const auto found = samples_.find(loan.key);
     TANDEM_CHECK(found != samples_.end(), "a loan that nobody gave", loan.key);
     num_samples_ -= found->second;
     samples_.erase(found);
-    for (Member& member : loan.members) {
+    for (groups::Member& member : loan.members) {
       if (!member.is_paused) members.push_back(&member);
     }
   }
@@ -207,14 +207,14 @@ void Sampler::take_from_engine() {
   std::ranges::move(loans, std::back_inserter(sampled_));
 }
 
-void Sampler::decode_texts(const std::vector<Member*>& members) {
+void Sampler::decode_texts(const std::vector<groups::Member*>& members) {
   if (members.empty()) return;
   std::vector<std::vector<int32_t>> tokens;
-  for (const Member* const member : members) tokens.push_back(member->sample.completion);
+  for (const groups::Member* const member : members) tokens.push_back(member->sample.completion);
   std::vector<std::string> texts = decode(tokens, request_.skip_special_tokens);
   for (size_t i = 0; i < members.size(); ++i) members[i]->sample.text = std::move(texts[i]);
   decode_pieces(members);
-  for (Member* const member : members) {
+  for (groups::Member* const member : members) {
     if (member->failure.empty() || graders_ == nullptr) continue;
     member->sample.text.clear();
     member->sample.pieces.clear();
@@ -244,7 +244,7 @@ void Sampler::judge(uint64_t key) {
     const double reward = grade.failed ? *failure_reward : grade.reward;
     group.result.reward_sum += reward;
     ++group.result.num_rewarded;
-    const Member& member = group.loan.members[i];
+    const groups::Member& member = group.loan.members[i];
     rewarded.push_back(grade_request(group.loan.line->record, member));
     rewarded.back().graded = reward::Graded{.reward = reward,
                                             .extras = grade.extras,
@@ -272,7 +272,7 @@ void Sampler::take_verdicts() {
 void Sampler::give_back(uint64_t key) {
   Grading grading = std::move(gradings_.extract(key).mapped());
   key_of_group_.erase(first_group_id() + grading.loan.group);
-  GroupGrades& result = grading.result;
+  groups::GroupGrades& result = grading.result;
   if (result.verdict.is_kept) result.grades = std::move(grading.grades);
   for (reward::Grade& grade : result.grades) {
     grade.reason = redaction_.apply(grade.reason);
@@ -283,10 +283,10 @@ void Sampler::give_back(uint64_t key) {
   graded_.push_back({.key = key, .graded = std::move(result)});
 }
 
-void Sampler::decode_pieces(const std::vector<Member*>& members) {
+void Sampler::decode_pieces(const std::vector<groups::Member*>& members) {
   std::vector<std::vector<int32_t>> tokens;
   std::vector<rl::SamplePiece*> pieces;
-  for (Member* const member : members) {
+  for (groups::Member* const member : members) {
     const std::vector<int32_t>& completion = member->sample.completion;
     auto end = completion.end();
     for (rl::SamplePiece& piece : std::views::reverse(member->sample.pieces)) {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/env.h"
+#include "groups/group.h"
 #include "reward/scorer.h"
 #include "rollout/engine.h"
-#include "sampling/group.h"
 #include "sampling/group_sampler.h"
 #include "sampling/process_losses.h"
 #include "sampling/rollout_request.h"
@@ -27,8 +27,8 @@ class Sampler {
   Sampler(const RolloutRequest& request, rollout::Engine& engine, text::TextWorker& text, reward::Scorer* graders,
           int64_t most_samples, bool shares);
 
-  void add(const SampleLoan& loan);
-  void add(GradeLoan loan);
+  void add(const groups::SampleLoan& loan);
+  void add(groups::GradeLoan loan);
   // Drops a loan, or all loans: nothing of them is given back any more. Call abort_all() at the end of a rollout.
   void abort(uint64_t key);
   void abort_all();
@@ -43,8 +43,8 @@ class Sampler {
   // functions have done. It waits for nobody.
   void advance();
   // Return what is done and was not taken before.
-  std::vector<SampledLoan> take_sampled() { return std::exchange(sampled_, {}); }
-  std::vector<GradedLoan> take_graded() { return std::exchange(graded_, {}); }
+  std::vector<groups::SampledLoan> take_sampled() { return std::exchange(sampled_, {}); }
+  std::vector<groups::GradedLoan> take_graded() { return std::exchange(graded_, {}); }
 
   // Returns whether advance() has something to do now, or something is done and was not taken. If not, whoever waits
   // polls descriptors(), which are readable once graders or generate functions have done something.
@@ -56,10 +56,10 @@ class Sampler {
 
  private:
   struct Grading {
-    GradeLoan loan;
+    groups::GradeLoan loan;
     std::vector<reward::Grade> grades;  // one for each sample
     size_t num_graded = 0;
-    GroupGrades result;
+    groups::GroupGrades result;
   };
 
   ProcessLosses total_losses() const;
@@ -69,8 +69,8 @@ class Sampler {
   void take_verdicts();
   void give_back(uint64_t key);
   // Decodes the texts of samples in one call of the tokenizer's process, and those of their pieces in another.
-  void decode_texts(const std::vector<Member*>& members);
-  void decode_pieces(const std::vector<Member*>& members);
+  void decode_texts(const std::vector<groups::Member*>& members);
+  void decode_pieces(const std::vector<groups::Member*>& members);
   std::vector<std::string> decode(const std::vector<std::vector<int32_t>>& tokens, bool skip_special_tokens);
   uint64_t first_group_id() const { return request_.first_sample_id / n_; }
 
@@ -88,8 +88,8 @@ class Sampler {
   std::map<uint64_t, uint64_t> key_of_group_;       // keys of gradings, by group id
   int64_t num_samples_ = 0, num_asked_ = 0;         // samples in flight; samples asked for that have not come
   int64_t num_in_grading_ = 0, num_in_filter_ = 0;  // samples; groups; both with those that nobody wants any more
-  std::vector<SampledLoan> sampled_;
-  std::vector<GradedLoan> graded_;
+  std::vector<groups::SampledLoan> sampled_;
+  std::vector<groups::GradedLoan> graded_;
   const ProcessLosses losses_before_;
 };
 

@@ -336,18 +336,18 @@ void TurnSampler::finish(reward::Generated made) {
   group.members[sample_id] = member_of(made, session, group);
   end_session(sample_id);
   if (group.members.size() < group.sample_ids.size()) return;
-  SampledLoan result;
+  groups::SampledLoan result;
   result.key = key;
   for (auto& [id, member] : group.members) result.members.push_back(std::move(member));
   finished_.push_back(std::move(result));
   groups_.erase(key);
 }
 
-Member TurnSampler::member_of(const reward::Generated& made, Session& session, const Group& group) const {
+groups::Member TurnSampler::member_of(const reward::Generated& made, Session& session, const Group& group) const {
   std::string failure = made.failure;
   if (failure.empty()) {
     try {
-      Member member;
+      groups::Member member;
       member.sample = sample_of_turns(made, group.prompt, group.group_id, session.turns, group.max_tokens,
                                       settings_.vocab, group.sampling.truncates());
       member.metadata = with_own_metadata(group.record->metadata, settings_.metadata_key, made.metadata);
@@ -357,15 +357,15 @@ Member TurnSampler::member_of(const reward::Generated& made, Session& session, c
       failure = error.what();
     }
   }
-  Member member = failed_member(group, made.sample_id);
+  groups::Member member = failed_member(group, made.sample_id);
   member.failure = fmt::format("{}: {}", settings_.function, failure);
   member.machine_failed = made.machine_failed;
   return member;
 }
 
 // Returns a sample that failed. A sample must have at least one token; this one's is not trained on.
-Member TurnSampler::failed_member(const Group& group, uint64_t sample_id) {
-  Member member;
+groups::Member TurnSampler::failed_member(const Group& group, uint64_t sample_id) {
+  groups::Member member;
   rl::Sample& sample = member.sample;
   sample.group_id = group.group_id;
   sample.sample_id = sample_id;
@@ -393,7 +393,7 @@ void TurnSampler::end_session(uint64_t sample_id) {
 void TurnSampler::abort(uint64_t key) {
   const auto found = groups_.find(key);
   if (found == groups_.end()) {
-    std::erase_if(finished_, [&](const SampledLoan& loan) { return loan.key == key; });
+    std::erase_if(finished_, [&](const groups::SampledLoan& loan) { return loan.key == key; });
     return;
   }
   const Group& group = found->second;
@@ -413,6 +413,6 @@ void TurnSampler::abort_all() {
 
 void TurnSampler::pause_all() { TANDEM_CHECK(false, "a generate function cannot be kept until later"); }
 
-std::vector<SampledLoan> TurnSampler::take_finished() { return std::exchange(finished_, {}); }
+std::vector<groups::SampledLoan> TurnSampler::take_finished() { return std::exchange(finished_, {}); }
 
 }  // namespace tandem::sampling

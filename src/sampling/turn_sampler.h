@@ -69,7 +69,7 @@ class TurnSampler final : public GroupSampler {
   void step() override;
   bool engine_works() const override { return engine_.num_unfinished_groups() > 0; }
   std::vector<int> descriptors() const override { return {generators_.descriptor()}; }
-  std::vector<SampledLoan> take_finished() override;
+  std::vector<groups::SampledLoan> take_finished() override;
   void abort(uint64_t key) override;
   void abort_all() override;
   void pause_all() override;
@@ -82,7 +82,7 @@ class TurnSampler final : public GroupSampler {
     rl::SamplingParams sampling;
     int64_t max_tokens = 0;  // bound on prompt and response
     std::vector<uint64_t> sample_ids;
-    std::map<uint64_t, Member> members;  // finished members, by sample id
+    std::map<uint64_t, groups::Member> members;  // finished members, by sample id
   };
   struct Session {
     uint64_t key = 0;                       // key of its loan
@@ -101,8 +101,8 @@ class TurnSampler final : public GroupSampler {
   void ask_engine(reward::EngineCall call);
   void take_answers();
   void finish(reward::Generated made);
-  Member member_of(const reward::Generated& made, Session& session, const Group& group) const;
-  static Member failed_member(const Group& group, uint64_t sample_id);
+  groups::Member member_of(const reward::Generated& made, Session& session, const Group& group) const;
+  static groups::Member failed_member(const Group& group, uint64_t sample_id);
   // Ends the session's calls in the engine.
   void end_calls(Session& session);
   void end_session(uint64_t sample_id);
@@ -114,7 +114,7 @@ class TurnSampler final : public GroupSampler {
   std::map<uint64_t, Session> sessions_;  // by sample id
   std::map<uint64_t, Call> calls_;        // calls in the engine, by the engine's number
   uint64_t last_call_ = 0;
-  std::vector<SampledLoan> finished_;
+  std::vector<groups::SampledLoan> finished_;
 };
 
 }  // namespace tandem::sampling

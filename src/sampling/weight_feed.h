@@ -1,5 +1,5 @@
 // New weights on their way to rollout workers, as rank 0 gives them: shown, so that a worker copies them from the
-// trainers' memory, or in pieces. The torch-free face of sampling/replica_weights.h.
+// trainers' memory, or in pieces. The torch-free face of rollout_worker/replica_weights.h.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,7 @@
 #include "device/registry.h"
 #include "mesh/channel.h"
 #include "plan/plan.h"
-#include "sampling/served_rollout.h"
+#include "rollout_worker/served_rollout.h"
 #include "session/own_engine.h"
 #include "tests/cli/planned_memory.h"
 #include "weights/sync.h"
@@ -38,7 +38,7 @@ void send(const weights::WeightStore& from, weights::WeightStore& to) {
   receiver.finish(from.version());
 }
 
-// Does what such a process does, in its order (sampling/serve_rollouts.cc); returns the line of its memory.
+// Does what such a process does, in its order (rollout_worker/serve_rollouts.cc); returns the line of its memory.
 base::Json serve_one_rollout(const config::TrainConfig& config) {
   session::ModelSession trainer(config.model, config.lora), session(config.model, config.lora);
   trainer.load_weights();
@@ -47,9 +47,9 @@ base::Json serve_one_rollout(const config::TrainConfig& config) {
       config, session.config(), {.longest_prompt = prompts.longest_tokens, .role = plan::Role::kRollout},
       plan::device_memory(config, device::device_bytes(session.device())));
   session::RunMemory memory(config.memory, plan, session.device());
-  const sampling::Evaluation evaluation(config.eval, config.data, config.reward, {});
-  sampling::Rewards rewards(config.reward, config.dynamic_sampling, session::reward_context(config.data, {}),
-                            evaluation);
+  const evaluation::Evaluation evaluation(config.eval, config.data, config.reward, {});
+  evaluation::Rewards rewards(config.reward, config.dynamic_sampling, session::reward_context(config.data, {}),
+                              evaluation);
   session.allocate_weights();
   memory.add_persistent(memory::Tag::kWeights, session.bytes());
   memory.enter(memory::Phase::kRollout);
@@ -60,7 +60,7 @@ base::Json serve_one_rollout(const config::TrainConfig& config) {
   std::array<int, 2> ends = {};
   EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
   mesh::Channel worker(mesh::OwnedDescriptor(ends[0]), 20.0), rank0(mesh::OwnedDescriptor(ends[1]), 20.0);
-  sampling::ServedRollout rollout(
+  rollout_worker::ServedRollout rollout(
       {.n_samples_per_prompt = n, .sampling = config.rollout.sampling(), .samples_at_once = num_groups * n},
       {.config = config,
        .evaluation = evaluation,

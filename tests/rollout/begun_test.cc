@@ -144,7 +144,6 @@ class Phases {
     engine_->add(request);
     for (uint64_t steps = random_() % 8; steps > 0; --steps) engine_->step();
     switch (random_() % 12) {
-      case 0: engine_->compact_kv(); break;
       case 1:
       case 2:
         engine_->pause(random_() % 2 == 0 ? PauseMode::kDropKv : PauseMode::kKeepKv);

@@ -43,7 +43,7 @@ class PoisonedMemory {
   }
 };
 
-enum class Action : uint8_t { kNothing, kCompact, kPause, kDropKv, kAbort };
+enum class Action : uint8_t { kNothing, kPause, kDropKv, kAbort };
 struct Event {
   int64_t num_steps = 0;  // steps before the event
   Action action = Action::kNothing;
@@ -75,7 +75,7 @@ struct Mix {
       request.sampling = random_sampling(random);
       requests.push_back(request);
       Event event{.num_steps = below(8)};
-      if (below(3) == 0) event.action = static_cast<Action>(1 + below(4));
+      if (below(3) == 0) event.action = static_cast<Action>(1 + below(3));
       event.group_id = static_cast<uint64_t>(below(static_cast<uint64_t>(g) + 1));
       has_aborts |= event.action == Action::kAbort;
       events.push_back(event);
@@ -102,7 +102,6 @@ void play(Engine& engine, const Event& event) {
   for (int64_t i = 0; i < event.num_steps; ++i) engine.step();
   switch (event.action) {
     case Action::kNothing: return;
-    case Action::kCompact: engine.compact_kv(); return;
     case Action::kPause:
     case Action::kDropKv:
       engine.pause(event.action == Action::kPause ? PauseMode::kKeepKv : PauseMode::kDropKv);

@@ -67,8 +67,7 @@ std::map<uint64_t, rl::Group> use(Engine& engine, uint32_t seed) {
         engine.pause(random() % 2 == 0 ? PauseMode::kKeepKv : PauseMode::kDropKv);
         engine.resume();
         break;
-      case 4: engine.compact_kv(); break;
-      case 5:
+      case 4:
         if (random() % 8 == 0) engine.abort_all();
         break;
       default: engine.step();

@@ -188,13 +188,6 @@ class Workload {
     EXPECT_EQ(scheduler_.pool().num_used(), 0);
   }
 
-  void compact() {
-    answer_all();
-    forward_.copy(scheduler_.compact());
-    scheduler_.check_invariants();
-    EXPECT_EQ(scheduler_.pool().used_end(), scheduler_.pool().num_used());
-  }
-
   std::optional<SequenceId> any_sequence(std::mt19937& random) const {
     if (histories_.empty()) return std::nullopt;
     std::vector<SequenceId> ids;
@@ -274,8 +267,6 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryUnderRandomWorkloads) {
         if (const auto id = workload.any_sequence(random)) workload.abort_group_of(*id);
       } else if (action == 41) {
         workload.drop_kv();
-      } else if (action <= 50) {
-        workload.compact();
       } else {
         workload.step();
       }
@@ -324,8 +315,6 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryOfBegunSequences) {
         --num_left;
       } else if (below(100) == 0) {
         workload.drop_kv();
-      } else if (below(40) == 0) {
-        workload.compact();
       } else {
         workload.step();
       }
@@ -388,7 +377,6 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryOverTurns) {
         workload.add_turn(next, owner, 1 + static_cast<int64_t>(random() % (200 - next.size() > 20 ? 20 : 1)));
       }
       if (random() % 40 == 0) workload.drop_kv();
-      if (random() % 40 == 0) workload.compact();
       if (std::optional<SequenceId> id = workload.any_sequence(random); id && random() % 60 == 0)
         workload.abort_group_of(*id);
     }

@@ -94,7 +94,6 @@ class InstantEngine : public rollout::Engine {
     waiting_.pop_front();
     return true;
   }
-  int64_t compact_kv() override { return 0; }
   int64_t num_unfinished_groups() const override { return static_cast<int64_t>(waiting_.size()); }
   bool has_room() const override { return true; }
   rollout::EngineStats stats() const override { return {}; }

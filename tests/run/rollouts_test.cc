@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "evaluation/rewards.h"
 #include "run/evaluator.h"
 #include "run/rollout_log.h"
-#include "sampling/rewards.h"
 #include "tests/run/small_run.h"
 
 namespace tandem::run {
@@ -33,13 +33,13 @@ class Sampling {
   }
   SmallRun& run() { return run_; }
   Rollouts& rollouts() { return rollouts_; }
-  sampling::Rewards& rewards() { return rewards_; }
+  evaluation::Rewards& rewards() { return rewards_; }
 
  private:
   SmallRun run_;
   const std::unique_ptr<mesh::Mesh> mesh_ = mesh::solo_mesh();
   Rollouts rollouts_;
-  sampling::Rewards rewards_;
+  evaluation::Rewards rewards_;
 };
 
 TEST(Rollouts, AreThePromptsThatComeNextInTheirOrder) {

@@ -80,7 +80,6 @@ class DrawnEngine final : public rollout::Engine {
     });
     return true;
   }
-  int64_t compact_kv() override { return 0; }
   int64_t num_unfinished_groups() const override { return std::ssize(groups_); }
   bool has_room() const override { return std::ssize(groups_) <= settings_.num_at_once; }
   rollout::EngineStats stats() const override { return stats_; }

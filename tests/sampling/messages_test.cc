@@ -26,8 +26,8 @@ session::PromptLine line() {
   return line;
 }
 
-Member drawn_member(Drawn& drawn) {
-  Member member;
+groups::Member drawn_member(Drawn& drawn) {
+  groups::Member member;
   member.sample = drawn_sample(drawn);
   member.is_paused = drawn.flag();
   member.failure = drawn.text();
@@ -58,7 +58,7 @@ SamplerNumbers numbers() {
 
 std::vector<Message> one_of_each(uint64_t seed = 1) {
   Drawn drawn(seed);
-  std::vector<Member> members, others;
+  std::vector<groups::Member> members, others;
   std::vector<reward::Grade> grades;
   for (int i = 0; i < 3; ++i) {
     members.push_back(drawn_member(drawn));
@@ -202,7 +202,8 @@ TEST(Messages, BringEverySampleAndGradeBitForBit) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const std::vector<Message> messages = one_of_each(seed);
-    const auto expect_same_members = [](const std::vector<Member>& read, const std::vector<Member>& sent) {
+    const auto expect_same_members = [](const std::vector<groups::Member>& read,
+                                        const std::vector<groups::Member>& sent) {
       ASSERT_EQ(read.size(), sent.size());
       for (size_t i = 0; i < sent.size(); ++i) {
         expect_same(read[i].sample, sent[i].sample);
@@ -218,7 +219,7 @@ TEST(Messages, BringEverySampleAndGradeBitForBit) {
     EXPECT_EQ(through(sampled).numbers.losses.repeated_generations, 18);
     const auto& lent = one<LendGrading>(messages);
     expect_same_members(through(lent).members, lent.members);
-    const GroupGrades &sent = one<Graded>(messages).graded, read = through(one<Graded>(messages)).graded;
+    const groups::GroupGrades &sent = one<Graded>(messages).graded, read = through(one<Graded>(messages)).graded;
     ASSERT_EQ(read.grades.size(), sent.grades.size());
     for (size_t i = 0; i < sent.grades.size(); ++i) expect_same(read.grades[i], sent.grades[i]);
     EXPECT_EQ(std::tie(read.verdict.is_kept, read.verdict.reason, read.verdict.failure, read.is_judged, read.reward_sum,
@@ -265,7 +266,7 @@ TEST(Messages, RefuseWhatNoMessageIsMadeOf) {
 }
 
 TEST(Messages, RefusePiecesThatAreOutOfOrder) {
-  Member member;
+  groups::Member member;
   member.sample.completion = {1, 2, 3};
   for (const auto& [first, second] : {std::pair<int64_t, int64_t>{0, 0}, {1, 0}, {-1, 1}, {0, 3}}) {
     member.sample.pieces = {{.begin = first, .is_sampled = true, .text = ""},

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "sampling/in_flight.h"
+#include "groups/in_flight.h"
 #include "tests/sampling/drawn_engine.h"
 #include "tests/sampling/rank_parts.h"
 #include "tests/sampling/thread_mesh.h"
@@ -42,7 +42,7 @@ class PhaseRollouts : public WithRankParts {
     const std::vector<session::PromptLine> lines_;
   };
 
-  static InFlightLimits limits(const Case& c, int64_t num_begun, int64_t rollout) {
+  static groups::InFlightLimits limits(const Case& c, int64_t num_begun, int64_t rollout) {
     return {.file = "checkpoint",
             .num_prompts = 11,
             .num_begun = num_begun,
@@ -63,10 +63,11 @@ class PhaseRollouts : public WithRankParts {
     report::Report report;
     Prompts prompts;
     prompts.num_begun = before.num_begun;
-    std::unique_ptr<InFlight> in_flight;
+    std::unique_ptr<groups::InFlight> in_flight;
     if (mesh.is_conductor()) {
-      in_flight = std::make_unique<InFlight>(
-          InFlightSchedule::Settings{.wanted = c.wanted, .at_once = c.at_once, .max_staleness = c.max_staleness},
+      in_flight = std::make_unique<groups::InFlight>(
+          groups::InFlightSchedule::Settings{
+              .wanted = c.wanted, .at_once = c.at_once, .max_staleness = c.max_staleness},
           kCompletions, begin);
       if (!before.in_flight.empty())
         put_back(
@@ -206,7 +207,7 @@ TEST_F(PhaseRollouts, SayWhichWeightsSampledEachToken) {
     EXPECT_EQ(phases.max_staleness, oldest);
     EXPECT_EQ(phases.num_partial, num_partial);
     EXPECT_LE(std::ssize(phases.in_flight), c.at_once - c.wanted);
-    const report::Metrics metrics = in_flight_metrics(rollout);
+    const report::Metrics metrics = evaluation::in_flight_metrics(rollout);
     EXPECT_EQ(metrics.at("rollout/staleness/max"), static_cast<double>(oldest));
     double sum = 0.0;
     for (const auto& [name, value] : metrics) sum += name.starts_with("rollout/staleness_hist/") ? value : 0.0;
@@ -230,18 +231,18 @@ TEST_F(PhaseRollouts, RefuseBytesThatDoNotFitTheRun) {
   const Case c;
   const std::vector<Step> steps = sample_alone(c, 0, 3);
   const Step& last = steps.back();
-  const InFlightLimits good = limits(c, last.num_begun, 3);
-  EXPECT_EQ(std::ssize(records_in(last.in_flight, good)), std::ssize(last.rollout->in_flight->in_flight));
-  std::vector<InFlightLimits> bad(6, good);
+  const groups::InFlightLimits good = limits(c, last.num_begun, 3);
+  EXPECT_EQ(std::ssize(groups::records_in(last.in_flight, good)), std::ssize(last.rollout->in_flight->in_flight));
+  std::vector<groups::InFlightLimits> bad(6, good);
   bad[0].num_prompts = 3;
   bad[1].num_begun = 2;
   bad[2].rollout = 0;
   bad[3].n_samples_per_prompt = 2;
   bad[4].vocab = 40;
   bad[5].has_behavior_logprobs = true;
-  for (size_t i = 0; i < bad.size(); ++i) EXPECT_THROW(records_in(last.in_flight, bad[i]), UserError) << i;
+  for (size_t i = 0; i < bad.size(); ++i) EXPECT_THROW(groups::records_in(last.in_flight, bad[i]), UserError) << i;
   for (size_t size = 0; size < last.in_flight.size(); size += 97)
-    EXPECT_THROW(records_in(last.in_flight.substr(0, size), good), UserError) << size;
+    EXPECT_THROW(groups::records_in(last.in_flight.substr(0, size), good), UserError) << size;
 }
 
 }  // namespace

@@ -5,10 +5,10 @@
 #include <ATen/Parallel.h>
 
 #include "base/files.h"
+#include "evaluation/evaluation.h"
+#include "evaluation/rewards.h"
 #include "report/sample_file.h"
 #include "rollout/rollout_plan.h"
-#include "sampling/evaluation.h"
-#include "sampling/rewards.h"
 #include "sampling/rollout_phase.h"
 #include "session/model_session.h"
 #include "tests/base/temporary_directory.h"
@@ -99,15 +99,15 @@ std::vector<report::Metrics> evaluated(session::ModelSession& session, mesh::Mes
   config::RewardOptions options;
   options.custom_rm_path = {reward};
   const config::DataOptions data;
-  const Evaluation evaluation(eval, {}, data, options, session.text());
-  const EvaluationRewards rewards(evaluation, {});
+  const evaluation::Evaluation evaluation(eval, {}, data, options, session.text());
+  const evaluation::EvaluationRewards rewards(evaluation, {});
   const auto model = session.make_model();
   const auto engine = rollout::make_engine(session.engine_config({}, 64), *model);
   RolloutPhase phase(*engine, session.text(), mesh, LinkSettings());
   report::Report report;
   std::vector<report::Metrics> metrics;
   const auto results = evaluation.run(phase, rewards.of_sets(), std::nullopt, report);
-  for (const Evaluation::Result& result : results.value()) metrics.push_back(result.metrics);
+  for (const evaluation::Evaluation::Result& result : results.value()) metrics.push_back(result.metrics);
   return metrics;
 }
 

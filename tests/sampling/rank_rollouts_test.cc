@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "sampling/rollout_metrics.h"
+#include "evaluation/rollout_metrics.h"
 #include "sampling/rollout_phase.h"
 #include "tests/sampling/drawn_engine.h"
 #include "tests/sampling/rank_parts.h"
@@ -26,7 +26,7 @@ class RankRollouts : public WithRankParts {
  protected:
   // Runs some rollouts of one phase, on the rank of the mesh, of `num_groups` groups each.
   static std::vector<Sampled> sample(mesh::Mesh& mesh, const DrawnEngine::Settings& settings, int64_t num_groups,
-                                     int num_rollouts, bool is_dynamic, const SearchLimits& limits = {}) {
+                                     int num_rollouts, bool is_dynamic, const groups::SearchLimits& limits = {}) {
     const std::vector<session::PromptLine> lines = prompts(is_dynamic ? 2 * num_groups : num_groups);
     DrawnEngine engine(settings);
     RankParts& own = parts(mesh.rank());
@@ -63,7 +63,7 @@ class RankRollouts : public WithRankParts {
   // Does the same on each of several ranks, which are slowed as drawn from `seed`.
   static std::vector<std::vector<Sampled>> sample_on(int num_ranks, int64_t num_groups, int num_rollouts,
                                                      bool is_dynamic, uint64_t seed, int stopped_rank = -1,
-                                                     const SearchLimits& limits = {}) {
+                                                     const groups::SearchLimits& limits = {}) {
     std::vector<std::vector<Sampled>> results(static_cast<size_t>(num_ranks));
     ThreadRanks ranks(num_ranks);
     ranks.run([&](mesh::Mesh& mesh) {
@@ -78,7 +78,7 @@ class RankRollouts : public WithRankParts {
     return results;
   }
   static std::vector<Sampled> sample_alone(int64_t num_groups, int num_rollouts, bool is_dynamic,
-                                           const SearchLimits& limits = {}) {
+                                           const groups::SearchLimits& limits = {}) {
     const std::unique_ptr<mesh::Mesh> solo = mesh::solo_mesh();
     return sample(*solo, {}, num_groups, num_rollouts, is_dynamic, limits);
   }
@@ -99,7 +99,7 @@ TEST_F(RankRollouts, AreThoseOfOneRank) {
   const std::vector<Sampled> alone = sample_alone(11, 2, false);
   ASSERT_EQ(alone.front().rollout->samples.size(), 11U * kCompletions);
   EXPECT_GT(alone.front().rollout->num_failed, 0) << "nothing of failures was tested";
-  EXPECT_FALSE(logged_metrics(*alone.front().rollout).empty());
+  EXPECT_FALSE(evaluation::logged_metrics(*alone.front().rollout).empty());
   for (const int num_ranks : {2, 3, 4, 8}) {
     for (uint64_t seed = 0; seed < 4; ++seed) {
       const auto results = sample_on(num_ranks, 11, 2, false, seed);
@@ -154,7 +154,7 @@ TEST_F(RankRollouts, OfDynamicSamplingHaveTheGroupsThatOneRankKeeps) {
 }
 
 TEST_F(RankRollouts, OfDynamicSamplingEndTheirSearchAtTheSameGroup) {
-  const SearchLimits budget = {.max_groups = 10};
+  const groups::SearchLimits budget = {.max_groups = 10};
   const std::vector<Sampled> alone = sample_alone(9, 2, true, budget);
   EXPECT_GT(alone.front().rollout->filtered->num_missing(), 0) << "nothing was tested";
   for (const int num_ranks : {2, 3, 8}) {
@@ -220,13 +220,13 @@ TEST(RolloutTimes, AreOfEachDevice) {
     sample.loss_mask.assign(300, 1);
   }
   rollout.seconds = 2.0;
-  EXPECT_EQ(rollout_times(rollout).at("perf/tokens_per_gpu_per_sec"), 300.0);
-  EXPECT_FALSE(rollout_times(rollout).contains("perf/rollout_idle_share"));
+  EXPECT_EQ(evaluation::rollout_times(rollout).at("perf/tokens_per_gpu_per_sec"), 300.0);
+  EXPECT_FALSE(evaluation::rollout_times(rollout).contains("perf/rollout_idle_share"));
   rollout.num_ranks = 4;
   rollout.idle_share = 0.25;
-  EXPECT_EQ(rollout_times(rollout).at("perf/tokens_per_gpu_per_sec"), 75.0);
-  EXPECT_EQ(rollout_times(rollout).at("perf/rollout_idle_share"), 0.25);
-  EXPECT_EQ(rollout_times(rollout).at("perf/rollout_ranks"), 4.0);
+  EXPECT_EQ(evaluation::rollout_times(rollout).at("perf/tokens_per_gpu_per_sec"), 75.0);
+  EXPECT_EQ(evaluation::rollout_times(rollout).at("perf/rollout_idle_share"), 0.25);
+  EXPECT_EQ(evaluation::rollout_times(rollout).at("perf/rollout_ranks"), 4.0);
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "evaluation/rollout_metrics.h"
 #include "report/sample_file.h"
-#include "sampling/rollout_metrics.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
@@ -259,7 +259,7 @@ TEST_F(RolloutFile, NamesOfNumbersAreBounded) {
   }
   write_lines(path_, lines);
   const Rollout rollout = read_rollout(path_, kBounds);
-  const report::Metrics metrics = rollout_report(rollout, false, std::nullopt);
+  const report::Metrics metrics = evaluation::rollout_report(rollout, false, std::nullopt);
   int64_t num_names = 0;
   for (const auto& [name, value] : metrics) num_names += name.starts_with("rollout/reward_") ? 1 : 0;
   EXPECT_EQ(num_names, static_cast<int64_t>(kMaxRewardNames));

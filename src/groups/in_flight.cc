@@ -1,0 +1,129 @@
+#include "groups/in_flight.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/wire_fields.h"
+
+namespace tandem::groups {
+
+namespace {
+
+constexpr uint32_t kInFlightFormat = 0x494E0001;  // the number changes with whatever the bytes are made of
+
+struct SavedGroup {
+  uint64_t number = 0;
+  int64_t record = 0;    // index of its prompt
+  int64_t begun_in = 0;  // rollout
+  bool is_kept = false;  // it has ended
+  std::vector<Member> members;
+  GroupGrades graded;
+
+  static void fields(auto& wire, auto& m) { wire(m.number, m.record, m.begun_in, m.is_kept, m.members, m.graded); }
+};
+struct SavedInFlight {
+  std::vector<SavedGroup> groups;  // ascending
+  std::vector<uint64_t> versions;
+
+  static void fields(auto& wire, auto& m) { wire(m.groups, m.versions); }
+};
+
+bool is_whole(const Member& member, const SavedGroup& group, const InFlightLimits& limits) {
+  const rl::Sample& sample = member.sample;
+  const size_t size = sample.completion.size();
+  const auto is_token = [&](int32_t token) { return token >= 0 && token < limits.vocab; };
+  const auto begins_before = [](const rl::VersionSpan& a, const rl::VersionSpan& b) { return a.begin >= b.begin; };
+  if (member.is_paused && size == 0) return true;  // nobody has sampled it yet
+  return sample.group_id == group.number && !(group.is_kept && member.is_paused) &&
+         std::ssize(sample.completion) <= limits.max_new_tokens - (member.is_paused ? 1 : 0) &&
+         sample.rollout_logprobs.size() == size && sample.loss_mask.size() == size &&
+         sample.behavior_logprobs.size() == (limits.has_behavior_logprobs ? size : 0) &&
+         std::ranges::all_of(sample.completion, is_token) && sample.versions.empty() == (size == 0) &&
+         (size == 0 ||
+          (sample.versions.front().begin == 0 && sample.versions.back().begin < std::ssize(sample.completion))) &&
+         std::ranges::adjacent_find(sample.versions, begins_before) == sample.versions.end();
+}
+
+SavedInFlight read(std::string_view bytes, const InFlightLimits& limits) {
+  SavedInFlight saved;
+  try {
+    saved = base::unpacked<SavedInFlight>(bytes, kInFlightFormat);
+  } catch (const EnvironmentError& error) {
+    throw UserError(fmt::format("{}: the groups in flight cannot be read ({}): take another checkpoint (--ckpt-step)",
+                                limits.file, error.what()));
+  }
+  const auto is_in_order = [](const SavedGroup& a, const SavedGroup& b) { return a.number >= b.number; };
+  bool is_good = std::ranges::adjacent_find(saved.groups, is_in_order) == saved.groups.end();
+  for (const SavedGroup& group : saved.groups) {
+    const bool has_ended = std::ranges::none_of(group.members, &Member::is_paused);
+    is_good = is_good && group.number < static_cast<uint64_t>(limits.num_begun) && group.record >= 0 &&
+              group.record < limits.num_prompts && group.begun_in >= 0 && group.begun_in <= limits.rollout &&
+              (has_ended || !group.is_kept) && std::ssize(group.members) == limits.n_samples_per_prompt &&
+              group.graded.grades.size() == (group.is_kept ? group.members.size() : 0) &&
+              std::ranges::all_of(group.members, [&](const Member& m) { return is_whole(m, group, limits); });
+  }
+  TANDEM_USER_CHECK(is_good, fmt::format("{}: the groups in flight do not fit this run: it was changed by hand, or is "
+                                         "of other data or flags; take another checkpoint (--ckpt-step)",
+                                         limits.file));
+  return saved;
+}
+
+}  // namespace
+
+void InFlight::weights_are(uint64_t version) {
+  if (versions.empty() || versions.back() != version) versions.push_back(version);
+}
+
+int64_t InFlight::age(uint64_t version) const {
+  const auto sampled_by = std::ranges::lower_bound(versions, version);
+  return std::max<int64_t>(versions.end() - sampled_by, 1) - 1;
+}
+
+void InFlight::forget_old_versions() {
+  if (versions.empty()) return;
+  uint64_t oldest = versions.back();
+  for (const size_t number : schedule.in_flight()) {
+    for (const Member& member : pool.group(number).members) {
+      if (!member.sample.versions.empty()) oldest = std::min(oldest, member.sample.versions.front().version);
+    }
+  }
+  std::erase_if(versions, [&](uint64_t version) { return version < oldest; });
+}
+
+std::string to_bytes(const InFlight& in_flight, const IndexOfLine& index_of) {
+  SavedInFlight saved;
+  for (const size_t number : in_flight.schedule.in_flight()) {
+    const Group& group = in_flight.pool.group(number);
+    saved.groups.push_back({.number = number,
+                            .record = index_of(*group.line),
+                            .begun_in = in_flight.schedule.begun_in(number),
+                            .is_kept = in_flight.schedule.is_kept(number),
+                            .members = group.members,
+                            .graded = group.graded});
+  }
+  saved.versions = in_flight.versions;
+  return base::packed(saved, kInFlightFormat);
+}
+
+void put_back(std::string_view bytes, const InFlightLimits& limits, const LineOfIndex& line_of, InFlight& in_flight) {
+  SavedInFlight saved = read(bytes, limits);
+  for (SavedGroup& group : saved.groups) {
+    const session::PromptLine& line = line_of(group.record);
+    for (Member& member : group.members) member.sample.prompt = line.prompt;
+    in_flight.schedule.put_back(group.number, group.begun_in, group.is_kept);
+    in_flight.pool.put_back(group.number,
+                            {.line = &line, .members = std::move(group.members), .graded = std::move(group.graded)});
+  }
+  in_flight.versions = std::move(saved.versions);
+}
+
+std::map<size_t, int64_t> records_in(std::string_view bytes, const InFlightLimits& limits) {
+  std::map<size_t, int64_t> records;
+  for (const SavedGroup& group : read(bytes, limits).groups) records[group.number] = group.record;
+  return records;
+}
+
+}  // namespace tandem::groups

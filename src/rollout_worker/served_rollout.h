@@ -1,0 +1,37 @@
+// A rollout in a rollout worker, made of rank 0's Open and the worker's own flags, processes and engine.
+#pragma once
+
+#include <cstdint>
+
+#include "config/train_config.h"
+#include "evaluation/rewards.h"
+#include "mesh/channel.h"
+#include "rollout/engine.h"
+#include "sampling/messages.h"
+#include "sampling/pool_client.h"
+#include "sampling/rollout_request.h"
+#include "sampling/sampler.h"
+#include "text/text_worker.h"
+
+namespace tandem::rollout_worker {
+
+struct WorkerParts {
+  const config::TrainConfig& config;
+  const evaluation::Evaluation& evaluation;
+  int64_t context_tokens = 0;  // the model's
+  int64_t vocab = 0;           // the model's: a token id is below it
+  evaluation::Rewards& rewards;
+};
+
+struct ServedRollout {
+  // Throws EnvironmentError if rank 0 asks for what these parts do not have.
+  ServedRollout(const sampling::Open& open, const WorkerParts& parts, rollout::Engine& engine, text::TextWorker& text,
+                mesh::Channel& rank0);
+
+  const uint64_t number;
+  const sampling::RolloutRequest request;
+  sampling::Sampler sampler;
+  sampling::PoolClient client;
+};
+
+}  // namespace tandem::rollout_worker

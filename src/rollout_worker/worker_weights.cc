@@ -1,0 +1,120 @@
+#include "rollout_worker/worker_weights.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "session/together.h"
+
+namespace tandem::rollout_worker {
+
+namespace {
+
+// The first rank has at most this many bytes in memory of a piece that it passes to another rank.
+constexpr int64_t kPassedBytes = int64_t{64} << 20;
+
+// Visits [0, num_bytes) in stretches of kPassedBytes at most.
+void for_each_stretch(int64_t num_bytes, const std::function<void(size_t begin, size_t count)>& visit) {
+  for (int64_t begin = 0; begin < num_bytes; begin += kPassedBytes)
+    visit(static_cast<size_t>(begin), static_cast<size_t>(std::min(kPassedBytes, num_bytes - begin)));
+}
+
+// Returns the word of the rank's part; "" if the run shows none.
+std::string word_of(const std::vector<std::string>& words, int rank) {
+  return std::cmp_less(rank, words.size()) ? words[static_cast<size_t>(rank)] : "";
+}
+
+// Returns the checksums of one of `num_parts` parts, which all have as many tensors.
+std::vector<device::Checksum> checksums_of(const std::vector<uint64_t>& sums, int part, int num_parts) {
+  const size_t numbers = sums.size() / static_cast<size_t>(num_parts);  // numbers of a part, two for each tensor
+  const auto mine = std::span(sums).subspan(static_cast<size_t>(part) * numbers, numbers);
+  std::vector<device::Checksum> result;
+  for (size_t i = 0; i + 1 < mine.size(); i += 2) result.push_back({.first = mine[i], .second = mine[i + 1]});
+  return result;
+}
+
+}  // namespace
+
+WorkerWeights::WorkerWeights(const session::ModelSession& session, EngineRanks& ranks, const sampling::Welcome& welcome)
+    : session_(session),
+      ranks_(ranks),
+      trained_(weights::ShownWeights::map(session.trained(), session.device(),
+                                          word_of(welcome.shown_trained, ranks.rank()))) {
+  if (has_adapter()) {
+    base_ = weights::ShownWeights::map(session.base(), session.device(), word_of(welcome.shown_base, ranks.rank()));
+  }
+  all_map_ = !ranks_.any_of(!trained_ || (has_adapter() && !base_));
+}
+
+weights::ShownWeights& WorkerWeights::shown(bool is_base) {
+  std::optional<weights::ShownWeights>& shown = is_base ? base_ : trained_;
+  TANDEM_ENV_CHECK(shown, "the run's memory is not mapped here");
+  return *shown;
+}
+
+// Finishes the update on all ranks. Every rank checks its own part and tells the others, so that none samples if a rank
+// has another version, or none.
+bool WorkerWeights::have_come(bool is_base, uint64_t version, const std::function<void()>& finish) {
+  session::together(ranks_.hosts(), [&] {
+    finish();
+    const weights::WeightStore& store = this->store(is_base);
+    TANDEM_ENV_CHECK(store.is_whole() && store.version() == version, "new weights have not all come");
+    return std::string();
+  });
+  return !is_base;
+}
+
+bool WorkerWeights::take(const sampling::Weights& piece, const weights::WeightReceiver::ReadBytes& read_from_run) {
+  TANDEM_ENV_CHECK(piece.part >= 0 && piece.part < ranks_.size(), "new weights are of a part that there is not");
+  if (piece.part == ranks_.rank()) {
+    receive(
+        piece, ranks_.is_first() ? read_from_run : [this](std::span<std::byte> into) {
+          for_each_stretch(std::ssize(into), [&](size_t begin, size_t count) {
+            ranks_.pass_bytes(ranks_.rank(), into.subspan(begin, count));
+          });
+        });
+  } else if (piece.part != EngineRanks::kFirst) {
+    pass_on(piece, read_from_run);
+  }
+  if (!piece.is_last || piece.part + 1 < ranks_.size()) return false;
+  return have_come(piece.is_base, piece.version, [] {});
+}
+
+void WorkerWeights::receive(const sampling::Weights& piece, const weights::WeightReceiver::ReadBytes& read) {
+  if (!receiver_) receiver_.emplace(store(piece.is_base));
+  receiver_->take({.tensor = piece.tensor,
+                   .first_byte = piece.first_byte,
+                   .num_bytes = piece.num_bytes,
+                   .checksum = piece.checksum},
+                  read);
+  if (!piece.is_last) return;
+  receiver_->finish(piece.version);
+  receiver_.reset();
+}
+
+// Passes a piece to the rank that it belongs to.
+void WorkerWeights::pass_on(const sampling::Weights& piece, const weights::WeightReceiver::ReadBytes& read_from_run) {
+  std::vector<std::byte> bytes;
+  for_each_stretch(piece.num_bytes, [&](size_t /*begin*/, size_t count) {
+    if (ranks_.is_first()) {
+      bytes.resize(count);
+      read_from_run(bytes);
+    }
+    ranks_.pass_bytes(static_cast<int>(piece.part), bytes);
+  });
+}
+
+bool WorkerWeights::take(const sampling::CopyWeights& message) {
+  shown(message.is_base).copy();
+  return false;
+}
+
+bool WorkerWeights::take(const sampling::WeightChecksums& message) {
+  return have_come(message.is_base, message.version, [&] {
+    shown(message.is_base).finish(message.version, checksums_of(message.sums, ranks_.rank(), ranks_.size()));
+  });
+}
+
+}  // namespace tandem::rollout_worker
