@@ -246,7 +246,7 @@ checkpoint::DataPosition Rollouts::position() const {
   if (in_flight_) {
     const session::PromptLine* const first = inputs_.prompts.prompts.data();
     position.in_flight = std::make_shared<const std::string>(
-        sampling::to_bytes(*in_flight_, [first](const session::PromptLine& line) { return &line - first; }));
+        groups::to_bytes(*in_flight_, [first](const session::PromptLine& line) { return &line - first; }));
   }
   return position;
 }
@@ -285,7 +285,7 @@ void Rollouts::restore(const checkpoint::Checkpoint& checkpoint, const checkpoin
     return inputs_.prompts.prompts[static_cast<size_t>(record)];
   };
   if (in_flight_) {
-    sampling::put_back(*bytes, limits, line_at, *in_flight_);
+    groups::put_back(*bytes, limits, line_at, *in_flight_);
   } else {
     for (const auto& [number, record] : groups::records_in(*bytes, limits)) lines_[number] = &line_at(record);
   }

@@ -52,13 +52,13 @@ TEST(Rollouts, AreThePromptsThatComeNextInTheirOrder) {
     EXPECT_EQ(first.samples[i].prompt, prompts[i / kSmallCompletions].prompt) << "the same object, not a copy";
     EXPECT_TRUE(first.samples[i].has_reward);
   }
-  EXPECT_EQ(sampling.rollouts().cursor().offset, kSmallPrompts);
+  EXPECT_EQ(sampling.rollouts().position().cursor.offset, kSmallPrompts);
   const sampling::Rollout second = sampling.next(1);
   EXPECT_EQ(second.samples.front().sample_id, first.samples.size());
   EXPECT_EQ(second.samples.front().prompt, prompts[kSmallPrompts].prompt);
-  // The state before the first rollout gives the same tokens once more.
-  sampling.rollouts().restore({});
-  EXPECT_EQ(sampling.next(0).samples.back().completion, first.samples.back().completion);
+  // The same run gives the same tokens once more.
+  Sampling again;
+  EXPECT_EQ(again.next(0).samples.back().completion, first.samples.back().completion);
 }
 
 TEST(Rollouts, AreReadFromFilesWhereTheRunIsTold) {
@@ -74,7 +74,7 @@ TEST(Rollouts, AreReadFromFilesWhereTheRunIsTold) {
   const sampling::Rollout read = replay.next(7);
   ASSERT_EQ(read.samples.size(), written.samples.size());
   EXPECT_EQ(read.samples.back().completion, written.samples.back().completion);
-  EXPECT_EQ(replay.rollouts().cursor(), rl::PromptCursor());
+  EXPECT_EQ(replay.rollouts().position().cursor, rl::PromptCursor());
 }
 
 TEST(Rewards, AnEvaluationSharesThemUnlessItsKeysDiffer) {
