@@ -42,11 +42,24 @@ std::string filter_text(Metrics& metrics, const Progress& progress) {
   return text + "  ";
 }
 
-// Returns "age 0.8 (at most 2)  "; empty where every sample is of the newest weights by construction.
+// Returns whether others sampled while the run trained.
+bool is_live(const Metrics& metrics) { return metrics.contains("perf/weights_pause_time"); }
+
+// Returns "age 0.8 (at most 2), trainers idle 12 %  "; empty where every sample is of the newest weights by
+// construction.
 std::string age_text(Metrics& metrics) {
   const auto mean = metrics.find("rollout/staleness/mean");
   if (mean == metrics.end()) return "";
-  return fmt::format("age {} (at most {})  ", number_text(mean->second, 2), metrics["rollout/staleness/max"]);
+  std::string text = fmt::format("age {} (at most {})", number_text(mean->second, 2), metrics["rollout/staleness/max"]);
+  const auto idle = metrics.find(is_live(metrics) ? "perf/wait_time_ratio" : "perf/rollout_idle_share");
+  if (idle != metrics.end())
+    text += fmt::format(", {} idle {:.0f} %", is_live(metrics) ? "trainers" : "samplers", 100.0 * idle->second);
+  return text + "  ";
+}
+
+// Returns the seconds of the step. Where others sample meanwhile, sampling and training overlap.
+double seconds_of(Metrics& metrics) {
+  return is_live(metrics) ? metrics["perf/step_time"] : metrics["perf/rollout_time"] + metrics["perf/train_time"];
 }
 
 }  // namespace
@@ -78,8 +91,8 @@ std::string step_line(const Progress& progress, const Metrics& metrics, const Me
   if (progress.num_failed > 0) rest += "  ";
   const auto num_done = static_cast<double>(progress.rollout - progress.first_rollout);
   const double left_s = progress.elapsed_s / num_done * static_cast<double>(progress.num_rollouts - progress.rollout);
-  rest += fmt::format("{:.2f} s  elapsed {}  ETA {}", shown["perf/rollout_time"] + shown["perf/train_time"],
-                      clock_text(progress.elapsed_s), clock_text(left_s));
+  rest += fmt::format("{:.2f} s  elapsed {}  ETA {}", seconds_of(shown), clock_text(progress.elapsed_s),
+                      clock_text(left_s));
   if (numbers.size() + 2 + rest.size() <= columns) return numbers + "  " + rest;
   return wrapped(numbers, columns) + "\n    " + wrapped(rest, columns - 4);
 }

@@ -59,6 +59,24 @@ TEST(StepLine, SaysWhatAFilterDid) {
             std::string::npos);
 }
 
+TEST(StepLine, SaysHowOldSamplesAreAndWhoWaits) {
+  Metrics rollout = kRollout;
+  rollout["rollout/groups_without_signal"] = 0.0;
+  rollout["rollout/staleness/mean"] = 0.8125;
+  rollout["rollout/staleness/max"] = 2.0;
+  const Progress progress = {.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0};
+  EXPECT_NE(step_line(progress, rollout, kStep, 200).find("  age 0.81 (at most 2)  0.23 s"), std::string::npos);
+  rollout["perf/rollout_idle_share"] = 0.08;
+  EXPECT_NE(step_line(progress, rollout, kStep, 200).find("  age 0.81 (at most 2), samplers idle 8 %  0.23 s"),
+            std::string::npos);
+  // Where others sample while the run trains, the two times overlap.
+  rollout["perf/weights_pause_time"] = 0.01;
+  rollout["perf/wait_time_ratio"] = 0.125;
+  rollout["perf/step_time"] = 0.16;
+  EXPECT_NE(step_line(progress, rollout, kStep, 200).find("  age 0.81 (at most 2), trainers idle 12 %  0.16 s"),
+            std::string::npos);
+}
+
 TEST(StepLine, FitsTheTerminal) {
   const Progress progress = {.rollout = 75, .num_rollouts = 300, .num_groups = 32, .elapsed_s = 20.0};
   EXPECT_EQ(step_line(progress, kRollout, kStep, 100),
