@@ -26,6 +26,7 @@ constexpr std::array<TimePhase, 6> kTimePhases = {{{"perf/rollout_time", "sampli
                                                    {"perf/update_weights_time", "weights to processes that sample"},
                                                    {"perf/eval_time", "evaluation"},
                                                    {"perf/save_model_wait_time", "waiting for a checkpoint"}}};
+constexpr size_t kSampling = 0;
 constexpr size_t kNumTimes = kTimePhases.size() + 1;
 
 // Holds the seconds of each phase by rollout, from the records that have perf/step_time.
@@ -44,14 +45,19 @@ Times times_of(const RunFiles& run) {
     times.rollouts.push_back(run.positions[total->at[i]].rollouts);
   }
   times.seconds.back() = total->values;
+  // Where others sample while the run trains, the run waits for less than all of their time.
+  const Curve* const waited = find_curve(run, "perf/train_wait_time");
+  const bool has_waited = waited != nullptr && waited->at == total->at;
   for (size_t phase = 0; phase < kTimePhases.size(); ++phase) {
     times.seconds[phase].assign(total->values.size(), 0.0);
     const Curve* const curve = find_curve(run, kTimePhases[phase].metric);
     for (size_t i = 0; curve != nullptr && i < curve->at.size(); ++i) {
       const auto record = records.find(curve->at[i]);
       if (record == records.end() || !std::isfinite(curve->values[i])) continue;
-      times.seconds[phase][record->second] = curve->values[i];
-      times.seconds.back()[record->second] -= curve->values[i];
+      double seconds = curve->values[i];
+      if (phase == kSampling && has_waited) seconds = std::min(seconds, waited->values[record->second]);
+      times.seconds[phase][record->second] = seconds;
+      times.seconds.back()[record->second] -= seconds;
     }
   }
   // An evaluation before the first rollout is in its record and not in its time.

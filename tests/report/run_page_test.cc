@@ -106,6 +106,13 @@ TEST_F(RunPage, ShowsCurvesTimesMemoryAndSamples) {
   EXPECT_EQ(page, page_of(path)) << "the same files give the same page";
 }
 
+TEST_F(RunPage, CountsSamplingOnceWhereItOverlapsWithTraining) {
+  std::string record = rollout_record(0, 0.5, 4.0);
+  record.insert(1, "\"perf/train_wait_time\":0.5,");
+  const std::string page = page_of(write_run("a", record));
+  EXPECT_NE(between(page, "sampling and grading</td>", "</tr>").find(">10.0 %"), std::string::npos) << "0.5 s of 5";
+}
+
 TEST_F(RunPage, PlacesRecordsOnThreeAxes) {
   // The run has two optimizer steps a rollout; then comes a resume, whose clock begins again, then a kill within a
   // rollout.
