@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/files.h"
+#include "evaluation/rollout_metrics.h"
 #include "report/sample_file.h"
-#include "sampling/rollout_metrics.h"
 #include "sampling/rollout_phase.h"
 #include "tests/base/temporary_directory.h"
 
@@ -58,7 +58,7 @@ struct RankParts {
 
   text::TextWorker text;
   reward::Scorer graders;
-  GroupFilter filter;
+  groups::GroupFilter filter;
 };
 
 inline std::vector<session::PromptLine> prompts(int64_t count) {
@@ -81,7 +81,7 @@ inline std::string text_of(const Rollout& rollout) {
         report::sample_record(rollout.samples[i], &rollout.grades[i], report::SampleDetail::kFull));
     for (const auto& [name, values] : rollout.grades[i].metrics) all["logged"][std::to_string(i)][name] = values;
   }
-  for (const auto& [name, value] : rollout_report(rollout, /*per_token=*/true, /*pass=*/std::nullopt)) {
+  for (const auto& [name, value] : evaluation::rollout_report(rollout, /*per_token=*/true, /*pass=*/std::nullopt)) {
     const bool is_engines = name.ends_with("/preemptions") || name.ends_with("/prefix_cache_hit_rate");
     if (!name.starts_with("perf/") && !is_engines) all["metrics"][name] = value;
   }
