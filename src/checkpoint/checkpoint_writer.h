@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "checkpoint/checkpoints.h"
-#include "checkpoint/resume.h"
 #include "checkpoint/run_directory.h"
+#include "checkpoint/run_state.h"
 #include "checkpoint/saving_ranks.h"
 #include "config/output_options.h"
 

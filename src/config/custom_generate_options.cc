@@ -14,7 +14,7 @@ void CustomGenerateOptions::visit(base::Options& options) {
               "Python function that makes each sample, FILE.py:function, in slime's dialect: an async function that "
               "asks the engine, tools in between, and returns tokens with a loss mask; unset: the engine alone")
       .path()
-      .does_not_affect_results();  // a checkpoint remembers the function itself: checkpoint/resume.h
+      .does_not_affect_results();  // a checkpoint remembers the function itself: checkpoint/result_inputs.h
   options
       .option(limits.num_processes, "custom-generate-num-workers", group,
               "processes that run --custom-generate-function-path; --rm-python, --rm-memory-bytes and --rm-sandbox "

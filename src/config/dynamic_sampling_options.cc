@@ -24,7 +24,7 @@ void DynamicSamplingOptions::visit(base::Options& options) {
               "train on groups that this filter keeps, and sample on until --rollout-batch-size are kept: nonzero_std "
               "(rewards of the group differ) or a Python function FILE.py:function in slime's dialect; unset: all")
       .path()
-      .does_not_affect_results();  // a checkpoint remembers the filter itself: checkpoint/resume.h
+      .does_not_affect_results();  // a checkpoint remembers the filter itself: checkpoint/result_inputs.h
   options
       .option(
           max_sampled_groups, "max-sampled-groups", group,

@@ -66,7 +66,7 @@ void TrainConfig::visit(base::Options& options) {
               "--partial-rollout")
       .at_least(1)
       .at_most(base::kMaxCount)
-      .does_not_affect_results();  // but with --partial-rollout: checkpoint/resume.h
+      .does_not_affect_results();  // but with --partial-rollout: checkpoint/result_inputs.h
   async.visit(options);
   options
       .option(load_debug_rollout_data, "load-debug-rollout-data", loop,

@@ -7,7 +7,7 @@
 
 #include "config/reward_options.h"
 #include "report/report.h"
-#include "sampling/rollout_phase.h"
+#include "sampling/rollout.h"
 
 namespace tandem::evaluation {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "checkpoint/resume.h"
 #include "checkpoint/run_directory.h"
+#include "checkpoint/run_state.h"
 #include "mesh/mesh.h"
 #include "report/report.h"
 #include "run/run_log.h"

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/load_checkpoint.h"
+#include "checkpoint/resume.h"
 
 namespace tandem::run {
 

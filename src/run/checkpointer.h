@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_writer.h"
-#include "checkpoint/resume.h"
+#include "checkpoint/data_position.h"
 #include "checkpoint/run_directory.h"
+#include "checkpoint/run_state.h"
 #include "checkpoint/saving_ranks.h"
 #include "config/checkpoint_options.h"
 #include "config/output_options.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "checkpoint/resume.h"
+#include "checkpoint/run_state.h"
 #include "device/host_memory.h"
 #include "model/model.h"
 #include "report/report.h"
@@ -15,7 +15,7 @@
 #include "run/reference.h"
 #include "run/run_log.h"
 #include "run/train_inputs.h"
-#include "sampling/rollout_phase.h"
+#include "sampling/rollout.h"
 #include "session/run_memory.h"
 #include "trainer/trainer.h"
 

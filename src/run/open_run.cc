@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "checkpoint/load_checkpoint.h"
+#include "checkpoint/resume.h"
 #include "session/stop_signal.h"
 
 namespace tandem::run {

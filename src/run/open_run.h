@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "checkpoint/checkpoints.h"
-#include "checkpoint/resume.h"
 #include "checkpoint/run_directory.h"
+#include "checkpoint/run_state.h"
 #include "checkpoint/saving_ranks.h"
 #include "config/checkpoint_options.h"
 #include "trainer/trainer.h"

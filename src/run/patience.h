@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <string>
 
-#include "checkpoint/resume.h"
 #include "checkpoint/run_directory.h"
+#include "checkpoint/run_state.h"
 #include "config/checkpoint_options.h"
 #include "report/report.h"
-#include "sampling/rollout_phase.h"
+#include "sampling/rollout.h"
 #include "session/model_session.h"
 
 namespace tandem::run {

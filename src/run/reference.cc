@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/hub_name.h"
+#include "checkpoint/resume.h"
 #include "model/registry.h"
 #include "weights/checkpoint_files.h"
 

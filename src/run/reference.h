@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoints.h"
-#include "checkpoint/resume.h"
+#include "checkpoint/run_state.h"
 #include "model/model.h"
 #include "session/model_session.h"
 #include "session/run_memory.h"

@@ -9,7 +9,7 @@
 #include "report/report.h"
 #include "run/run_log.h"
 #include "run/train_inputs.h"
-#include "sampling/rollout_phase.h"
+#include "sampling/rollout.h"
 #include "session/run_memory.h"
 
 namespace tandem::run {

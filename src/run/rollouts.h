@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "base/files.h"
-#include "checkpoint/resume.h"
+#include "checkpoint/data_position.h"
+#include "checkpoint/run_state.h"
 #include "evaluation/rewards.h"
 #include "groups/in_flight.h"
 #include "mesh/launch.h"

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/message_text.h"
 #include "checkpoint/load_checkpoint.h"
-#include "checkpoint/resume.h"
+#include "checkpoint/result_inputs.h"
 #include "run/run_space.h"
 #include "run/train_warnings.h"
 #include "run/wandb_run.h"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "checkpoint/resume.h"
+#include "checkpoint/run_state.h"
 #include "model/model.h"
 #include "report/report.h"
 #include "rl/learning_health.h"

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/message_text.h"
 #include "checkpoint/load_checkpoint.h"
-#include "checkpoint/resume.h"
+#include "checkpoint/result_inputs.h"
 #include "plan/plan_text.h"
 #include "report/json_output.h"
 #include "report/sample_file.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "sampling/rollout_phase.h"
+#include "sampling/rollout.h"
 
 namespace tandem::sampling {
 

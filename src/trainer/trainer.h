@@ -21,19 +21,13 @@
 #include "model/model.h"
 #include "rl/sample.h"
 #include "trainer/optimizer_offload.h"
+#include "trainer/optimizer_progress.h"
 #include "trainer/optimizer_tensor.h"
 #include "trainer/ranks.h"
 #include "trainer/trainer_config.h"
 #include "weights/store.h"
 
 namespace tandem::trainer {
-
-// The progress of the optimizer: plain data, saved with its tensors.
-struct OptimizerProgress {
-  int64_t updates = 0;  // updates of the moments, for AdamW's bias correction
-  int64_t steps = 0;    // updates, skipped steps and those without a gradient, for the learning rate's schedule
-  bool operator==(const OptimizerProgress&) const = default;
-};
 
 class StepAbandoned : public std::runtime_error {
  public:

@@ -1,6 +1,6 @@
-// run/resume: an accepted state.json has counts that are none below 0 and can be counted on by one, and writing it
-// gives what reads back as the same.
-#include "checkpoint/resume.h"
+// checkpoint/run_state: an accepted state.json has counts that are none below 0 and can be counted on by one, and
+// writing it gives what reads back as the same.
+#include "checkpoint/run_state.h"
 
 #include <optional>
 

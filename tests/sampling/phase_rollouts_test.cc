@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "groups/in_flight.h"
+#include "sampling/rollout_phase.h"
 #include "tests/sampling/drawn_engine.h"
 #include "tests/sampling/rank_parts.h"
 #include "tests/sampling/thread_mesh.h"

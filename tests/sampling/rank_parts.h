@@ -11,9 +11,13 @@
 
 #include "base/files.h"
 #include "evaluation/rollout_metrics.h"
+#include "groups/group_filter.h"
 #include "report/sample_file.h"
-#include "sampling/rollout_phase.h"
+#include "reward/scorer.h"
+#include "sampling/rollout.h"
+#include "session/prompt_set.h"
 #include "tests/base/temporary_directory.h"
+#include "text/text_worker.h"
 
 namespace tandem::sampling {
 

@@ -1,6 +1,6 @@
 // A stand-in for LibTorch's tensors, for builds without it: what src/run's saving and resuming need of at::Tensor, as
-// contiguous numbers in host memory: float32, or of the types that ranks exchange. Under ThreadSanitizer and libFuzzer
-// the files of src/run compile against this one, since LibTorch itself is not instrumented.
+// contiguous numbers in host memory: float32, or of the types that ranks exchange. Under ThreadSanitizer the
+// files of src/run compile against this one, since LibTorch itself is not instrumented.
 #pragma once
 
 #include <algorithm>
