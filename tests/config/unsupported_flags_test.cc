@@ -23,12 +23,14 @@ TEST(UnsupportedFlags, AreRefusedWithTheirReason) {
   options.require_only({});
   for (const UnsupportedFlag& flag : unsupported_flags()) options.unsupported(flag.name, flag.reason);
   for (const char* name : {"pipeline-model-parallel-size", "vllm-gpu-memory-utilization", "sglang-mem-fraction-static",
-                           "wandb-key", "partial-rollout", "lora-dropout", "offload-rollout"}) {
+                           "wandb-key", "lora-dropout", "offload-rollout"}) {
+    const UnsupportedFlag* const flag = find_unsupported_flag(name);
+    ASSERT_NE(flag, nullptr) << name;
     try {
       options.parse({std::string("--") + name, "2"});
       FAIL() << name << " was accepted";
     } catch (const UserError& error) {
-      EXPECT_NE(std::string(error.what()).find(find_unsupported_flag(name)->reason), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(flag->reason), std::string::npos) << error.what();
     }
   }
 }

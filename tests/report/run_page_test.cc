@@ -108,7 +108,7 @@ TEST_F(RunPage, ShowsCurvesTimesMemoryAndSamples) {
 
 TEST_F(RunPage, CountsSamplingOnceWhereItOverlapsWithTraining) {
   std::string record = rollout_record(0, 0.5, 4.0);
-  record.insert(1, "\"perf/train_wait_time\":0.5,");
+  record.insert(record.find("\"time_s\""), "\"perf/train_wait_time\":0.5,");
   const std::string page = page_of(write_run("a", record));
   EXPECT_NE(between(page, "sampling and grading</td>", "</tr>").find(">10.0 %"), std::string::npos) << "0.5 s of 5";
 }
