@@ -13,9 +13,9 @@ namespace tandem::config {
 
 struct AsyncOptions {
   bool partial_rollout = false;
-  std::optional<int64_t> phase_tokens;          // most tokens that a completion gets in one phase
-  std::optional<int64_t> max_weight_staleness;  // in rollouts
-  std::string replay_schedule;                  // run whose schedule is replayed; "": none
+  std::optional<int64_t> phase_tokens = {};          // most tokens that a completion gets in one phase
+  std::optional<int64_t> max_weight_staleness = {};  // in rollouts
+  std::string replay_schedule = {};                  // run whose schedule is replayed; "": none
 
   void visit(base::Options& options);
   // Throws UserError for options that need others, a bound that leaves no room for the groups in flight, and a loss

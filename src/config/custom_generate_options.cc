@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "base/size.h"
 
 namespace tandem::config {
 
@@ -26,7 +25,6 @@ void CustomGenerateOptions::visit(base::Options& options) {
       .option(limits.max_samples, "custom-generate-concurrency", group,
               "samples that one process of --custom-generate-function-path has under way at once")
       .at_least(1)
-      .at_most(base::kMaxCount)
       .at_most(65536)
       .does_not_affect_results();
   options

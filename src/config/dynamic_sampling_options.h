@@ -11,8 +11,8 @@
 namespace tandem::config {
 
 struct DynamicSamplingOptions {
-  std::string filter_path;                    // "": every group is trained on
-  std::optional<int64_t> max_sampled_groups;  // limit for one rollout
+  std::string filter_path;                         // "": every group is trained on
+  std::optional<int64_t> max_sampled_groups = {};  // limit for one rollout
   std::string on_too_few_groups = "train";
 
   void visit(base::Options& options);

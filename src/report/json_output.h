@@ -23,7 +23,7 @@ class JsonOutput {
   bool is_terminal_ = false;              // standard output is a terminal
 };
 
-// Throws EnvironmentError unless --output can be written. "-" and "" always can.
+// Throws unless --output can be written: UserError for a directory, else EnvironmentError. "-" and "" always can.
 void check_output(const std::string& path);
 
 }  // namespace tandem::report

@@ -1,0 +1,62 @@
+// Schedules end with the run unless told otherwise, and what contradicts itself is refused with its flag.
+#include "config/optimizer_options.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "tandem/error.h"
+
+namespace tandem::config {
+namespace {
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(OptimizerOptions, ADecayBeginsAfterItsWarmupAndEndsWithTheRun) {
+  OptimizerOptions options;
+  options.schedule.warmup_steps = 10;
+  EXPECT_EQ(options.run_schedule(5).decay_steps, 5) << "a constant rate has no decay that could be too short";
+  options.schedule.decay_style = "cosine";
+  EXPECT_EQ(options.run_schedule(11).decay_steps, 11);
+  EXPECT_EQ(refusal([&] { options.run_schedule(10); }),
+            "--lr-decay-iters 10 must exceed --lr-warmup-iters 10 when --lr-decay-style is cosine");
+  options.schedule.decay_steps = 40;
+  EXPECT_EQ(options.run_schedule(11).decay_steps, 40);
+}
+
+TEST(OptimizerOptions, TheLowestRateNeedsADecayFromAHigherOne) {
+  OptimizerOptions options;
+  options.schedule.max_lr = 1e-6;
+  options.schedule.min_lr = 1e-7;
+  EXPECT_TRUE(refusal([&] { options.check(); }).starts_with("--min-lr 1e-07: --lr-decay-style constant"));
+  options.schedule.decay_style = "linear";
+  EXPECT_EQ(refusal([&] { options.check(); }), "");
+  options.schedule.min_lr = 1e-5;
+  EXPECT_TRUE(refusal([&] { options.check(); }).starts_with("--min-lr 1e-05: is above --lr 1e-06"));
+}
+
+TEST(OptimizerOptions, LayersAreRecomputedAsTold) {
+  OptimizerOptions options;
+  EXPECT_EQ(options.recompute_layers(28), -1) << "auto: as many as --activation-bytes asks for";
+  options.recompute_granularity = "none";
+  EXPECT_EQ(options.recompute_layers(28), 0);
+  options.recompute_num_layers = 3;
+  EXPECT_EQ(refusal([&] { options.recompute_layers(28); }),
+            "--recompute-num-layers 3: needs --recompute-granularity full");
+  options.recompute_granularity = "full";
+  EXPECT_EQ(options.recompute_layers(28), 3);
+  EXPECT_EQ(refusal([&] { options.recompute_layers(2); }), "--recompute-num-layers 3: the model has 2 layers");
+  options.recompute_num_layers = 0;
+  EXPECT_EQ(options.recompute_layers(28), 28) << "0: all of them";
+}
+
+}  // namespace
+}  // namespace tandem::config

@@ -1,0 +1,78 @@
+// A run's space on disk is estimated by what it keeps, not by what it writes.
+#include "run/run_space.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "model/lora.h"
+#include "model/registry.h"
+
+namespace tandem::run {
+namespace {
+
+constexpr int64_t kCopied = 1000;
+
+model::ModelConfig golden() { return model::read_model_config("tests/golden/models/qwen3-tied"); }
+
+// The headers of files are a few hundred KiB, which is more than the small model's weights.
+TEST(RunSpace, EveryExportStaysAndOneCheckpointMoreThanAreKept) {
+  const model::ModelConfig model = golden();
+  const auto space = [&](int64_t exports, int64_t checkpoints, int64_t keep_latest, bool holds_reference = false) {
+    return checkpoint_space(model, kCopied, exports, checkpoints, keep_latest, holds_reference);
+  };
+  const int64_t parameters = model::trained_layout(model).num_elements();
+  const int64_t one_export = space(1, 0, 2).exports, one_checkpoint = space(0, 1, 2).checkpoints;
+  EXPECT_GE(one_export, parameters * model::dtype_bytes(model.dtype) + kCopied);
+  EXPECT_GE(one_checkpoint, parameters * 12) << "a float32 master and two moments";
+  EXPECT_EQ(space(0, 0, 2).bytes(), 0);
+  EXPECT_EQ(space(7, 0, 2).exports, 7 * one_export);
+  EXPECT_EQ(space(0, 3, 2).checkpoints, 3 * one_checkpoint);
+  EXPECT_EQ(space(0, 9, 2).checkpoints, 3 * one_checkpoint) << "the oldest goes when the newest is there";
+  EXPECT_EQ(space(0, 1, 2, /*holds_reference=*/true).checkpoints,
+            one_checkpoint + parameters * model::dtype_bytes(model.dtype));
+}
+
+// Each rank asks with the configuration of its part, and all of them write the whole model.
+TEST(RunSpace, IsThatOfTheWholeModel) {
+  const model::ModelConfig model = golden(), part = model::shard_of(model, {.rank = 1, .size = 2});
+  EXPECT_EQ(checkpoint_space(part, kCopied, 2, 2, 2, true).bytes(),
+            checkpoint_space(model, kCopied, 2, 2, 2, true).bytes());
+}
+
+TEST(RunSpace, SamplesAreThoseThatAreDumped) {
+  session::PromptSet prompts;
+  prompts.prompts.push_back({.record = {}, .prompt = rl::make_prompt({1, 2, 3, 4}, "twelve bytes", "")});
+  const auto records = [&](int64_t interval, int64_t num_rollouts) {
+    config::TrainConfig config;
+    config.rollout_batch_size = 4;
+    config.rollout.n_samples_per_prompt = 2;
+    config.rollout.max_response_len = 100;
+    config.output.sample_dump_interval = interval;
+    RunSpace space{.exports = 5};
+    add_records(space, config, prompts, num_rollouts);
+    EXPECT_EQ(space.exports, 5) << "it adds to what is there";
+    return space;
+  };
+  EXPECT_EQ(records(0, 10).samples, 0);
+  EXPECT_EQ(records(1, 0).bytes(), 5);
+  EXPECT_EQ(records(1, -3).bytes(), 5) << "a run that has more rollouts behind it than it makes";
+  const int64_t of_one = records(1, 1).samples;
+  // 8 samples: half of the longest completion of 3 bytes a token, the prompt, and names and numbers.
+  EXPECT_EQ(of_one, 8 * (150 + 12 + 400));
+  EXPECT_EQ(records(1, 10).samples, 10 * of_one);
+  EXPECT_EQ(records(4, 9).samples, 3 * of_one);
+  EXPECT_EQ(records(1, 10).logs, 10 * records(1, 1).logs);
+}
+
+TEST(RunSpace, NamesTheFlagsThatLowerIt) {
+  RunSpace space{.exports = int64_t{31} << 20, .checkpoints = (int64_t{24} << 20) - 5, .samples = 0, .logs = 1};
+  EXPECT_EQ(space.what_for(),
+            " (hf/ 31 MiB, which a longer --save-interval lowers; checkpoints/ 24: --keep-latest; logs 1)");
+  space.samples = int64_t{2} << 20;
+  EXPECT_NE(space.what_for().find("samples/ 2: a longer --sample-dump-interval; "), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tandem::run
