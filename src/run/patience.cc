@@ -17,19 +17,19 @@ int64_t count_skipped(int64_t skipped_before, const report::Metrics& step_metric
   return step_metrics.at("train/step_skipped") == 0.0 ? 0 : skipped_before + 1;
 }
 
-std::string skipped_text(const report::Metrics& step_metrics, const session::ModelSession& session) {
+std::string skipped_text(const report::Metrics& step_metrics, const DescribeNotFinite& describe_not_finite) {
   const double loss = step_metrics.at("train/loss"), norm = step_metrics.at("train/grad_norm");
   std::string text =
       fmt::format("loss {}, gradient norm {}", report::number_text(loss, 6), report::number_text(norm, 6));
   if (std::isfinite(loss) && std::isfinite(norm)) return text;
-  const std::string damaged = session.describe_not_finite();
+  const std::string damaged = describe_not_finite();
   return damaged.empty() ? text : text + "; " + damaged;
 }
 
 void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const sampling::Rollout& rollout) {
   skipped_steps_ = count_skipped(skipped_steps_, step_metrics);
   if (step_metrics.at("train/step_skipped") == 0.0) return;
-  const std::string what = skipped_text(step_metrics, session_);
+  const std::string what = skipped_text(step_metrics, describe_not_finite_);
   base::log_warning("rollout {}: an optimizer step was skipped: {}; nothing was changed", rollout_id + 1, what);
   if (skipped_steps_ < limits_.max_skipped_steps) return;
   const std::string path = fmt::format("{}/{}.jsonl", directory_.fault_folder(), rollout_id);

@@ -4,14 +4,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "checkpoint/run_directory.h"
 #include "checkpoint/run_state.h"
 #include "config/checkpoint_options.h"
 #include "report/report.h"
 #include "sampling/rollout.h"
-#include "session/model_session.h"
 
 namespace tandem::run {
 
@@ -19,17 +20,20 @@ namespace tandem::run {
 // 0 neither went wrong nor shows that steps go well again: it leaves the count as it is.
 int64_t count_skipped(int64_t skipped_before, const report::Metrics& step_metrics);
 
+// Says which of the weights is not finite; "" if all are (session::ModelSession::describe_not_finite).
+using DescribeNotFinite = std::function<std::string()>;
+
 // Returns "loss nan, gradient norm 12", and after it which of the weights is not finite if the loss or the norm is not.
-std::string skipped_text(const report::Metrics& step_metrics, const session::ModelSession& session);
+std::string skipped_text(const report::Metrics& step_metrics, const DescribeNotFinite& describe_not_finite);
 
 class Patience {
  public:
-  // Borrows all but `start`, which gives the first counts. The session is asked which weight is not finite.
+  // Borrows limits and directory; `start` gives the first counts.
   Patience(const config::CheckpointOptions& limits, const checkpoint::RunDirectory& directory,
-           const session::ModelSession& session, const checkpoint::RunState& start)
+           DescribeNotFinite describe_not_finite, const checkpoint::RunState& start)
       : limits_(limits),
         directory_(directory),
-        session_(session),
+        describe_not_finite_(std::move(describe_not_finite)),
         skipped_steps_(start.skipped_in_a_row),
         failed_rollouts_(start.failed_in_a_row),
         ungraded_rollouts_(start.ungraded_in_a_row) {}
@@ -50,7 +54,7 @@ class Patience {
  private:
   const config::CheckpointOptions& limits_;
   const checkpoint::RunDirectory& directory_;
-  const session::ModelSession& session_;
+  const DescribeNotFinite describe_not_finite_;
   int64_t skipped_steps_, failed_rollouts_;  // counts in a row, up to now
   int64_t ungraded_rollouts_;                // failed rollouts in which the reward failed, not the filter alone
   std::string last_failure_;                 // Rollout::first_failure of the last failed rollout

@@ -67,7 +67,7 @@ std::optional<report::Metrics> SftLearner::step(int64_t step, RunLog& log) {
 void SftLearner::see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& indices) {
   skipped_in_a_row_ = count_skipped(skipped_in_a_row_, metrics);
   if (metrics.at("train/step_skipped") == 0.0) return;
-  const std::string what = skipped_text(metrics, inputs_.session);
+  const std::string what = skipped_text(metrics, [this] { return inputs_.session.describe_not_finite(); });
   base::log_warning("step {}: was skipped: {}; nothing was changed", step + 1, what);
   if (skipped_in_a_row_ < inputs_.config.checkpoints.max_skipped_steps) return;
   std::set<std::string> places;

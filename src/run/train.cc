@@ -47,7 +47,8 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
   const checkpoint::RunState start = open_run(inputs.directory, inputs.checkpoint, config.checkpoints,
                                               learner.trainer(), inputs.session.trained(), saving_ranks(mesh));
   if (inputs.checkpoint) rollouts.restore(*inputs.checkpoint, start);
-  Patience patience(config.checkpoints, inputs.directory, inputs.session, start);
+  Patience patience(
+      config.checkpoints, inputs.directory, [&inputs] { return inputs.session.describe_not_finite(); }, start);
   RunLog log(inputs.directory, {.config_text = mode.config_text,
                                 .use_tensorboard = config.output.use_tensorboard,
                                 .wandb = wandb_run(config.output, inputs.directory, mode.values),
