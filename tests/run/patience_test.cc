@@ -137,7 +137,10 @@ TEST_F(PatienceTest, ARunOfWhichNothingWasGradedDoesNotEndWell) {
   patience.observe_rollout(0, rollout_with(2));
   patience.observe_rollout(1, rollout_with(2));
   EXPECT_TRUE(refusal([&] { patience.check_that_some_were_graded(2); }).ends_with("rollout: sample 0: boom"));
-  EXPECT_EQ(refusal([&] { patience.check_that_some_were_graded(3); }), "") << "one before the last two was graded";
+
+  Patience once_graded = begin();
+  for (const int num_failed : {2, 1, 2}) once_graded.observe_rollout(0, rollout_with(num_failed));
+  EXPECT_EQ(refusal([&] { once_graded.check_that_some_were_graded(3); }), "");
 }
 
 TEST_F(PatienceTest, ACheckpointBringsTheCountsBack) {
