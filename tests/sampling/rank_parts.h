@@ -1,5 +1,5 @@
-// What a rank needs to sample and grade without a model, started once for all tests: reward code, graders, a filter;
-// and prompts, and the words of a rollout that are compared.
+// Parts of a rank that samples and grades without a model, started once for all tests: reward code, graders, a filter.
+// Also prompts, and the words of a rollout that tests compare.
 #pragma once
 
 #include <gtest/gtest.h>
