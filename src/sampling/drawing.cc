@@ -21,7 +21,7 @@ constexpr size_t kMaxDropReasons = 32;
 // Draws whole groups, and takes the first of those that the filter keeps.
 class WholeGroups final : public Drawing {
  public:
-  WholeGroups(const RolloutRequest& request, GroupPool& pool, KnownLengths* lengths)
+  WholeGroups(const RolloutRequest& request, GroupPool& pool, LengthHistory* lengths)
       : request_(request),
         pool_(pool),
         lengths_(lengths),
@@ -93,28 +93,38 @@ class WholeGroups final : public Drawing {
 
   const RolloutRequest& request_;
   GroupPool& pool_;
-  KnownLengths* const lengths_;
+  LengthHistory* const lengths_;
   Schedule schedule_;
   size_t excess_begin_ = std::numeric_limits<size_t>::max();  // groups from here on have been ended
 };
 
 }  // namespace
 
-void KnownLengths::remember(const Group& group) {
-  int64_t longest = 0;
-  for (const Member& member : group.members) longest = std::max(longest, std::ssize(member.sample.completion));
-  int64_t& known = longest_[group.line->prompt.get()];
-  sum_ += longest - known;
-  known = longest;
+bool LengthHistory::Range::is_narrow() const { return longest - shortest <= longest / 5; }
+
+void LengthHistory::remember(const Group& group) {
+  Range range;
+  for (const Member& member : group.members) {
+    const auto length = std::ssize(member.sample.completion);
+    range = {.shortest = std::min(range.shortest, length), .longest = std::max(range.longest, length)};
+  }
+  all_ = {.shortest = std::min(all_.shortest, range.shortest), .longest = std::max(all_.longest, range.longest)};
+  Range& last = last_[group.line->prompt.get()];
+  sum_ += range.longest - last.longest;
+  last = range;
 }
 
-GroupLength KnownLengths::expected(const rl::Prompt& prompt, int64_t max_new_tokens) const {
-  const int64_t average = longest_.empty() ? max_new_tokens / 4 : sum_ / std::ssize(longest_);
-  const auto known = longest_.find(&prompt);
-  return {.completion = known == longest_.end() ? average : known->second, .prompt = std::ssize(prompt.tokens)};
+GroupLength LengthHistory::expected(const rl::Prompt& prompt, int64_t max_new_tokens) const {
+  const auto prompt_tokens = std::ssize(prompt.tokens);
+  if (last_.empty()) return {.completion = max_new_tokens / 4, .prompt = prompt_tokens};
+  if (const auto found = last_.find(&prompt); found != last_.end()) {
+    const Range& last = found->second;
+    return {.completion = last.longest, .prompt = prompt_tokens, .is_certain = last.is_narrow()};
+  }
+  return {.completion = sum_ / std::ssize(last_), .prompt = prompt_tokens, .is_certain = all_.is_narrow()};
 }
 
-std::unique_ptr<Drawing> make_drawing(const RolloutRequest& request, GroupPool& pool, KnownLengths* lengths) {
+std::unique_ptr<Drawing> make_drawing(const RolloutRequest& request, GroupPool& pool, LengthHistory* lengths) {
   if (request.in_flight && request.in_flight->log != nullptr) return std::make_unique<ReplayDrawing>(request, lengths);
   if (request.in_flight) return std::make_unique<PhaseDrawing>(request, lengths);
   return std::make_unique<WholeGroups>(request, pool, lengths);

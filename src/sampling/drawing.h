@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -16,17 +17,24 @@
 
 namespace tandem::sampling {
 
-// Remembers how long the completions of each prompt were when it was sampled last, so that the longest can begin first.
-class KnownLengths {
+// Remembers how long the completions of each prompt were when it was sampled last, so that the longest can begin first,
+// and whether they were alike, so that those of certain length are not spread.
+class LengthHistory {
  public:
   void remember(const Group& group);
   // Returns what is expected of a prompt's group: what it had last, else what an average group had. Before anything has
-  // been sampled, a completion is taken to have a quarter of the tokens that it may have.
+  // been sampled, a completion is taken to have a quarter of the tokens that it may have. A length is certain if the
+  // completions of the prompt were alike or, for a prompt that was not sampled, if all completions were.
   GroupLength expected(const rl::Prompt& prompt, int64_t max_new_tokens) const;
 
  private:
-  std::unordered_map<const rl::Prompt*, int64_t> longest_;  // tokens of a prompt's longest completion
-  int64_t sum_ = 0;                                         // over all prompts
+  struct Range {  // of completions, in tokens
+    int64_t shortest = std::numeric_limits<int64_t>::max(), longest = 0;
+    bool is_narrow() const;
+  };
+  std::unordered_map<const rl::Prompt*, Range> last_;  // of each prompt
+  Range all_;                                          // of all that were ever sampled
+  int64_t sum_ = 0;                                    // of the longest of each prompt
 };
 
 // The groups of a rollout, taken out of the pool, and how they were found.
@@ -53,7 +61,7 @@ class Drawing {
 
 // Returns the drawing of a rollout: in phases, or whole groups until enough of them are kept. All arguments are
 // borrowed; without lengths the order of groups gains nothing.
-std::unique_ptr<Drawing> make_drawing(const RolloutRequest& request, GroupPool& pool, KnownLengths* lengths);
+std::unique_ptr<Drawing> make_drawing(const RolloutRequest& request, GroupPool& pool, LengthHistory* lengths);
 
 // Counts groups, taken or dropped, for the numbers of dynamic sampling.
 class FilterCounts {
