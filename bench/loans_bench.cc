@@ -112,9 +112,7 @@ class SleepingEngine final : public rollout::Engine {
   void abort(uint64_t /*group_id*/) override {}
   void abort_all() override {}
   void release(uint64_t /*sample_id*/) override {}
-  void pause(rollout::PauseMode /*mode*/) override {}
   void update_weights(const weights::WeightsView& /*view*/) override {}
-  void resume() override {}
 
  private:
   struct Loan {

@@ -100,9 +100,7 @@ class PagedEngine final : public Engine {
   void abort(uint64_t group_id) override;
   void abort_all() override;
   void release(uint64_t sample_id) override { scheduler_.release_prefix(sample_id); }
-  void pause(PauseMode mode) override;
   void update_weights(const weights::WeightsView& view) override;
-  void resume() override { paused_ = false; }
   std::optional<rl::Group> next_finished() override;
   bool step() override;
   int64_t num_unfinished_groups() const override { return static_cast<int64_t>(groups_.size()); }
@@ -139,7 +137,6 @@ class PagedEngine final : public Engine {
   const int64_t lookahead_;
   StepRunner runner_;
   Scheduler scheduler_;
-  bool paused_ = false;
   int64_t longest_sequence_ = 0;           // most tokens that a group in flight may grow to
   const void* weights_address_ = nullptr;  // address at the last update_weights()
 
@@ -277,15 +274,8 @@ void PagedEngine::abort_all() {
   while (!groups_.empty()) abort(groups_.begin()->first);
 }
 
-void PagedEngine::pause(PauseMode mode) {
-  drain();
-  runner_.end();
-  paused_ = true;
-  if (mode == PauseMode::kDropKv) scheduler_.drop_kv();
-}
-
 void PagedEngine::update_weights(const weights::WeightsView& view) {
-  TANDEM_CHECK(paused_ || groups_.empty(), "weights change only while the engine is paused or idle");
+  TANDEM_CHECK(groups_.empty(), "weights change only while no group is in flight");
   scheduler_.release_prefixes();
   model_.set_weights(view);
   const void* const address = view["final_norm"].const_data_ptr();
@@ -302,7 +292,7 @@ std::optional<rl::Group> PagedEngine::next_finished() {
 }
 
 bool PagedEngine::step() {
-  if (paused_ || scheduler_.idle()) return false;
+  if (scheduler_.idle()) return false;
   const c10::NoGradGuard no_grad;
   const memory::TagScope scratch(memory::Tag::kEngineScratch);
   make_room();

@@ -64,16 +64,11 @@ class Engine {
   virtual void abort_all() = 0;
   // No other turn of this conversation comes; its kept KV cache is freed.
   virtual void release(uint64_t sample_id) = 0;
-  // Call it between forwards: no work happens until resume(), and no tensor of a step is held on the device. kDropKv
-  // frees all blocks; running sequences are prefilled again.
-  virtual void pause(PauseMode mode) = 0;
-  // Call it only while paused, or idle. The KV cache that is kept for conversations is dropped, and so are recorded
-  // steps if the weights have another address. With kept KV the caller accepts tokens of mixed versions; spans record
-  // them.
+  // Call it only while no group is in flight. The KV cache that is kept for conversations is dropped, and so are
+  // recorded steps if the weights have another address.
   virtual void update_weights(const weights::WeightsView& view) = 0;
-  virtual void resume() = 0;
-  // Works until a group is finished and returns it, or nullopt when nothing is left (or the engine is paused). Throws
-  // EnvironmentError when the model's logits are not finite.
+  // Works until a group is finished and returns it, or nullopt when nothing is left. Throws EnvironmentError when the
+  // model's logits are not finite.
   virtual std::optional<rl::Group> next_finished() = 0;
   // Queues one forward and reads the tokens of the one `lookahead` before it. Returns false when nothing was left to
   // do. It is for callers that interleave. When the last group has finished, the device holds nothing but the cache.

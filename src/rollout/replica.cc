@@ -19,12 +19,9 @@ void do_call(const ReplicaCall& call, Engine& engine) {
     engine.abort(abort->group_id);
   } else if (const auto* const release = std::get_if<ReleaseCall>(&call)) {
     engine.release(release->sample_id);
-  } else if (const auto* const pause = std::get_if<PauseCall>(&call)) {
-    engine.pause(pause->mode);
   } else {
     switch (std::get<PlainCall>(call).kind) {
       case PlainCallKind::kAbortAll: engine.abort_all(); break;
-      case PlainCallKind::kResume: engine.resume(); break;
       case PlainCallKind::kStep: engine.step(); break;
       case PlainCallKind::kAsk:
       case PlainCallKind::kEnd: break;  // these are not the engine's
@@ -78,18 +75,8 @@ void LeadingEngine::release(uint64_t sample_id) {
   unsent_.emplace_back(ReleaseCall{.sample_id = sample_id});
 }
 
-void LeadingEngine::pause(PauseMode mode) {
-  engine_.pause(mode);
-  unsent_.emplace_back(PauseCall{.mode = mode});
-}
-
 void LeadingEngine::update_weights(const weights::WeightsView& /*view*/) {
   throw BugError("each rank's engine is given its own weights");
-}
-
-void LeadingEngine::resume() {
-  engine_.resume();
-  unsent_.emplace_back(PlainCall{PlainCallKind::kResume});
 }
 
 std::optional<rl::Group> LeadingEngine::next_finished() {

@@ -29,9 +29,7 @@ class LeadingEngine final : public Engine {
   void abort(uint64_t group_id) override;
   void abort_all() override;
   void release(uint64_t sample_id) override;
-  void pause(PauseMode mode) override;
   void update_weights(const weights::WeightsView& view) override;  // BugError
-  void resume() override;
   std::optional<rl::Group> next_finished() override;
   bool step() override;
   int64_t num_unfinished_groups() const override { return engine_.num_unfinished_groups(); }

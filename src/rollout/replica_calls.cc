@@ -6,7 +6,7 @@ namespace tandem::rollout {
 
 namespace {
 
-constexpr uint32_t kFormat = 0x43470003;
+constexpr uint32_t kFormat = 0x43470004;
 
 struct Calls {
   std::vector<base::OneOf<ReplicaCall>> calls;

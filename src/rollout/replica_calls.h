@@ -19,19 +19,15 @@ struct ReleaseCall {
   uint64_t sample_id = 0;
   static void fields(auto& wire, auto& m) { wire(m.sample_id); }
 };
-struct PauseCall {
-  PauseMode mode = PauseMode::kKeepKv;
-  static void fields(auto& wire, auto& m) { wire.choice(m.mode, 2); }
-};
 // A call without arguments. kAsk asks whether a rank says so (LeadingEngine::any_says()). After kEnd no further call
 // comes.
-enum class PlainCallKind : uint8_t { kAbortAll, kResume, kStep, kAsk, kEnd };
+enum class PlainCallKind : uint8_t { kAbortAll, kStep, kAsk, kEnd };
 struct PlainCall {
   PlainCallKind kind = PlainCallKind::kStep;
-  static void fields(auto& wire, auto& m) { wire.choice(m.kind, 5); }
+  static void fields(auto& wire, auto& m) { wire.choice(m.kind, 4); }
 };
 
-using ReplicaCall = std::variant<GroupRequest, AbortCall, ReleaseCall, PauseCall, PlainCall>;
+using ReplicaCall = std::variant<GroupRequest, AbortCall, ReleaseCall, PlainCall>;
 
 std::string to_bytes(const std::vector<ReplicaCall>& calls);
 // Throws EnvironmentError for bytes that to_bytes() does not write.

@@ -40,8 +40,6 @@ struct GroupRequest {
   }
 };
 
-enum class PauseMode : uint8_t { kKeepKv, kDropKv };
-
 struct EngineStats {  // counts since the last reset_stats()
   int64_t generated_tokens = 0, prefill_tokens = 0, shared_prompt_tokens = 0, recomputed_tokens = 0;
   int64_t resumed_tokens = 0;  // tokens of begun completions that were prefilled to go on from them

@@ -503,12 +503,6 @@ void Scheduler::free_ids(const std::shared_ptr<PromptGroup>& group) {
   }
 }
 
-void Scheduler::drop_kv() {
-  TANDEM_CHECK(num_unanswered_ == 0 && num_pending_ == 0, num_unanswered_, num_pending_);
-  release_prefixes();
-  while (pool_.num_used() > 0) preempt(last_holder());
-}
-
 void Scheduler::reset_stats() { stats_ = SchedulerStats(); }
 
 void Scheduler::check_invariants() const {

@@ -112,8 +112,6 @@ class Scheduler {
 
   // Forgets every kept prefix, because its keys and values belong to other weights by now.
   void release_prefixes();
-  // Frees all blocks. Running sequences wait, and recompute their tokens. All draws are answered.
-  void drop_kv();
   bool idle() const { return running_.empty() && waiting_.empty(); }
   // Returns whether the last plan left no sequence waiting, and one forward can prefill all that has been added since.
   bool has_room() const;

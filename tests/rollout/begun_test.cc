@@ -143,15 +143,7 @@ class Phases {
     }
     engine_->add(request);
     for (uint64_t steps = random_() % 8; steps > 0; --steps) engine_->step();
-    switch (random_() % 12) {
-      case 1:
-      case 2:
-        engine_->pause(random_() % 2 == 0 ? PauseMode::kDropKv : PauseMode::kKeepKv);
-        engine_->resume();
-        break;
-      case 3: engine_->abort(1 + random_() % last_loan_); break;
-      default: break;
-    }
+    if (random_() % 12 == 0) engine_->abort(1 + random_() % last_loan_);
   }
 
   void take(const rl::Completion& completion, const rl::Completion& whole) {

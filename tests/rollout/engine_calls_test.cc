@@ -106,54 +106,13 @@ TEST_P(EngineTest, ReturnsPartialCompletionsOnAbort) {
   expect_same_group(finish_all(*engine).at(1), whole);
 }
 
-TEST_P(EngineTest, DoesNothingWhilePaused) {
+TEST_P(EngineTest, ChangesWeightsOnlyWhileNoGroupIsInFlight) {
   const TestModel m = make_model();
-  const rl::Group whole = run_alone(*m.model, request_of(1, 20, 3, 30), config());
-  for (const PauseMode mode : {PauseMode::kKeepKv, PauseMode::kDropKv}) {
-    const std::unique_ptr<Engine> engine = make_engine(config(), *m.model);
-    engine->add(request_of(1, 20, 3, 30));
-    for (int i = 0; i < 5; ++i) engine->step();
-    engine->pause(mode);
-    EXPECT_FALSE(engine->step());
-    EXPECT_FALSE(engine->next_finished().has_value());
-    engine->resume();
-    expect_same_group(finish_all(*engine).at(1), whole);
-    EXPECT_EQ(engine->stats().recomputed_tokens > 0, mode == PauseMode::kDropKv);
-  }
-}
-
-TEST_P(EngineTest, RecordsWhichWeightsSampledWhichTokens) {
-  TestModel m = make_model();
-  m.store->set_version(5);
-  m.model->set_weights(m.store->view());
-  GroupRequest request = request_of(1, 20, 2, 20);
-  request.sampling.temperature = 0.0;
   const std::unique_ptr<Engine> engine = make_engine(config(), *m.model);
-  engine->add(request);
-  for (int i = 0; i < 8; ++i) engine->step();
-  EXPECT_THROW(engine->update_weights(m.store->view()), BugError);  // the engine is neither paused nor idle
-  engine->pause(PauseMode::kDropKv);
-  m.change_weights(99);
+  engine->add(request_of(1, 20, 2, 20));
+  EXPECT_THROW(engine->update_weights(m.store->view()), BugError);
+  finish_all(*engine);
   engine->update_weights(m.store->view());
-  engine->resume();
-  const rl::Group group = finish_all(*engine).at(1);
-  for (const rl::Completion& completion : group.completions) {
-    ASSERT_EQ(completion.versions.size(), 2U);
-    EXPECT_EQ(completion.versions[0].begin, 0);
-    EXPECT_EQ(completion.versions[0].version, 5U);
-    EXPECT_EQ(completion.versions[1].begin, 8);
-    EXPECT_EQ(completion.versions[1].version, 6U);
-  }
-  // With the KV cache dropped, the rest is what the new weights alone would have given.
-  const rl::Completion& completion = group.completions[0];
-  GroupRequest rest = request;
-  std::vector<int32_t> begun = request.prompt->tokens;
-  begun.insert(begun.end(), completion.tokens.begin(), completion.tokens.begin() + 8);
-  rest.prompt = rl::make_prompt(std::move(begun));
-  rest.sampling.max_new_tokens = 12;
-  const rl::Completion expected = run_alone(*m.model, rest, config()).completions[0];
-  EXPECT_TRUE(std::equal(expected.tokens.begin(), expected.tokens.end(), completion.tokens.begin() + 8));
-  EXPECT_TRUE(std::equal(expected.logprobs.begin(), expected.logprobs.end(), completion.logprobs.begin() + 8));
 }
 
 TEST_P(EngineTest, EndsAtTheTokenThatCompletesAStopString) {

@@ -78,11 +78,6 @@ TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
       for (const GroupRequest& request : requests) {
         engine->add(request);
         for (uint32_t steps = random() % 6; steps > 0; --steps) engine->step();
-        if (random() % 4 == 0) {
-          engine->pause(random() % 2 == 0 ? PauseMode::kDropKv : PauseMode::kKeepKv);
-          EXPECT_FALSE(engine->step());
-          engine->resume();
-        }
       }
       const auto together = finish_all(*engine);
       for (const GroupRequest& request : requests) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <string>
 #include <tuple>
@@ -43,11 +44,9 @@ class PoisonedMemory {
   }
 };
 
-enum class Action : uint8_t { kNothing, kPause, kDropKv, kAbort };
 struct Event {
-  int64_t num_steps = 0;  // steps before the event
-  Action action = Action::kNothing;
-  uint64_t group_id = 0;  // group of kAbort
+  int64_t num_steps = 0;                 // steps before the event
+  std::optional<uint64_t> aborted = {};  // a group
 };
 
 // Groups, each followed by an event, and an engine of a size that may be too small for them.
@@ -55,7 +54,6 @@ struct Mix {
   EngineConfig engine;
   std::vector<GroupRequest> requests;
   std::vector<Event> events;
-  bool has_aborts = false;
 
   explicit Mix(uint32_t seed) {
     std::mt19937 random(seed);
@@ -75,9 +73,7 @@ struct Mix {
       request.sampling = random_sampling(random);
       requests.push_back(request);
       Event event{.num_steps = below(8)};
-      if (below(3) == 0) event.action = static_cast<Action>(1 + below(3));
-      event.group_id = static_cast<uint64_t>(below(static_cast<uint64_t>(g) + 1));
-      has_aborts |= event.action == Action::kAbort;
+      if (below(9) == 0) event.aborted = static_cast<uint64_t>(below(static_cast<uint64_t>(g) + 1));
       events.push_back(event);
     }
   }
@@ -100,16 +96,7 @@ struct Mix {
 
 void play(Engine& engine, const Event& event) {
   for (int64_t i = 0; i < event.num_steps; ++i) engine.step();
-  switch (event.action) {
-    case Action::kNothing: return;
-    case Action::kPause:
-    case Action::kDropKv:
-      engine.pause(event.action == Action::kPause ? PauseMode::kKeepKv : PauseMode::kDropKv);
-      EXPECT_FALSE(engine.step());
-      engine.resume();
-      return;
-    case Action::kAbort: engine.abort(event.group_id);
-  }
+  if (event.aborted) engine.abort(*event.aborted);
 }
 
 std::map<uint64_t, rl::Group> run(Engine& engine, const Mix& mix) {

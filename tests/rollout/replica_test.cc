@@ -64,10 +64,6 @@ std::map<uint64_t, rl::Group> use(Engine& engine, uint32_t seed) {
         if (num_added > 0 && random() % 4 == 0) engine.abort(random() % num_added);
         break;
       case 3:
-        engine.pause(random() % 2 == 0 ? PauseMode::kKeepKv : PauseMode::kDropKv);
-        engine.resume();
-        break;
-      case 4:
         if (random() % 8 == 0) engine.abort_all();
         break;
       default: engine.step();
@@ -176,12 +172,11 @@ TEST(Replica, ACallComesThroughAsItIs) {
                       .ignore_eos = true,
                       .seed = 1234567890123};
   request.owner = PrefixOwner{.group_id = 21, .sample_id = 22};
-  const std::string bytes =
-      to_bytes({request, PlainCall{PlainCallKind::kStep}, AbortCall{.group_id = 1}, ReleaseCall{.sample_id = 2},
-                PauseCall{.mode = PauseMode::kDropKv}, PlainCall{PlainCallKind::kEnd}});
+  const std::string bytes = to_bytes({request, PlainCall{PlainCallKind::kStep}, AbortCall{.group_id = 1},
+                                      ReleaseCall{.sample_id = 2}, PlainCall{PlainCallKind::kEnd}});
   const std::vector<ReplicaCall> calls = replica_calls(bytes);
   EXPECT_EQ(to_bytes(calls), bytes);
-  ASSERT_EQ(calls.size(), 6U);
+  ASSERT_EQ(calls.size(), 5U);
   const auto& got = std::get<GroupRequest>(calls[0]);
   EXPECT_EQ(got.prompt->tokens, request.prompt->tokens);
   EXPECT_EQ(got.sampling.stop, request.sampling.stop);

@@ -181,13 +181,6 @@ class Workload {
     scheduler_.check_invariants();
   }
 
-  void drop_kv() {
-    answer_all();
-    scheduler_.drop_kv();
-    scheduler_.check_invariants();
-    EXPECT_EQ(scheduler_.pool().num_used(), 0);
-  }
-
   std::optional<SequenceId> any_sequence(std::mt19937& random) const {
     if (histories_.empty()) return std::nullopt;
     std::vector<SequenceId> ids;
@@ -265,8 +258,6 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryUnderRandomWorkloads) {
         ++num_added;
       } else if (action == 40) {
         if (const auto id = workload.any_sequence(random)) workload.abort_group_of(*id);
-      } else if (action == 41) {
-        workload.drop_kv();
       } else {
         workload.step();
       }
@@ -313,8 +304,6 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryOfBegunSequences) {
                              .budget = below(4) == 0 ? 1 + below(4) : 64 + below(73)});
         workload.add(prompt, samples);
         --num_left;
-      } else if (below(100) == 0) {
-        workload.drop_kv();
       } else {
         workload.step();
       }
@@ -376,7 +365,6 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryOverTurns) {
         next.insert(next.end(), tool.begin(), tool.end());
         workload.add_turn(next, owner, 1 + static_cast<int64_t>(random() % (200 - next.size() > 20 ? 20 : 1)));
       }
-      if (random() % 40 == 0) workload.drop_kv();
       if (std::optional<SequenceId> id = workload.any_sequence(random); id && random() % 60 == 0)
         workload.abort_group_of(*id);
     }

@@ -70,9 +70,7 @@ class InstantEngine : public rollout::Engine {
   void abort(uint64_t) override {}
   void abort_all() override { waiting_.clear(); }
   void release(uint64_t) override {}
-  void pause(rollout::PauseMode) override {}
   void update_weights(const weights::WeightsView&) override {}
-  void resume() override {}
   std::optional<rl::Group> next_finished() override {
     if (finished_.empty()) return std::nullopt;
     rl::Group group = std::move(finished_.front());

@@ -53,9 +53,7 @@ class DrawnEngine final : public rollout::Engine {
     while (!groups_.empty()) abort(groups_.front().request.group_id);
   }
   void release(uint64_t) override {}
-  void pause(rollout::PauseMode) override {}
   void update_weights(const weights::WeightsView&) override {}
-  void resume() override {}
   std::optional<rl::Group> next_finished() override {
     if (finished_.empty()) return std::nullopt;
     rl::Group group = std::move(finished_.front());
