@@ -209,7 +209,10 @@ def main():
     parser.add_argument("--shape", default="tiny", choices=["tiny", *many_devices.SHAPES])
     parser.add_argument("--task", default="arithmetic", choices=["arithmetic", "long"])
     parser.add_argument("--rollouts", type=int)
-    for name, value in {"batch": 8, "samples": 8, "prompt": 32, "response": 512, "mean": 48, "skip": 4, "seconds": 500, "seeds": 3}.items():
+    parser.add_argument("--mean", type=int, default=48)
+    parser.add_argument("--skip", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=3)
+    for name, value in {"batch": 8, "samples": 8, "prompt": 32, "response": 512, "seconds": 500}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--picture", help="curves: the SVG file that is written")
     parser.add_argument("--out")

@@ -2,7 +2,8 @@
 // for as long as a step of so many rows takes. Lengths are drawn; members of a group are alike. Samples are lent by the
 // code that a run has (sampling/rollout_phase). Whole groups are dealt as runs dealt them before there was a pool: the
 // longest first, to and fro over the ranks, and who is done early takes what others have not begun. Prints seconds of a
-// rollout whose lengths nobody knows and of one of the same prompts, as medians of the rounds. Needs no torch.
+// rollout whose lengths nobody knows, of one of the same prompts, and of one of other prompts where all completions
+// have one length and had it before, as medians of the rounds. Needs no torch.
 //
 //   cmake --preset release && cmake --build build/release --target loans_bench
 //   build/release/bench/loans_bench [ROUNDS]
@@ -19,7 +20,6 @@
 #include <numeric>
 #include <optional>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "base/clock.h"
@@ -31,7 +31,7 @@ namespace tandem::sampling {
 namespace {
 
 constexpr int kRanks = 4;
-constexpr int64_t kGroups = 32, kCompletions = 8, kLongest = 400;
+constexpr int64_t kGroups = 32, kCompletions = 8, kLongest = 400, kMedian = 60;
 
 // A step takes `step_ms` and `row_ms` for each of at most `most_rows` rows, and a prompt's prefill `prefill_ms` a
 // token.
@@ -43,25 +43,31 @@ struct Cost {
   double prefill_ms = 0.0;
 };
 
-// Lognormal over the groups (median 60 tokens); members are within a tenth of their group's length.
-int64_t length_of(uint64_t seed, uint64_t group, uint64_t member) {
+struct Lengths {
+  uint64_t seed = 0;
+  bool are_equal = false;
+};
+
+// Lognormal over the groups; members are within a tenth of their group's length.
+int64_t length_of(const Lengths& lengths, uint64_t group, uint64_t member) {
+  if (lengths.are_equal) return kMedian;
   constexpr double kTau = 6.283185307179586;
-  const double radius = std::sqrt(-2.0 * std::log(1.0 - base::uniform(seed, group, 0)));
-  const double mean = 60.0 * std::exp(0.8 * radius * std::cos(kTau * base::uniform(seed, group, 1)));
-  const double length = mean * (0.9 + 0.2 * base::uniform(seed, group, 2 + member));
+  const double radius = std::sqrt(-2.0 * std::log(1.0 - base::uniform(lengths.seed, group, 0)));
+  const double mean = kMedian * std::exp(0.8 * radius * std::cos(kTau * base::uniform(lengths.seed, group, 1)));
+  const double length = mean * (0.9 + 0.2 * base::uniform(lengths.seed, group, 2 + member));
   return std::clamp(static_cast<int64_t>(length), int64_t{1}, kLongest);
 }
 
 // Rows run in the order in which they were added, as many as fit.
 class SleepingEngine final : public rollout::Engine {
  public:
-  SleepingEngine(const Cost& cost, uint64_t seed) : cost_(cost), seed_(seed) {}
+  SleepingEngine(const Cost& cost, const Lengths& lengths) : cost_(cost), lengths_(lengths) {}
 
   void add(rollout::GroupRequest request) override {
     Loan loan{.request = std::move(request)};
     for (const uint64_t id : loan.request.sample_ids) {
       const uint64_t number = id % static_cast<uint64_t>(kGroups * kCompletions);  // in its rollout
-      loan.lengths.push_back(length_of(seed_, number / kCompletions, number % kCompletions));
+      loan.lengths.push_back(length_of(lengths_, number / kCompletions, number % kCompletions));
     }
     loan.left = loan.lengths;
     loans_.push_back(std::move(loan));
@@ -129,47 +135,51 @@ class SleepingEngine final : public rollout::Engine {
   }
 
   const Cost cost_;
-  const uint64_t seed_;
+  const Lengths lengths_;
   std::deque<Loan> loans_;
   std::deque<rl::Group> finished_;
 };
 
 struct Seconds {
-  std::vector<double> unknown, known;
+  double first, second;
 };
 
-void lend_samples(const Cost& cost, uint64_t seed, std::list<text::TextWorker>& texts, Seconds& seconds) {
+// Returns the seconds of two rollouts: of the same prompts, or, where completions have one length, of others.
+Seconds lend_samples(const Cost& cost, const Lengths& lengths, std::list<text::TextWorker>& texts) {
   std::vector<session::PromptLine> lines;
-  for (int32_t i = 0; i < kGroups; ++i) {
+  for (int32_t i = 0; i < 2 * kGroups; ++i) {
     std::vector<int32_t> tokens(static_cast<size_t>(cost.prompt_tokens), 40 + i);
     lines.push_back({.record = {}, .prompt = rl::make_prompt(std::move(tokens))});
   }
+  std::vector<double> seconds;
   ThreadRanks ranks(kRanks);
   ranks.run([&](mesh::Mesh& mesh) {
-    SleepingEngine engine(cost, seed);
+    SleepingEngine engine(cost, lengths);
     RolloutPhase phase(engine, *std::next(texts.begin(), mesh.rank()), mesh, LinkSettings());
     report::Report report;
-    for (uint64_t i = 0; i < 2; ++i) {
+    for (size_t i = 0; i < 2; ++i) {
       RolloutRequest request;
       request.is_graded = false;
       request.n_samples_per_prompt = kCompletions;
       request.sampling.max_new_tokens = kLongest;
       request.first_sample_id = i * static_cast<uint64_t>(kGroups * kCompletions);
-      for (const session::PromptLine& line : lines) request.prompts.push_back(&line);
+      const size_t first = lengths.are_equal ? i * kGroups : 0;
+      for (size_t k = 0; k < kGroups; ++k) request.prompts.push_back(&lines[first + k]);
       const Rollout rollout = phase.run(request, nullptr, report).value();
-      if (mesh.rank() == 0) (i == 0 ? seconds.unknown : seconds.known).push_back(rollout.seconds);
+      if (mesh.rank() == 0) seconds.push_back(rollout.seconds);
     }
   });
+  return {.first = seconds.at(0), .second = seconds.at(1)};
 }
 
 // Returns the shares of the ranks.
-std::vector<std::vector<uint64_t>> dealt(uint64_t seed, bool are_known) {
+std::vector<std::vector<uint64_t>> dealt(const Lengths& lengths, bool are_known) {
   std::vector<uint64_t> order(kGroups);
   std::iota(order.begin(), order.end(), uint64_t{0});
   const auto longest = [&](uint64_t group) {
     int64_t result = 0;
     for (uint64_t member = 0; member < kCompletions; ++member)
-      result = std::max(result, length_of(seed, group, member));
+      result = std::max(result, length_of(lengths, group, member));
     return result;
   };
   if (are_known) std::ranges::stable_sort(order, std::greater(), longest);
@@ -181,8 +191,8 @@ std::vector<std::vector<uint64_t>> dealt(uint64_t seed, bool are_known) {
   return shares;
 }
 
-double deal_groups(const Cost& cost, uint64_t seed, std::list<text::TextWorker>& texts, bool are_known) {
-  const std::vector<std::vector<uint64_t>> shares = dealt(seed, are_known);
+double deal_groups(const Cost& cost, const Lengths& lengths, std::list<text::TextWorker>& texts, bool are_known) {
+  const std::vector<std::vector<uint64_t>> shares = dealt(lengths, are_known);
   std::array<std::atomic<size_t>, kRanks> num_taken = {};
   const auto next = [&](size_t rank) -> std::optional<uint64_t> {
     for (size_t i = 0; i < kRanks; ++i) {
@@ -196,7 +206,7 @@ double deal_groups(const Cost& cost, uint64_t seed, std::list<text::TextWorker>&
     std::vector<std::jthread> ranks;
     for (size_t rank = 0; rank < kRanks; ++rank) {
       ranks.emplace_back([&, rank] {
-        SleepingEngine engine(cost, seed);
+        SleepingEngine engine(cost, lengths);
         text::TextWorker& text = *std::next(texts.begin(), static_cast<std::ptrdiff_t>(rank));
         bool is_some_left = true;
         while (is_some_left || engine.num_unfinished_groups() > 0) {
@@ -205,7 +215,8 @@ double deal_groups(const Cost& cost, uint64_t seed, std::list<text::TextWorker>&
             const std::optional<uint64_t> group = next(rank);
             is_some_left = group.has_value();
             if (!group) break;
-            rollout::GroupRequest request{.group_id = *group, .prompt = rl::make_prompt({40}), .sampling = {}};
+            rollout::GroupRequest request{
+                .group_id = *group, .prompt = rl::make_prompt({40}), .sample_ids = {}, .sampling = {}};
             for (uint64_t i = 0; i < kCompletions; ++i) request.sample_ids.push_back(*group * kCompletions + i);
             engine.add(std::move(request));
           }
@@ -238,17 +249,25 @@ void measure(int rounds) {
         Cost{"steps cost, all fit", 2.0, 0.01, 64}, Cost{"steps cost, half fit", 2.0, 0.01, 32},
         Cost{"prompts of 20", 0.2, 0.1, 32, 20, 0.05}, Cost{"prompts of 100", 0.2, 0.1, 32, 100, 0.05},
         Cost{"prompts of 500", 0.2, 0.1, 32, 500, 0.05}}) {
-    Seconds groups, samples;
+    struct Case {
+      const char* name;
+      std::vector<double> groups = {}, samples = {};
+    };
+    std::array<Case, 3> cases = {Case{"lengths unknown"}, Case{"lengths known"}, Case{"equal lengths"}};
+    auto& [unknown, known, equal] = cases;
     for (int round = 0; round < rounds; ++round) {
-      const auto seed = static_cast<uint64_t>(round);
-      groups.unknown.push_back(deal_groups(cost, seed, texts, /*are_known=*/false));
-      groups.known.push_back(deal_groups(cost, seed, texts, /*are_known=*/true));
-      lend_samples(cost, seed, texts, samples);
+      const Lengths drawn = {.seed = static_cast<uint64_t>(round)}, one = {.are_equal = true};
+      unknown.groups.push_back(deal_groups(cost, drawn, texts, /*are_known=*/false));
+      known.groups.push_back(deal_groups(cost, drawn, texts, /*are_known=*/true));
+      const Seconds seconds = lend_samples(cost, drawn, texts);
+      unknown.samples.push_back(seconds.first);
+      known.samples.push_back(seconds.second);
+      equal.groups.push_back(deal_groups(cost, one, texts, /*are_known=*/true));
+      equal.samples.push_back(lend_samples(cost, one, texts).second);
     }
-    for (const auto& [what, a, b] : {std::tuple("lengths unknown", &groups.unknown, &samples.unknown),
-                                     std::tuple("lengths known", &groups.known, &samples.known)}) {
-      std::printf("%-22s %-16s groups %.3f, samples %.3f: %.2f x\n", cost.name, what, median(*a), median(*b),
-                  median(*a) / median(*b));
+    for (const auto& [what, groups, samples] : cases) {
+      const double a = median(groups), b = median(samples);
+      std::printf("%-22s %-16s groups %.3f, samples %.3f: %.2f x\n", cost.name, what, a, b, a / b);
     }
   }
 }

@@ -23,7 +23,8 @@ rl::Completion begun(const Member& member) {
 }  // namespace
 
 bool GroupPool::Order::operator<(const Order& other) const {
-  return std::tuple(-completion, -prompt, group) < std::tuple(-other.completion, -other.prompt, other.group);
+  return std::tuple(-length.completion, -length.prompt, group) <
+         std::tuple(-other.length.completion, -other.length.prompt, other.group);
 }
 
 GroupPool::GroupPool(int64_t samples_per_group, bool is_graded)
@@ -32,8 +33,7 @@ GroupPool::GroupPool(int64_t samples_per_group, bool is_graded)
 }
 
 GroupPool::Order GroupPool::order_of(size_t group) const {
-  const GroupLength& length = groups_.at(group).length;
-  return {.completion = length.completion, .prompt = length.prompt, .group = group};
+  return {.length = groups_.at(group).length, .group = group};
 }
 
 void GroupPool::open(size_t number, const session::PromptLine& line, const GroupLength& length) {
@@ -99,7 +99,7 @@ void GroupPool::end_phase() {
     Pooled& pooled = groups_.at(order.group);
     for (const size_t member : std::exchange(pooled.waiting, {})) pooled.group.members[member].is_paused = true;
   }
-  num_waiting_samples_ = 0;
+  num_waiting_tokens_ = 0;
 }
 
 void GroupPool::forget(size_t number) {
@@ -117,26 +117,53 @@ void GroupPool::join(SamplerId sampler) { samplers_.try_emplace(sampler); }
 
 int64_t GroupPool::num_loans(SamplerId sampler) const {
   const auto found = samplers_.find(sampler);
-  return found == samplers_.end() ? 0 : std::ssize(found->second);
+  return found == samplers_.end() ? 0 : std::ssize(found->second.loans);
+}
+
+int64_t GroupPool::num_waiting_samples() const {
+  int64_t count = 0;
+  for (const Order& order : waiting_) count += std::ssize(groups_.at(order.group).waiting);
+  return count;
+}
+
+int64_t GroupPool::expected_tokens(size_t group, size_t num_samples) const {
+  return static_cast<int64_t>(num_samples) * groups_.at(group).length.completion;
 }
 
 // Every sampler but the first that has a part of a group prefills its prompt once more. Those tokens are at most a
 // tenth of the tokens that the group decodes, which is about what spreading a group gains (bench/results/loans.md).
-int64_t GroupPool::share(size_t group) const {
+int64_t GroupPool::share(const GroupLength& length) const {
   constexpr int64_t kDecodedPerPrefilled = 10;
   const auto n = static_cast<int64_t>(samples_per_group_);
-  const GroupLength& length = groups_.at(group).length;
+  if (length.is_certain) return n;
   int64_t num_parts = std::max<int64_t>(num_samplers(), 1);
   if (length.prompt > 0)
     num_parts = std::min(num_parts, 1 + n * length.completion / (kDecodedPerPrefilled * length.prompt));
   return (n + num_parts - 1) / num_parts;
 }
 
+// A sampler that was lent fewer tokens than another has given back is slow or has just come. It counts as if it had as
+// many, so that nobody waits for it. So no sampler has fewer than one with nothing on loan, which may always have more.
+GroupPool::Deal GroupPool::deal_for(const Sampler& sampler) const {
+  int64_t most_back = 0;
+  for (const auto& [id, other] : samplers_) most_back = std::max(most_back, other.tokens_back);
+  const int64_t own = std::max(sampler.tokens_lent, most_back);
+  Deal deal;
+  int64_t all = num_waiting_tokens_;
+  for (const auto& [id, other] : samplers_) {
+    const int64_t tokens = std::max(other.tokens_lent, most_back);
+    deal.num_behind += tokens < own ? 1 : 0;
+    all += tokens;
+  }
+  if (deal.num_behind > 0) deal.most_tokens = all / num_samplers() - own;
+  return deal;
+}
+
 void GroupPool::wait_again(size_t group, std::span<const size_t> members) {
   Pooled& pooled = groups_.at(group);
   pooled.waiting.insert(pooled.waiting.end(), members.begin(), members.end());
   std::ranges::sort(pooled.waiting, std::greater());
-  num_waiting_samples_ += std::ssize(members);
+  num_waiting_tokens_ += expected_tokens(group, members.size());
   waiting_.insert(order_of(group));
   if (is_ending_) end_phase();
 }
@@ -144,7 +171,7 @@ void GroupPool::wait_again(size_t group, std::span<const size_t> members) {
 int64_t GroupPool::lost(SamplerId sampler) {
   const auto found = samplers_.find(sampler);
   if (found == samplers_.end()) return 0;
-  const std::set<uint64_t> keys = std::move(found->second);
+  const std::set<uint64_t> keys = std::move(found->second.loans);
   for (const uint64_t key : keys) {
     const Loan loan = std::move(loans_.extract(key).mapped());
     if (loan.members.empty()) {
@@ -169,9 +196,16 @@ std::optional<SampleLoan> GroupPool::lend(SamplerId sampler, int64_t num_samples
   // The loan is of the first group that this sampler has less than its share of, or else of the first that waits.
   size_t group = waiting_.begin()->group;
   int64_t most = static_cast<int64_t>(samples_per_group_);
+  std::optional<Deal> deal;
   for (const Order& order : waiting_) {
+    if (order.length.is_certain) {
+      if (!deal) deal = deal_for(of_sampler->second);
+      group = order.group;
+      if (deal->num_behind-- == 0) break;
+      continue;
+    }
     const int64_t* const has = has_of(order.group);
-    const int64_t left = share(order.group) - (has == nullptr ? 0 : *has);
+    const int64_t left = share(order.length) - (has == nullptr ? 0 : *has);
     if (left <= 0) continue;
     group = order.group;
     most = left;
@@ -182,6 +216,8 @@ std::optional<SampleLoan> GroupPool::lend(SamplerId sampler, int64_t num_samples
   // A loan has one range of members, so it takes neighbours.
   size_t taken = 1;
   while (taken < count && pooled.waiting[pooled.waiting.size() - 1 - taken] == pooled.waiting.back() + taken) ++taken;
+  const int64_t num_tokens = expected_tokens(group, taken);
+  if (pooled.length.is_certain && num_tokens > deal.value().most_tokens) return std::nullopt;
   SampleLoan loan = {
       .key = ++last_key_, .group = group, .line = pooled.group.line, .first = pooled.waiting.back(), .count = taken};
   for (size_t i = 0; i < taken; ++i) {
@@ -189,18 +225,23 @@ std::optional<SampleLoan> GroupPool::lend(SamplerId sampler, int64_t num_samples
     if (!pooled.budgets.empty()) loan.budgets.push_back(pooled.budgets[loan.first + i]);
   }
   if (std::ranges::all_of(loan.begun, [](const rl::Completion& c) { return c.tokens.empty(); })) loan.begun.clear();
-  Loan record = {.sampler = sampler, .group = group, .members = {}, .has_budgets = !loan.budgets.empty()};
+  Loan record = {.sampler = sampler,
+                 .group = group,
+                 .members = {},
+                 .has_budgets = !loan.budgets.empty(),
+                 .num_tokens = num_tokens};
   for (size_t i = 0; i < taken; ++i) record.members.push_back(loan.first + i);
   pooled.waiting.resize(pooled.waiting.size() - taken);
   if (pooled.waiting.empty()) waiting_.erase(order_of(group));
-  num_waiting_samples_ -= static_cast<int64_t>(taken);
+  num_waiting_tokens_ -= num_tokens;
   if (int64_t* const has = has_of(group)) {
     *has += static_cast<int64_t>(taken);
   } else {
     pooled.samplers.emplace_back(sampler, static_cast<int64_t>(taken));
   }
+  of_sampler->second.tokens_lent += num_tokens;
+  of_sampler->second.loans.insert(loan.key);
   loans_.emplace(loan.key, std::move(record));
-  of_sampler->second.insert(loan.key);
   return loan;
 }
 
@@ -214,7 +255,7 @@ SamplerId GroupPool::grader_of(const Pooled& pooled) const {
     if (!best || candidate < *best) best = candidate;
   }
   if (best) return std::get<2>(*best);
-  return std::ranges::min_element(samplers_, {}, [](const auto& entry) { return entry.second.size(); })->first;
+  return std::ranges::min_element(samplers_, {}, [](const auto& entry) { return entry.second.loans.size(); })->first;
 }
 
 std::vector<std::pair<SamplerId, GradeLoan>> GroupPool::lend_grading() {
@@ -229,7 +270,7 @@ std::vector<std::pair<SamplerId, GradeLoan>> GroupPool::lend_grading() {
     if (std::ranges::none_of(pooled.samplers, is_it)) pooled.samplers.emplace_back(sampler, 0);
     const uint64_t key = ++last_key_;
     loans_.emplace(key, Loan{.sampler = sampler, .group = group, .members = {}});
-    samplers_.at(sampler).insert(key);
+    samplers_.at(sampler).loans.insert(key);
     loans.emplace_back(
         sampler, GradeLoan{.key = key, .group = group, .line = pooled.group.line, .members = pooled.group.members});
   }
@@ -243,7 +284,9 @@ const GroupPool::Loan* GroupPool::loan_of(SamplerId sampler, uint64_t key) const
 
 GroupPool::Loan GroupPool::end_loan(uint64_t key) {
   Loan loan = std::move(loans_.extract(key).mapped());
-  samplers_.at(loan.sampler).erase(key);
+  Sampler& sampler = samplers_.at(loan.sampler);
+  sampler.loans.erase(key);
+  sampler.tokens_back += loan.num_tokens;
   return loan;
 }
 
@@ -301,14 +344,14 @@ std::vector<std::pair<SamplerId, uint64_t>> GroupPool::abort(size_t group) {
   std::vector<std::pair<SamplerId, uint64_t>> ended;
   if (pooled.state == State::kDone || pooled.state == State::kAborted) return ended;
   if (!pooled.waiting.empty()) waiting_.erase(order_of(group));
-  num_waiting_samples_ -= std::ssize(pooled.waiting);
+  num_waiting_tokens_ -= expected_tokens(group, pooled.waiting.size());
   pooled.waiting.clear();
   pooled.state = State::kAborted;
   bool is_cut = false;
   for (const auto& [sampler, count] : pooled.samplers) {
     const auto found = samplers_.find(sampler);
     if (found == samplers_.end()) continue;
-    for (const uint64_t key : std::vector<uint64_t>(found->second.begin(), found->second.end())) {
+    for (const uint64_t key : std::vector<uint64_t>(found->second.loans.begin(), found->second.loans.end())) {
       if (loans_.at(key).group != group) continue;
       is_cut |= !loans_.at(key).members.empty();
       end_loan(key);

@@ -5,13 +5,15 @@
 //
 // Loans are of samples, not of groups: the samples of a group are alike in length, so an engine with all of a long
 // group has many long tails. Among S samplers each gets at most ceil(n / S) of a group's n samples, as long as others
-// wait, and fewer have a part of it where its prompt is long, since each of them prefills it. Whoever samples or grades
-// changes no bit of a sample.
+// wait, and fewer have a part of it where its prompt is long, since each of them prefills it. A group whose length is
+// certain is lent whole, so that one sampler prefills its prompt: such groups are dealt so that the samplers have about
+// as many tokens to sample. Whoever samples or grades changes no bit of a sample.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -25,8 +27,9 @@ namespace tandem::groups {
 
 // Lengths that are known of a group before it is sampled, in tokens.
 struct GroupLength {
-  int64_t completion = 0;  // the prompt's longest completion when it was sampled last; else that of an average group
-  int64_t prompt = 0;      // the prompt's own
+  int64_t completion = 0;   // the prompt's longest completion when it was sampled last; else that of an average group
+  int64_t prompt = 0;       // the prompt's own
+  bool is_certain = false;  // completions will most likely have about that length
 };
 
 class GroupPool {
@@ -56,7 +59,9 @@ class GroupPool {
   int64_t lost(SamplerId sampler);
 
   // Lends up to `num_samples` waiting samples of one group: the group that is expected to take longest among those that
-  // this sampler does not have its share of yet. Returns nullopt if none waits.
+  // this sampler does not have its share of yet. Groups of certain length are dealt by their tokens: the longest are
+  // left to samplers that had fewer, one for each, as long as others wait. Returns nullopt if none waits, or if this
+  // sampler would have more than an even share while others are behind.
   std::optional<SampleLoan> lend(SamplerId sampler, int64_t num_samples);
   // Lends every group whose samples are all there to the sampler that sampled most of it.
   std::vector<std::pair<SamplerId, GradeLoan>> lend_grading();
@@ -83,7 +88,7 @@ class GroupPool {
   size_t num_groups() const { return groups_.size(); }
   int64_t num_samplers() const { return static_cast<int64_t>(samplers_.size()); }
   int64_t num_loans(SamplerId sampler) const;
-  int64_t num_waiting_samples() const { return num_waiting_samples_; }
+  int64_t num_waiting_samples() const;
   int64_t num_sampled() const { return num_sampled_; }  // groups, so far
   int64_t num_graded() const { return num_graded_; }    // samples, so far
   int64_t num_cut() const { return num_cut_; }          // aborted groups that had begun and not ended
@@ -104,16 +109,28 @@ class GroupPool {
     size_t group = 0;
     std::vector<size_t> members;  // empty: the loan is a grading
     bool has_budgets = false;
+    int64_t num_tokens = 0;  // expected of its completions
+  };
+  struct Sampler {
+    std::set<uint64_t> loans;                  // keys
+    int64_t tokens_lent = 0, tokens_back = 0;  // expected of all its loans so far, and of those that have ended
+  };
+  // The part of a sampler in the groups of certain length.
+  struct Deal {
+    int64_t num_behind = 0;                                     // samplers that have fewer tokens
+    int64_t most_tokens = std::numeric_limits<int64_t>::max();  // up to an even share of all, if anybody is behind
   };
   // The group that is expected to take longest comes first.
   struct Order {
-    int64_t completion, prompt;
+    GroupLength length;
     size_t group;
     bool operator<(const Order& other) const;
   };
 
   Order order_of(size_t group) const;
-  int64_t share(size_t group) const;
+  int64_t share(const GroupLength& length) const;
+  Deal deal_for(const Sampler& sampler) const;
+  int64_t expected_tokens(size_t group, size_t num_samples) const;
   void wait_again(size_t group, std::span<const size_t> members);
   const Loan* loan_of(SamplerId sampler, uint64_t key) const;
   Loan end_loan(uint64_t key);
@@ -122,15 +139,16 @@ class GroupPool {
 
   const size_t samples_per_group_;
   const bool is_graded_;
-  std::map<size_t, Pooled> groups_;                   // by number
-  std::set<Order> waiting_;                           // groups with waiting members
-  std::vector<size_t> waits_for_grading_;             // groups
-  std::map<uint64_t, Loan> loans_;                    // by key
-  std::map<SamplerId, std::set<uint64_t>> samplers_;  // keys of their loans
+  std::map<size_t, Pooled> groups_;        // by number
+  std::set<Order> waiting_;                // groups with waiting members
+  std::vector<size_t> waits_for_grading_;  // groups
+  std::map<uint64_t, Loan> loans_;         // by key
+  std::map<SamplerId, Sampler> samplers_;
   std::vector<size_t> done_;
   uint64_t last_key_ = 0;
-  bool is_ending_ = false;  // the phase ends before its budgets are used up
-  int64_t num_waiting_samples_ = 0, num_sampled_ = 0, num_graded_ = 0, num_cut_ = 0;
+  bool is_ending_ = false;          // the phase ends before its budgets are used up
+  int64_t num_waiting_tokens_ = 0;  // expected of what waits
+  int64_t num_sampled_ = 0, num_graded_ = 0, num_cut_ = 0;
 };
 
 }  // namespace tandem::groups

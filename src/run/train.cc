@@ -81,7 +81,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
     while (rollout_id < inputs.num_rollouts && !device::any_of(mesh.host(), session::stop_requested())) {
       // The rollout phase: the KV cache owns the arena. Groups are graded while the longest completions still decode.
       std::optional<sampling::Rollout> rollout = rollouts.next(rollout_id, rewards, log.report());
-      if (!rollout) break;  // a stop signal: the groups in flight are dropped
+      if (!rollout) break;  // a stop signal: what was sampled since the last rollout is dropped
       rollout_log.sampled(*rollout);
 
       // The train phase: activations and gradients own the arena. Until end_update() the weights belong to no rollout.

@@ -21,7 +21,7 @@ constexpr size_t kMaxDropReasons = 32;
 // Draws whole groups, and takes the first of those that the filter keeps.
 class WholeGroups final : public Drawing {
  public:
-  WholeGroups(const RolloutRequest& request, groups::GroupPool& pool, KnownLengths* lengths)
+  WholeGroups(const RolloutRequest& request, groups::GroupPool& pool, groups::LengthHistory* lengths)
       : request_(request),
         pool_(pool),
         lengths_(lengths),
@@ -93,28 +93,15 @@ class WholeGroups final : public Drawing {
 
   const RolloutRequest& request_;
   groups::GroupPool& pool_;
-  KnownLengths* const lengths_;
+  groups::LengthHistory* const lengths_;
   groups::Schedule schedule_;
   size_t excess_begin_ = std::numeric_limits<size_t>::max();  // groups from here on have been ended
 };
 
 }  // namespace
 
-void KnownLengths::remember(const groups::Group& group) {
-  int64_t longest = 0;
-  for (const groups::Member& member : group.members) longest = std::max(longest, std::ssize(member.sample.completion));
-  int64_t& known = longest_[group.line->prompt.get()];
-  sum_ += longest - known;
-  known = longest;
-}
-
-groups::GroupLength KnownLengths::expected(const rl::Prompt& prompt, int64_t max_new_tokens) const {
-  const int64_t average = longest_.empty() ? max_new_tokens / 4 : sum_ / std::ssize(longest_);
-  const auto known = longest_.find(&prompt);
-  return {.completion = known == longest_.end() ? average : known->second, .prompt = std::ssize(prompt.tokens)};
-}
-
-std::unique_ptr<Drawing> make_drawing(const RolloutRequest& request, groups::GroupPool& pool, KnownLengths* lengths) {
+std::unique_ptr<Drawing> make_drawing(const RolloutRequest& request, groups::GroupPool& pool,
+                                      groups::LengthHistory* lengths) {
   if (request.in_flight && request.in_flight->log != nullptr) return std::make_unique<ReplayDrawing>(request, lengths);
   if (request.in_flight) return std::make_unique<PhaseDrawing>(request, lengths);
   return std::make_unique<WholeGroups>(request, pool, lengths);

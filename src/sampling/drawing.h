@@ -5,29 +5,16 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "groups/group_pool.h"
+#include "groups/length_history.h"
 #include "report/report.h"
 #include "sampling/coordinator.h"
 #include "sampling/rollout.h"
 #include "sampling/rollout_request.h"
 
 namespace tandem::sampling {
-
-// Remembers how long the completions of each prompt were when it was sampled last, so that the longest can begin first.
-class KnownLengths {
- public:
-  void remember(const groups::Group& group);
-  // Returns what is expected of a prompt's group: what it had last, else what an average group had. Before anything has
-  // been sampled, a completion is taken to have a quarter of the tokens that it may have.
-  groups::GroupLength expected(const rl::Prompt& prompt, int64_t max_new_tokens) const;
-
- private:
-  std::unordered_map<const rl::Prompt*, int64_t> longest_;  // tokens of a prompt's longest completion
-  int64_t sum_ = 0;                                         // over all prompts
-};
 
 // The groups of a rollout, taken out of the pool, and how they were found.
 struct TakenGroups {
@@ -53,7 +40,8 @@ class Drawing {
 
 // Returns the drawing of a rollout: in phases, or whole groups until enough of them are kept. All arguments are
 // borrowed; without lengths the order of groups gains nothing.
-std::unique_ptr<Drawing> make_drawing(const RolloutRequest& request, groups::GroupPool& pool, KnownLengths* lengths);
+std::unique_ptr<Drawing> make_drawing(const RolloutRequest& request, groups::GroupPool& pool,
+                                      groups::LengthHistory* lengths);
 
 // Counts groups, taken or dropped, for the numbers of dynamic sampling.
 class FilterCounts {

@@ -13,7 +13,7 @@
 
 namespace tandem::sampling {
 
-InFlightDrawing::InFlightDrawing(const RolloutRequest& request, KnownLengths* lengths)
+InFlightDrawing::InFlightDrawing(const RolloutRequest& request, groups::LengthHistory* lengths)
     : request_(request), asked_(*request.in_flight), in_flight_(*asked_.groups), lengths_(lengths) {
   TANDEM_CHECK(!in_flight_.pool.has_loans(), "samples of the rollout before are on loan");
   in_flight_.weights_are(asked_.weight_version);
@@ -133,7 +133,7 @@ void PhaseDrawing::decide(Coordinator& /*coordinator*/) {
   for (const size_t group : std::exchange(ended_, {})) decide_about(group);
 }
 
-ReplayDrawing::ReplayDrawing(const RolloutRequest& request, KnownLengths* lengths)
+ReplayDrawing::ReplayDrawing(const RolloutRequest& request, groups::LengthHistory* lengths)
     : InFlightDrawing(request, lengths), log_(*asked_.log), scheduled_(*log_.of(in_flight_.schedule.rollout())) {}
 
 void ReplayDrawing::draw() {
@@ -172,7 +172,8 @@ std::vector<size_t> ReplayDrawing::groups_to_take() const {
   return scheduled_.taken;
 }
 
-LiveDrawing::LiveDrawing(const RolloutRequest& request, KnownLengths* lengths) : InFlightDrawing(request, lengths) {
+LiveDrawing::LiveDrawing(const RolloutRequest& request, groups::LengthHistory* lengths)
+    : InFlightDrawing(request, lengths) {
   in_flight_.pool.begin_phase();
 }
 

@@ -19,7 +19,7 @@ class InFlightDrawing : public Drawing {
 
  protected:
   // All arguments are borrowed. The pool is that of the request's groups in flight.
-  InFlightDrawing(const RolloutRequest& request, KnownLengths* lengths);
+  InFlightDrawing(const RolloutRequest& request, groups::LengthHistory* lengths);
 
   enum class Begins : uint8_t { kNow, kWithNextPhase };
   void begin_groups(Begins when);  // as many as may begin
@@ -35,7 +35,7 @@ class InFlightDrawing : public Drawing {
  private:
   InFlightNumbers numbers(const TakenGroups& taken) const;
 
-  KnownLengths* const lengths_;
+  groups::LengthHistory* const lengths_;
   FilterCounts filtered_;  // over the groups that were dropped or taken for this rollout
   std::vector<size_t> dropped_;
 };
@@ -44,7 +44,7 @@ class InFlightDrawing : public Drawing {
 // and all groups that have ended are graded. Then enough groups have ended for the rollout, or the next phase begins.
 class PhaseDrawing final : public InFlightDrawing {
  public:
-  PhaseDrawing(const RolloutRequest& request, KnownLengths* lengths) : InFlightDrawing(request, lengths) {}
+  PhaseDrawing(const RolloutRequest& request, groups::LengthHistory* lengths) : InFlightDrawing(request, lengths) {}
 
   void draw() override;
   void decide(Coordinator& coordinator) override;
@@ -60,7 +60,7 @@ class PhaseDrawing final : public InFlightDrawing {
 // weights as it had of them then. Groups that the log does not know of rest until it ends.
 class ReplayDrawing final : public InFlightDrawing {
  public:
-  ReplayDrawing(const RolloutRequest& request, KnownLengths* lengths);
+  ReplayDrawing(const RolloutRequest& request, groups::LengthHistory* lengths);
 
   void draw() override;
   void decide(Coordinator& coordinator) override;
@@ -78,7 +78,7 @@ class ReplayDrawing final : public InFlightDrawing {
 // until they are paused, when the weights are new.
 class LiveDrawing final : public InFlightDrawing {
  public:
-  LiveDrawing(const RolloutRequest& request, KnownLengths* lengths);
+  LiveDrawing(const RolloutRequest& request, groups::LengthHistory* lengths);
 
   void draw() override { begin_groups(Begins::kNow); }
   void decide(Coordinator& coordinator) override;

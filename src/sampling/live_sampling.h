@@ -32,7 +32,7 @@ class LiveSampling {
   };
 
   // The connections and the lengths are borrowed.
-  LiveSampling(Connections& connections, double timeout_s, KnownLengths& lengths)
+  LiveSampling(Connections& connections, double timeout_s, groups::LengthHistory& lengths)
       : connections_(connections), timeout_s_(timeout_s), lengths_(lengths) {}
   ~LiveSampling() { end_thread(); }
   LiveSampling(const LiveSampling&) = delete;
@@ -44,8 +44,8 @@ class LiveSampling {
   // Waits for the groups of the next rollout, and takes them; then workers that join get no weights, because the run
   // changes them, until pause(). Returns nullopt once `is_stopped` says so. Throws what ended the thread.
   std::optional<Taken> take(const std::function<bool()>& is_stopped, report::Report& report);
-  // Makes the samplers give back what they have, as it is or, where completions are not to be paused, when it has ended,
-  // and ends the thread. Once `is_stopped` says so they give it back as it is. Nobody waits for samplers if none
+  // Makes the samplers give back what they have, as it is or, where completions are not to be paused, when it has
+  // ended, and ends the thread. Once `is_stopped` says so they give it back as it is. Nobody waits for samplers if none
   // is there. Throws what ended the thread before.
   void pause(const std::function<bool()>& is_stopped);
   bool is_running() const { return thread_.joinable(); }
@@ -57,7 +57,7 @@ class LiveSampling {
 
   Connections& connections_;
   const double timeout_s_;
-  KnownLengths& lengths_;
+  groups::LengthHistory& lengths_;
   std::optional<RolloutRequest> request_;
   base::Bell bell_;  // wakes the thread
   base::Clock::time_point since_ = base::Clock::now();

@@ -77,7 +77,7 @@ class RolloutPhase {
   const IsStopped is_stopped_;
   const RankLinks links_;
   const std::unique_ptr<rollout::LeadingEngine> leading_;  // null: this rank leads no tensor-parallel group
-  KnownLengths lengths_;                                   // only rank 0 fills it in
+  groups::LengthHistory lengths_;                          // only rank 0 fills it in
   uint64_t num_begun_ = 0;                                 // rollouts begun so far
   bool names_are_said_ = false;
   std::unique_ptr<LiveSampling> live_;  // null until a rollout asks for it

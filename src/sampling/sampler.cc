@@ -165,7 +165,9 @@ void Sampler::abort_all() {
 int64_t Sampler::num_to_ask_for() {
   const int64_t room = most_samples_ - num_samples_ - num_asked_;
   if (num_asked_ > 0 || room <= 0 || (shares_ && num_samples_ > 0 && !engine_.has_room())) return 0;
-  const int64_t count = shares_ ? std::min(room, std::max<int64_t>(most_samples_ / 4, static_cast<int64_t>(n_))) : room;
+  const auto n = static_cast<int64_t>(n_);
+  const int64_t quarter = std::max<int64_t>((most_samples_ / 4 + n - 1) / n, 1) * n;
+  const int64_t count = shares_ ? std::min(room, quarter) : room;
   num_asked_ += count;
   return count;
 }

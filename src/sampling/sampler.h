@@ -36,8 +36,8 @@ class Sampler {
   void pause() { sampler_->pause_all(); }
 
   // Returns how many samples to ask for now. If others sample too, it asks for a quarter of what it may have at a time,
-  // because samples that the engine has no room for are better left to them, but for a whole group at least, so that a
-  // group with a long prompt is not split. Samples count as asked for until add().
+  // because samples that the engine has no room for are better left to them, but for whole groups, so that those that
+  // are lent whole are not split. Samples count as asked for until add().
   int64_t num_to_ask_for();
   // Makes one forward, so that a stop signal is seen while long completions decode, and takes what graders and generate
   // functions have done. It waits for nobody.

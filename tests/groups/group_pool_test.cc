@@ -110,6 +110,60 @@ TEST(GroupPool, TheLongestExpectedGoesFirst) {
   EXPECT_EQ(order, "1[0,1]2[0,1]0[0,1]3[0,1]");
 }
 
+TEST(GroupPool, AGroupOfCertainLengthIsLentWhole) {
+  GroupPool pool(8, /*is_graded=*/false);
+  pool.open(0, line(), {.completion = 100, .prompt = 3, .is_certain = true});
+  pool.open(1, line(), {.completion = 90, .prompt = 3});
+  for (SamplerId sampler = 1; sampler <= 4; ++sampler) pool.join(sampler);
+  EXPECT_EQ(lent(pool, 1, 100), "0[0,8]");
+  EXPECT_EQ(lent(pool, 1, 100), "1[0,2]") << "its length is not certain";
+  EXPECT_EQ(lent(pool, 2, 100), "1[2,2]");
+}
+
+TEST(GroupPool, GroupsOfCertainLengthAreDealtEvenly) {
+  GroupPool pool(1, /*is_graded=*/false);
+  for (const int64_t tokens : {80, 70, 60, 50, 40, 30, 20, 10})
+    pool.open(pool.num_groups(), line(), {.completion = tokens, .is_certain = true});
+  for (SamplerId sampler = 1; sampler <= 4; ++sampler) pool.join(sampler);
+  std::string order;
+  for (const SamplerId sampler : {1, 1, 2, 2, 3, 3, 4, 4}) order += lent(pool, sampler, 2) + " ";
+  EXPECT_EQ(order, "0[0,1] none 1[0,1] none 2[0,1] none 3[0,1] 4[0,1] ") << "an even share is 90 tokens";
+  order.clear();
+  for (const SamplerId sampler : {1, 2, 3, 4, 1, 2, 4, 1, 2}) order += lent(pool, sampler, 1) + " ";
+  EXPECT_EQ(order, "7[0,1] 6[0,1] 5[0,1] none none none none none none ");
+}
+
+TEST(GroupPool, TheTwoLongestAreNotForOneSamplerWhileAnotherHasNone) {
+  GroupPool pool(2, /*is_graded=*/false);
+  for (int64_t tokens = 50; tokens > 38; --tokens)
+    pool.open(pool.num_groups(), line(), {.completion = tokens, .is_certain = true});
+  for (SamplerId sampler = 1; sampler <= 4; ++sampler) pool.join(sampler);
+  std::string order;
+  for (const SamplerId sampler : {1, 1, 2, 2, 3, 3, 4, 4}) order += lent(pool, sampler, 2) + " ";
+  EXPECT_EQ(order, "0[0,2] 4[0,2] 1[0,2] 5[0,2] 2[0,2] 6[0,2] 3[0,2] 7[0,2] ");
+}
+
+// A sampler may be slow, or hang until it is given up: it is behind, but the others do not wait for it.
+TEST(GroupPool, NobodyWaitsForASamplerThatDoesNotAsk) {
+  GroupPool pool(2, /*is_graded=*/false);
+  for (size_t i = 0; i < 20; ++i) pool.open(i, line(), {.completion = 10, .is_certain = true});
+  for (SamplerId sampler = 1; sampler <= 3; ++sampler) pool.join(sampler);
+  const SampleLoan hangs = pool.lend(3, 2).value();
+  size_t num_lent = 0, num_rounds = 0;
+  for (; num_rounds < 20 && num_lent < 19; ++num_rounds) {
+    std::vector<std::pair<SamplerId, SampleLoan>> loans;
+    for (const SamplerId sampler : {1, 2}) {
+      while (const std::optional<SampleLoan> loan = pool.lend(sampler, 2)) loans.emplace_back(sampler, *loan);
+    }
+    for (const auto& [sampler, loan] : loans) EXPECT_TRUE(pool.take_back(sampler, sampled(loan, 2)));
+    num_lent += loans.size();
+  }
+  EXPECT_EQ(num_lent, 19U);
+  EXPECT_EQ(num_rounds, 4U) << "12 groups, then 4, 2 and 1";
+  EXPECT_EQ(pool.lost(3), 1);
+  EXPECT_EQ(lent(pool, 2, 2), std::to_string(hangs.group) + "[0,2]") << "whole again";
+}
+
 TEST(GroupPool, ALoanComesBackOnceAndFromItsBorrowerAlone) {
   GroupPool pool(2, /*is_graded=*/false);
   pool.open(pool.num_groups(), line());
@@ -338,7 +392,10 @@ class Life {
 
   void draw() {
     for (int64_t left = schedule_.num_to_draw(); left > 0; --left) {
-      pool_.open(pool_.num_groups(), line(), {.completion = numbers_.below(3), .prompt = numbers_.below(3)});
+      pool_.open(pool_.num_groups(), line(),
+                 {.completion = numbers_.below(3),
+                  .prompt = numbers_.below(3),
+                  .is_certain = numbers_.chance(percent_certain_)});
       schedule_.draw();
     }
   }
@@ -434,6 +491,7 @@ class Life {
   GroupPool pool_;
   Schedule schedule_;
   const int64_t stops_at_;
+  const int64_t percent_certain_ = 50 * numbers_.below(3);
   std::map<SamplerId, Sampler> samplers_;
   SamplerId next_id_ = 0;
   std::vector<std::pair<SamplerId, Answer>> late_;  // answers of samplers that were given up
@@ -461,13 +519,46 @@ TEST(GroupPool, ARolloutIsTheSameInAnyLife) {
   EXPECT_GT(num_stopped, 100);
 }
 
+// In any order of asking, no rank has more than another by more than a group.
+TEST(GroupPool, RanksHaveEvenShares) {
+  for (uint64_t seed = 0; seed < 2'000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Numbers numbers(seed);
+    const int64_t n = 1 + numbers.below(8), num_ranks = 1 + numbers.below(8), num_groups = 1 + numbers.below(40);
+    GroupPool pool(n, /*is_graded=*/false);
+    std::vector<int64_t> tokens_of;  // each group
+    for (int64_t i = 0; i < num_groups; ++i) {
+      const int64_t tokens = 1 + numbers.below(1 + numbers.below(400));
+      pool.open(static_cast<size_t>(i), line(), {.completion = tokens, .is_certain = true});
+      tokens_of.push_back(n * tokens);
+    }
+    std::vector<int64_t> tokens_with(static_cast<size_t>(num_ranks));
+    for (SamplerId id = 0; id < num_ranks; ++id) pool.join(id);
+    std::set<size_t> lent_groups;
+    for (int64_t turn = 0; std::ssize(lent_groups) < num_groups; ++turn) {
+      ASSERT_LT(turn, 100'000) << "there is always somebody who may have more";
+      const SamplerId id = numbers.below(num_ranks);
+      const std::optional<SampleLoan> loan = pool.lend(id, 2 * n);
+      if (!loan) continue;
+      EXPECT_EQ(loan->count, static_cast<size_t>(n)) << "whole";
+      EXPECT_TRUE(lent_groups.insert(loan->group).second) << "once";
+      tokens_with[static_cast<size_t>(id)] += tokens_of[loan->group];
+    }
+    EXPECT_EQ(pool.num_waiting_samples(), 0);
+    const auto [least, most] = std::ranges::minmax(tokens_with);
+    EXPECT_LE(most - least, std::ranges::max(tokens_of) + num_ranks) << "rounded";
+    ASSERT_FALSE(HasFailure());
+  }
+}
+
 // A pool that looked at every sampler, or at every group, for each loan would take hours.
 TEST(GroupPool, LendsAmongThousandsOfSamplersWithoutAScan) {
   constexpr int64_t kGroups = 4096, kSamplers = 4096, kCompletions = 8;
   const base::Clock::time_point begin = base::Clock::now();
   GroupPool pool(kCompletions, /*is_graded=*/true);
   Numbers numbers(3);
-  for (int64_t i = 0; i < kGroups; ++i) pool.open(pool.num_groups(), line(), {.completion = numbers.below(1000)});
+  for (int64_t i = 0; i < kGroups; ++i)
+    pool.open(pool.num_groups(), line(), {.completion = numbers.below(1000), .is_certain = i % 2 == 0});
   for (SamplerId id = 0; id < kSamplers; ++id) pool.join(id);
   std::vector<std::vector<SampleLoan>> loans(kSamplers);
   size_t num_done = 0;

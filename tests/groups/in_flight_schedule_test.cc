@@ -246,7 +246,7 @@ class Life {
 
   void phase() {
     for (int64_t left = schedule_.num_to_begin(); left > 0; --left) {
-      pool_.open_resting(next_, line());
+      pool_.open_resting(next_, line(), {.completion = 10, .is_certain = next_ % 3 == 0});
       schedule_.begin(next_++);
     }
     pool_.begin_phase([this](size_t, size_t) { return run_.phase_tokens; });
@@ -376,7 +376,7 @@ class LiveLife {
       EXPECT_LT(now, 100'000) << "the run does not end";
       if (now >= 100'000) break;
       for (int64_t left = schedule_.num_to_begin(); left > 0; --left) {
-        pool_.open(next_, line());
+        pool_.open(next_, line(), {.completion = 10, .is_certain = next_ % 3 == 0});
         schedule_.begin(next_++);
       }
       EXPECT_LE(schedule_.num_in_flight(), run_.at_once);
