@@ -80,7 +80,7 @@ struct ResultInputs {
   std::string generate_function = {};        // FILE.py:function, or ""
   // Set where groups are in flight between two rollouts, whose samples depend on how many, and on whether they are
   // sampled in phases or while the run trains.
-  std::optional<int64_t> groups_in_flight;
+  std::optional<int64_t> groups_in_flight = {};
   bool samples_while_training = false;
   // The definitions, by name, that this version computes otherwise than earlier ones did under the same flags, if the
   // run depends on them: a checkpoint of an earlier version lacks the entry.
