@@ -29,7 +29,8 @@ import tiny_model
 
 EXAMPLE = machine.ROOT / "examples" / "arithmetic"
 SEVENS = ("def reward(prompts, completions, **kwargs):\n"
-          "    return [min(c[0]['content'].count('7'), 24) / 24 for c in completions]\n")
+          "    return [min(c.count('7'), 24) / 24 for c in completions]\n")
+BY_TURNS = "def reward(prompts, completions, **kwargs):\n    return [float(i % 2) for i in range(len(completions))]\n"
 COLORS = ("#0b6", "#c40", "#36c", "#a3a", "#880", "#066", "#444")
 
 
@@ -67,6 +68,8 @@ def speed_page(options, results):
     lines = [f"{mode} does not run: {result['refused']}" for mode, result in results.items() if "refused" in result]
     tokens = {mode: sum(r["rollout/response_len/mean"] for r in rs) * options.batch * options.samples for mode, rs in ran.items()}
     rates = {mode: tokens[mode] / sum(r["perf/step_time"] for r in rs) for mode, rs in ran.items()}
+    if not ran:
+        return lines
     first = next(iter(rates.values()))
     rows = [["trained tokens a second", *(f"{rate:,.0f} ({rate / first:.2f} x)" for rate in rates.values())]]
 
@@ -104,7 +107,7 @@ def speed(options):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         _, stops = tiny_model.make_of_two_lengths(folder / "model", shapes[options.shape], options.mean)
-        (folder / "reward.py").write_text(SEVENS, encoding="utf-8")
+        (folder / "reward.py").write_text(BY_TURNS, encoding="utf-8")
         tiny_model.write_prompts(folder / "prompts.jsonl", options.batch * 8, options.prompt)
         for mode in options.modes:
             words = [*flags_of(mode), "--rollout-max-response-len", str(options.response), "--rollout-stop-token-ids", *map(str, stops)]

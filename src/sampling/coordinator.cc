@@ -199,7 +199,7 @@ void Coordinator::check_that_somebody_samples() {
 }
 
 Coordinator::Numbers Coordinator::numbers() const {
-  Numbers sum = {.samplers = samplers()};
+  Numbers sum = {.stats = {}, .losses = {}, .samplers = samplers()};
   for (const auto& [id, known] : known_) {
     rollout::add(id == kOwn ? own_->stats() : known.numbers.stats, sum.stats);
     sum.losses += id == kOwn ? own_->losses() : known.numbers.losses;

@@ -82,7 +82,10 @@ void LiveSampling::work(uint64_t number) {
       num_in_flight_ = in_flight.schedule.num_in_flight();
       num_tokens_ = coordinator.numbers().stats.generated_tokens;
     }
-    if (is_pausing && in_flight.pool.is_idle()) break;
+    if (is_pausing && in_flight.pool.is_idle()) {
+      if (!paused_at_) paused_at_ = base::Clock::now();  // nobody was interrupted: all have ended
+      break;
+    }
     coordinator.serve(news);
     if (!is_pausing && paused_at_ && in_flight.pool.has_loans())
       pause_s_ += base::seconds_since(*std::exchange(paused_at_, std::nullopt));

@@ -156,7 +156,9 @@ class Phases {
     EXPECT_TRUE(budget == 0 || num_new <= budget) << num_new << " of " << budget;
     if (completion.finish_reason == FinishReason::kPaused || completion.finish_reason == FinishReason::kAbort) {
       const bool is_paused = completion.finish_reason == FinishReason::kPaused;
-      if (is_paused) EXPECT_EQ(num_new, budget);
+      if (is_paused) {
+        EXPECT_EQ(num_new, budget);
+      }
       ++(is_paused ? reached_.cuts : reached_.aborts);
       so_far_[id] = completion;
       return;
@@ -452,7 +454,8 @@ TEST(Begun, ARequestIsPassedOnWhole) {
                     .behavior_logprobs = {-0.5F, -0.25F},
                     .finish_reason = FinishReason::kPaused,
                     .versions = {{.begin = 0, .version = 3}, {.begin = 1, .version = 4}}},
-                   {.sample_id = 101}};
+                   rl::Completion()};
+  request.begun[1].sample_id = 101;
   const std::vector<ReplicaCall> calls = replica_calls(to_bytes({request}));
   ASSERT_EQ(calls.size(), 1U);
   const auto& read = std::get<GroupRequest>(calls[0]);
