@@ -47,7 +47,9 @@ void use_kl(config::TrainConfig& config, bool is_offloaded) {
 std::optional<report::Metrics> learn(SmallRun& run, Learner& learner, int64_t rollout_id,
                                      sampling::Rollout rollout = graded()) {
   const checkpoint::RunState start;
-  Patience patience(run.inputs().config.checkpoints, run.inputs().directory, run.inputs().session, start);
+  Patience patience(
+      run.inputs().config.checkpoints, run.inputs().directory,
+      [&run] { return run.inputs().session.describe_not_finite(); }, start);
   run.memory().enter(memory::Phase::kTrain);
   learner.score_reference(rollout, run.log());
   learner.assign_advantages(rollout_id, rollout, run.log());
@@ -206,7 +208,9 @@ TEST(Learner, ProximalLogProbsAreThoseBeforeTheFirstStep) {
       for (size_t t = 0; t < 2; ++t) sample.rollout_logprobs[t] -= 0.5F;
     }
     const checkpoint::RunState start;
-    Patience patience(run.inputs().config.checkpoints, run.inputs().directory, run.inputs().session, start);
+    Patience patience(
+        run.inputs().config.checkpoints, run.inputs().directory,
+        [&run] { return run.inputs().session.describe_not_finite(); }, start);
     learner.assign_advantages(0, rollout, run.log());
     ASSERT_TRUE(learner.optimizer_steps(0, rollout, patience, run.log()).has_value());
     for (size_t i = 0; i < policy.size(); ++i) EXPECT_EQ(rollout.samples[i].proximal_logprobs, policy[i]) << i;
