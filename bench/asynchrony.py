@@ -10,8 +10,8 @@ A mode is one of
     one-step-off         the same, sampling while it trains, one version behind
     asynchronous[:K[:W]] the same with completions that go on with newer weights, at most K versions behind
 
-speed: the weights are made so that completions have mean length --mean and a long tail (tiny_model.make_of_two_lengths); those longer
-than --response are cut. Rates are over the rollouts after the first --skip, in which groups in flight are short ones.
+speed: the weights are made so that completions have mean length --mean and a long tail, and those of a prompt are of one kind
+(tiny_model.make_of_two_lengths); those longer than --response are cut. A run ends after --rollouts or --seconds. Rates are over the rollouts after the first --skip, in which groups in flight are short ones.
 curves: the arithmetic demo's model and problems; "long" rewards an answer for each 7 in it, up to 24 of 48 tokens, so that answers
 grow. Reward against rollouts, mean and spread over seeds, and a picture of it."""
 
@@ -71,7 +71,8 @@ def speed_page(options, results):
     if not ran:
         return lines
     first = next(iter(rates.values()))
-    rows = [["trained tokens a second", *(f"{rate:,.0f} ({rate / first:.2f} x)" for rate in rates.values())]]
+    rows = [["rollouts counted", *(str(len(rs)) for rs in ran.values())],
+            ["trained tokens a second", *(f"{rate:,.0f} ({rate / first:.2f} x)" for rate in rates.values())]]
 
     def add(title, metric, scale=1.0, digits=2):
         values = [many_devices.mean([None, *rs], metric) if any(metric in r for r in rs) else float("nan") for rs in ran.values()]
@@ -108,7 +109,7 @@ def speed(options):
         folder = pathlib.Path(name)
         _, stops = tiny_model.make_of_two_lengths(folder / "model", shapes[options.shape], options.mean)
         (folder / "reward.py").write_text(BY_TURNS, encoding="utf-8")
-        tiny_model.write_prompts(folder / "prompts.jsonl", options.batch * 8, options.prompt)
+        tiny_model.write_prompts_of_two_lengths(folder / "prompts.jsonl", options.batch * 25, options.prompt)
         for mode in options.modes:
             words = [*flags_of(mode), "--rollout-max-response-len", str(options.response), "--rollout-stop-token-ids", *map(str, stops)]
             results[mode] = run_until_recorded(folder, words, options)
@@ -116,17 +117,17 @@ def speed(options):
     return ["## Speed, " + options.shape, "", description(options), "",
             f"`bench/asynchrony.py speed`: bfloat16 on {options.device}, {options.batch} x {options.samples} completions behind prompts of "
             f"{options.prompt}, mean length {options.mean}, one in a hundred above {7.5 * options.mean:.0f}, cut at {options.response}; "
-            f"rollouts {options.skip} to {options.rollouts - 1}{'; ' + ' '.join(options.more) if options.more else ''}.", "",
+            f"rollouts from {options.skip} on{'; ' + ' '.join(options.more) if options.more else ''}.", "",
             *speed_page(options, results)]
 
 
 def run_until_recorded(folder, words, options):
     save = folder / f"run-{len(list(folder.iterdir()))}"
     command = [machine.tandem(options.build), "train", "--device", options.device, "--hf-checkpoint", str(folder / "model"), "--dtype", "bfloat16", "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path", f"{folder}/reward.py:reward",
-               "--rollout-batch-size", str(options.batch), "--n-samples-per-prompt", str(options.samples), "--num-rollout",
+               "--rollout-batch-size", str(options.batch), "--rollout-shuffle", "--n-samples-per-prompt", str(options.samples), "--num-rollout",
                str(options.rollouts), "--lr", "1e-6", "--no-use-tensorboard", "--sample-dump-interval", "0", "--save", str(save), *words,
                *options.more]
-    return many_devices.watch(command, save, options.rollouts, options.seconds)
+    return many_devices.watch(command, save, options.rollouts, options.seconds, least=options.skip + 2)
 
 
 # What it learns.

@@ -61,8 +61,9 @@ def run(folder, build, ranks, tensor, workers, batch, options):
     return {**result, "tensor": tensor, "batch": batch, "phases": [e for e in events if e["event"] == "step"][-1]["phases"]}
 
 
-def watch(command, save, rollouts, seconds):
-    """The records of a run, which is ended when its last rollout is recorded: the checkpoint that it would then save is not measured."""
+def watch(command, save, rollouts, seconds, least=None):
+    """The records of a run, which is ended when its last rollout is recorded: the checkpoint that it would then save is not measured. A run
+    that has fewer than `least` rollouts after so many seconds, by default not all of them, counts as refused."""
     most = used_gib()
     with open(f"{save}.txt", "w", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -77,7 +78,7 @@ def watch(command, save, rollouts, seconds):
         process.wait()
     records = records_of(save)
     of_rollouts = [r for r in records if "rollout/step" in r]
-    if len(of_rollouts) < rollouts:
+    if len(of_rollouts) < (rollouts if least is None else least):
         lines = pathlib.Path(f"{save}.txt").read_text(encoding="utf-8").strip().splitlines()
         return {"refused": " / ".join(lines[-5:]) if lines else "it said nothing"}
     return {"rollouts": of_rollouts, "steps": [r for r in records if "train/step" in r], "most": most}

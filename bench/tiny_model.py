@@ -70,17 +70,30 @@ def write_weights(path, config, seed=0, dtype="F32"):
 # A model whose completions are of two kinds, as in the model of lengths of make_of_two_lengths().
 LONG_OF, LONG = 25, 3   # 3 of 25 tokens are of the long kind
 KIND = 600.0            # a token's embedding has this in the dimension of its kind, and noise in all others
-NUM_NEUTRAL = 96        # the first tokens, those of prompts, are of no kind
+NUM_NEUTRAL = 96        # the first tokens, those of prompts, are of no kind but for these letters
+SHORT_LETTER, LONG_LETTER = "S", "L"
 
 
 def kind_of(token):
     """0: short, 1: long, None: neither."""
-    return None if token < NUM_NEUTRAL else int(token % LONG_OF < LONG)
+    if token < NUM_NEUTRAL:
+        return {ord(SHORT_LETTER) - 0x21: 0, ord(LONG_LETTER) - 0x21: 1}.get(token)
+    return int(token % LONG_OF < LONG)
+
+
+def write_prompts_of_two_lengths(path, count, length):
+    """The last letter of a prompt says of which kind its completions are."""
+    rng = random.Random(1)
+    letters = [chr(c) for c in range(0x21, 0x7F) if chr(c) not in (SHORT_LETTER, LONG_LETTER)]
+    with open(path, "w", encoding="utf-8") as out:
+        for i in range(count):
+            prompt = "".join(rng.choice(letters) for _ in range(length - 1)) + (LONG_LETTER if i % LONG_OF < LONG else SHORT_LETTER)
+            out.write(json.dumps({"prompt": prompt, "label": "0"}) + "\n")
 
 
 def make_of_two_lengths(folder, shape, mean):
-    """A model whose completions have a long tail, and the tokens that have to end them. A token's kind decides that of the next one;
-    the first one's is drawn. Lengths of a kind are geometric: 88 % have mean 0.73 `mean`, 12 % 3 `mean`, so that one in a hundred is
+    """A model whose completions have a long tail, and the tokens that have to end them. A token's kind decides that of the next one, so
+    completions are of the kind of their prompt's last letter, or of a drawn one behind other letters. Lengths of a kind are geometric: 88 % have mean 0.73 `mean`, 12 % 3 `mean`, so that one in a hundred is
     longer than 7.5 `mean`."""
     folder = make(folder, "bfloat16", shape)
     config = json.loads((folder / "config.json").read_text())

@@ -43,22 +43,26 @@ class Sampling {
 };
 
 TEST(Rollouts, AreThePromptsThatComeNextInTheirOrder) {
-  Sampling sampling;
-  const sampling::Rollout first = sampling.next(0);
-  ASSERT_EQ(first.samples.size(), static_cast<size_t>(kSmallPrompts * kSmallCompletions));
-  const std::vector<session::PromptLine>& prompts = sampling.run().inputs().prompts.prompts;
-  for (size_t i = 0; i < first.samples.size(); ++i) {
-    EXPECT_EQ(first.samples[i].sample_id, i);
-    EXPECT_EQ(first.samples[i].prompt, prompts[i / kSmallCompletions].prompt) << "the same object, not a copy";
-    EXPECT_TRUE(first.samples[i].has_reward);
+  std::vector<int32_t> last;
+  {
+    Sampling sampling;
+    const sampling::Rollout first = sampling.next(0);
+    ASSERT_EQ(first.samples.size(), static_cast<size_t>(kSmallPrompts * kSmallCompletions));
+    const std::vector<session::PromptLine>& prompts = sampling.run().inputs().prompts.prompts;
+    for (size_t i = 0; i < first.samples.size(); ++i) {
+      EXPECT_EQ(first.samples[i].sample_id, i);
+      EXPECT_EQ(first.samples[i].prompt, prompts[i / kSmallCompletions].prompt) << "the same object, not a copy";
+      EXPECT_TRUE(first.samples[i].has_reward);
+    }
+    EXPECT_EQ(sampling.rollouts().position().cursor.offset, kSmallPrompts);
+    const sampling::Rollout second = sampling.next(1);
+    EXPECT_EQ(second.samples.front().sample_id, first.samples.size());
+    EXPECT_EQ(second.samples.front().prompt, prompts[kSmallPrompts].prompt);
+    last = first.samples.back().completion;
   }
-  EXPECT_EQ(sampling.rollouts().position().cursor.offset, kSmallPrompts);
-  const sampling::Rollout second = sampling.next(1);
-  EXPECT_EQ(second.samples.front().sample_id, first.samples.size());
-  EXPECT_EQ(second.samples.front().prompt, prompts[kSmallPrompts].prompt);
   // The same run gives the same tokens once more.
   Sampling again;
-  EXPECT_EQ(again.next(0).samples.back().completion, first.samples.back().completion);
+  EXPECT_EQ(again.next(0).samples.back().completion, last);
 }
 
 TEST(Rollouts, AreReadFromFilesWhereTheRunIsTold) {
