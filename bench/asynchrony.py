@@ -29,7 +29,8 @@ import tiny_model
 
 EXAMPLE = machine.ROOT / "examples" / "arithmetic"
 SEVENS = ("def reward(prompts, completions, **kwargs):\n"
-          "    return [min(c.count('7'), 24) / 24 for c in completions]\n")
+          "    texts = [c if isinstance(c, str) else c[0]['content'] for c in completions]\n"
+          "    return [min(text.count('7'), 24) / 24 for text in texts]\n")
 BY_TURNS = "def reward(prompts, completions, **kwargs):\n    return [float(i % 2) for i in range(len(completions))]\n"
 COLORS = ("#0b6", "#c40", "#36c", "#a3a", "#880", "#066", "#444")
 

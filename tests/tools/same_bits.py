@@ -216,7 +216,11 @@ def workers_case(program, folder):
     joined = subprocess.Popen([program, *arguments, "--rollout-join"], cwd=folder, stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL)
     results.append({"exit code": str(run_of_it.wait())})
-    joined.wait()
+    try:
+        joined.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        joined.kill()  # it came when the run was over, and waits for it to begin
+        joined.wait()
     keep_results(folder / "workers_killed")
     return results
 
