@@ -61,7 +61,7 @@ def table(names, rows):
     return ["| | " + " | ".join(names) + " |", "|---|" + "---|" * len(names), *("| " + " | ".join(row) + " |" for row in rows)]
 
 
-# How fast.
+# These functions measure how fast each mode trains.
 
 
 def speed_page(options, results):
@@ -131,7 +131,7 @@ def run_until_recorded(folder, words, options):
     return many_devices.watch(command, save, options.rollouts, options.seconds, least=options.skip + 2)
 
 
-# What it learns.
+# These functions measure what each mode learns.
 
 
 def learn(folder, mode, seed, options):

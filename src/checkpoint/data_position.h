@@ -10,7 +10,7 @@
 
 namespace tandem::checkpoint {
 
-// Where the data of the next step come from.
+// The place in the data from which the next step goes on.
 struct DataPosition {
   rl::PromptCursor cursor;
   // With --partial-rollout, on rank 0: the groups that have begun and are not trained on (groups/in_flight.h).

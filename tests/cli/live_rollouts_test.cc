@@ -48,7 +48,7 @@ class LiveRollouts : public WorkerRuns {
     base::write_file_durably(path("random.py"),
                              "import random, time\n"
                              "def reward(prompts, completions, **kwargs):\n"
-                             "    time.sleep(random.SystemRandom().random() * 0.05)\n"
+                             "    time.sleep(random.SystemRandom().random() * 0.2)\n"
                              "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
     return path("random.py:reward");
   }
@@ -72,6 +72,7 @@ TEST_F(LiveRollouts, OneStepOffIsAFunctionOfTheFlags) {
 
 TEST_F(LiveRollouts, AScheduleRepeatsARunWhateverHappenedToIt) {
   std::mt19937_64 random(11);
+  int64_t num_joined = 0;
   for (int64_t i = 0; i < base::short_or_full(2, 20); ++i) {
     const std::string name = fmt::format("drawn_{}", i);
     const auto bound = static_cast<int64_t>(1 + random() % 3);
@@ -79,14 +80,18 @@ TEST_F(LiveRollouts, AScheduleRepeatsARunWhateverHappenedToIt) {
     Program program(words);
     const std::map<int, pid_t> processes = processes_of(program.pid(), 3);
     ASSERT_EQ(processes.size(), 3U);
-    if (i % 2 == 0) {  // one dies, and another joins
+    if (i % 2 == 0) {  // one joins, and another dies
+      const std::string errors = path(name + "_joining.txt");
+      Program another(joining(words), /*max_file_bytes=*/0, errors);
       wait_for_rollout(name, static_cast<int64_t>(random() % 3));
       usleep(static_cast<useconds_t>(random() % 300'000));
       kill(processes.at(1 + static_cast<int>(random() % 2)), SIGKILL);
-      Program another(joining(words));
       ASSERT_TRUE(program.wait_for(120.0));
-      // One that comes when the run is over waits for it to begin.
-      if (!another.wait_for(20.0)) kill(another.pid(), SIGKILL);
+      // One that has joined ends with the run. One that came when the run was over waits for it to begin.
+      if (count_in_file(errors, "samples for the run") > 0) {
+        EXPECT_TRUE(another.wait_for(60.0));
+        ++num_joined;
+      }
     }
     ASSERT_EQ(program.wait(), 0) << name;
     double oldest = 0.0;
@@ -101,6 +106,7 @@ TEST_F(LiveRollouts, AScheduleRepeatsARunWhateverHappenedToIt) {
     EXPECT_EQ(samples(name), samples(replay)) << name;
     EXPECT_EQ(base::read_file(path(name) + "/schedule.jsonl"), base::read_file(path(replay) + "/schedule.jsonl"));
   }
+  EXPECT_TRUE(!base::soaking() || num_joined > 0) << "no worker came in time, so none was seen to join";
 }
 
 TEST_F(LiveRollouts, AKilledRunRepeatsWhatItHadDoneAndGoesOn) {

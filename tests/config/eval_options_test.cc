@@ -1,4 +1,4 @@
-// What evaluations are given stands in place of what rollouts have, and data sets have names of their own.
+// Checks that what is given for evaluations replaces what rollouts have, and that data sets have names of their own.
 #include "config/eval_options.h"
 
 #include <gtest/gtest.h>
