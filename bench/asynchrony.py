@@ -16,6 +16,7 @@ curves: the arithmetic demo's model and problems; "long" rewards an answer for e
 grow. Reward against rollouts, mean and spread over seeds, and a picture of it."""
 
 import argparse
+import concurrent.futures
 import json
 import pathlib
 import statistics
@@ -184,9 +185,11 @@ def curves(options):
         folder = pathlib.Path(name)
         subprocess.run([sys.executable, str(EXAMPLE / "make_problems.py"), name], check=True, capture_output=True)
         (folder / "reward.py").write_text(SEVENS, encoding="utf-8")
-        for mode in options.modes:
-            runs[mode] = [learn(folder, mode, seed, options) for seed in range(options.seeds)]
-            print(f"{mode}: done", file=sys.stderr, flush=True)
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            asked = {mode: [pool.submit(learn, folder, mode, seed, options) for seed in range(options.seeds)] for mode in options.modes}
+            for mode in options.modes:
+                runs[mode] = [run.result() for run in asked[mode]]
+                print(f"{mode}: done", file=sys.stderr, flush=True)
     if options.picture:
         pathlib.Path(options.picture).write_text(picture({mode: [[r["rollout/raw_reward"] for r in run] for run in of] for mode, of in runs.items()}),
                                                  encoding="utf-8")
@@ -219,6 +222,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     for name, value in {"batch": 8, "samples": 8, "prompt": 32, "response": 512, "seconds": 500}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--jobs", type=int, default=1, help="curves: runs at once, two cores each")
     parser.add_argument("--picture", help="curves: the SVG file that is written")
     parser.add_argument("--out")
     options, options.more = parser.parse_known_args()  # what is left are flags of all runs

@@ -28,6 +28,7 @@ FILES_OF_SCRATCH = 16384
 ROOM_NAMESPACES = kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | kernel.CLONE_NEWNS
 NAMESPACE_NAMES = ("user", "mnt", "ipc", "pid")  # in the order in which a worker joins them
 RESERVED_PROCESS_IDS = 300  # which the kernel leaves out once it has counted through all
+LEAST_IDS_PER_CORE = 8  # the kernel's PIDS_PER_CPU_MIN
 LINES_OF_NO_SEGMENT = 1  # a heading
 
 SECONDS_TO_CLEAR = 0.2
@@ -40,11 +41,22 @@ LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, res
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
+def largest_process_id(num_processes, possible_cores):
+    """The largest id that leaves room for `num_processes`. The kernel takes none below 8 for each core that the machine
+    could have, so on a machine of 46 cores and more there is room for more processes. `possible_cores` is the text of
+    /sys/devices/system/cpu/possible, such as 0-63 or 0-3,8-11."""
+    ranges = [part.split("-") for part in possible_cores.strip().split(",")]
+    num_cores = sum(int(each[-1]) - int(each[0]) + 1 for each in ranges)
+    return max(RESERVED_PROCESS_IDS + num_processes, LEAST_IDS_PER_CORE * num_cores)
+
+
 def limit_process_ids(num_processes):
     """Of this process's namespace: the one limit of processes that root, too, is under. Linux 6.14 and newer."""
     try:
+        with open("/sys/devices/system/cpu/possible") as file:
+            largest = largest_process_id(num_processes, file.read())
         with open("/proc/sys/kernel/pid_max", "w") as file:
-            file.write(str(RESERVED_PROCESS_IDS + num_processes))
+            file.write(str(largest))
     except OSError:
         if os.geteuid() == 0:
             raise

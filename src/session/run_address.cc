@@ -43,9 +43,15 @@ void check_secret(const config::MeshOptions& mesh, const mesh::Launch& launch, c
 using Look = std::function<std::unique_ptr<mesh::Channel>()>;
 std::unique_ptr<mesh::Channel> look_until_found(const Look& look, double timeout_s, const std::string& none) {
   constexpr std::chrono::milliseconds kBetweenLooks{50};
+  constexpr double kSayAfter = 5.0;  // seconds; a run that starts at the same time has come by then
   const Clock::time_point begin = Clock::now();
+  bool is_said = false;
   while (true) {
     if (std::unique_ptr<mesh::Channel> run = look()) return run;
+    if (!is_said && seconds_since(begin) > kSayAfter) {
+      is_said = true;
+      base::log_info("{}; waiting until there is one", none);
+    }
     TANDEM_ENV_CHECK(seconds_since(begin) < timeout_s,
                      fmt::format("{} (waited for {:g} s, --distributed-timeout-minutes)", none, timeout_s));
     std::this_thread::sleep_for(kBetweenLooks);
