@@ -42,12 +42,17 @@ struct Backend {
   // Returns the checksum of each tensor's bytes after all work that was queued before is done. The tensors are
   // contiguous and begin at multiples of 16 bytes.
   std::vector<Checksum> (*checksums)(const std::vector<at::Tensor>& tensors);
+  // Copies mapped bytes (map_memory) over those of `to`, which are as many, and returns the checksums of its `parts` as
+  // they are then; while one stretch is copied the one before is summed. The parts lie in `to` one after the other, and
+  // are as checksums() wants them. Returns when all of it is done.
+  std::vector<Checksum> (*copy_mapped)(const at::Tensor& mapped, const at::Tensor& to,
+                                       const std::vector<at::Tensor>& parts);
 };
 
 using BackendEntry = const Backend* (*)();
 constexpr const char* kBackendEntry = "tandem_backend";
 // This number grows with every change of device/ops.h, of the memory contracts or of this file that would break a
 // module of an older build.
-constexpr int64_t kBackendContract = 9;
+constexpr int64_t kBackendContract = 10;
 
 }  // namespace tandem::device

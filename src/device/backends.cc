@@ -16,10 +16,11 @@ namespace tandem::device {
 namespace {
 
 constexpr std::array kBackends = {
-    BackendRow{.name = "cpu", .footprint = &cpu::kFootprint, .communicator = "gloo"},
+    BackendRow{.name = "cpu", .footprint = &cpu::kFootprint, .communicator = "gloo", .resource = "CPU"},
     BackendRow{.name = "cuda",
                .footprint = &cuda::kFootprint,
                .communicator = "nccl",
+               .resource = "GPU",
                .device = "NVIDIA GPU",
                .remedy = "build it with `make cuda`, or give --device cpu",
                .visible_devices = "CUDA_VISIBLE_DEVICES"},

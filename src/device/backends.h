@@ -14,6 +14,7 @@ struct BackendRow {
   const char* name;                  // the backend's part of --device: "cuda"
   const Footprint* footprint;        // what it states of itself
   const char* communicator;          // the library of --distributed-backend that moves its tensors
+  const char* resource;              // what a cluster's scheduler counts its devices as: "GPU"
   const char* device = "";           // one of its devices, for messages
   const char* remedy = "";           // what to do where its module is missing or does not load
   const char* visible_devices = "";  // the variable that says which devices a process sees

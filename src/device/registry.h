@@ -59,6 +59,12 @@ at::Tensor map_memory(const DeviceSpec& device, const std::string& word);
 // contiguous and 16-byte aligned.
 std::vector<Checksum> checksums(const DeviceSpec& device, const std::vector<at::Tensor>& tensors);
 
+// Copies the bytes of `mapped` (map_memory) over those of `to`, which are as many, and returns the checksums that its
+// `parts` have then. The parts lie in `to` one after the other, and are as checksums() wants them. Returns when all of
+// it is done.
+std::vector<Checksum> copy_mapped(const DeviceSpec& device, const at::Tensor& mapped, const at::Tensor& to,
+                                  const std::vector<at::Tensor>& parts);
+
 // Replaces a backend, whatever --device says, in tests. Empty fields replace nothing.
 struct FakeBackend {
   std::function<std::unique_ptr<Ops>()> make_ops = {};

@@ -12,10 +12,18 @@ std::string show_weights(const WeightStore& store, const device::DeviceSpec& dev
   return device::show_memory(device, store.storage());
 }
 
-std::vector<device::Checksum> checksums(const WeightStore& store, const device::DeviceSpec& device) {
+namespace {
+
+std::vector<at::Tensor> tensors_of(const WeightStore& store) {
   std::vector<at::Tensor> tensors;
   for (const PackedTensor& packed : store.layout().tensors) tensors.push_back(store.tensor(packed.name));
-  return device::checksums(device, tensors);
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<device::Checksum> checksums(const WeightStore& store, const device::DeviceSpec& device) {
+  return device::checksums(device, tensors_of(store));
 }
 
 std::optional<ShownWeights> ShownWeights::map(WeightStore& store, const device::DeviceSpec& device,
@@ -28,8 +36,7 @@ std::optional<ShownWeights> ShownWeights::map(WeightStore& store, const device::
 
 void ShownWeights::copy() {
   store_->begin_update();
-  store_->storage().view(at::kByte).copy_(shown_, /*non_blocking=*/true);
-  copied_ = checksums(*store_, device_);
+  copied_ = device::copy_mapped(device_, shown_, store_->storage(), tensors_of(*store_));
 }
 
 void ShownWeights::finish(uint64_t version, const std::vector<device::Checksum>& checksums) {

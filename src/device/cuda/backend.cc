@@ -144,6 +144,7 @@ extern "C" __attribute__((visibility("default"))) const tandem::device::Backend*
                                                        .make_communicator = tandem::device::make_communicator,
                                                        .show_memory = tandem::device::show_cuda_memory,
                                                        .map_memory = tandem::device::map_cuda_memory,
-                                                       .checksums = tandem::device::cuda_checksums};
+                                                       .checksums = tandem::device::cuda_checksums,
+                                                       .copy_mapped = tandem::device::copy_mapped_cuda_memory};
   return &kBackend;
 }

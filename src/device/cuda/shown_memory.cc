@@ -1,5 +1,6 @@
 #include "device/cuda/shown_memory.h"
 
+#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -65,6 +66,37 @@ std::shared_ptr<Mapping> mapping_of(const cudaIpcMemHandle_t& handle) {
   return mapping;
 }
 
+// Checksums of tensors, which add up on the device.
+class DeviceSums {
+ public:
+  // The sums begin at 0 in the current stream's order.
+  explicit DeviceSums(const std::vector<at::Tensor>& tensors)
+      : tensors_(tensors),
+        sums_(at::zeros({static_cast<int64_t>(tensors.size()), 2},
+                        at::TensorOptions(at::kLong).device(tensors[0].device()))) {}
+
+  void add(size_t i, const c10::cuda::CUDAStream& stream) {
+    const at::Tensor& tensor = tensors_[i];
+    const void* const data = tensor.const_data_ptr();
+    TANDEM_CHECK(tensor.is_contiguous() && reinterpret_cast<uintptr_t>(data) % 16 == 0,
+                 "checksums are of contiguous tensors that begin at a multiple of 16 bytes");
+    const cudaError_t error = cuda::add_checksum(data, static_cast<int64_t>(tensor.nbytes()),
+                                                 static_cast<Checksum*>(sums_.mutable_data_ptr()) + i, stream.stream());
+    TANDEM_ENV_CHECK(error == cudaSuccess, "the GPU's checksum failed:", cudaGetErrorString(error));
+  }
+
+  // Waits for the current stream.
+  std::vector<Checksum> fetch() const {
+    std::vector<Checksum> result(tensors_.size());
+    std::memcpy(result.data(), sums_.cpu().const_data_ptr(), result.size() * sizeof(Checksum));
+    return result;
+  }
+
+ private:
+  const std::vector<at::Tensor>& tensors_;
+  const at::Tensor sums_;  // int64 [tensors, 2]
+};
+
 }  // namespace
 
 std::string show_cuda_memory(const at::Tensor& tensor) {
@@ -104,20 +136,42 @@ at::Tensor map_cuda_memory(int index, const std::string& word) {
 
 std::vector<Checksum> cuda_checksums(const std::vector<at::Tensor>& tensors) {
   if (tensors.empty()) return {};
-  const auto count = static_cast<int64_t>(tensors.size());
-  const at::Tensor sums = at::zeros({count, 2}, at::TensorOptions(at::kLong).device(tensors[0].device()));
-  auto* const first = static_cast<Checksum*>(sums.mutable_data_ptr());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const void* const data = tensors[i].const_data_ptr();
-    TANDEM_CHECK(tensors[i].is_contiguous() && reinterpret_cast<uintptr_t>(data) % 16 == 0,
-                 "checksums are of contiguous tensors that begin at a multiple of 16 bytes");
-    const cudaError_t error = cuda::add_checksum(data, static_cast<int64_t>(tensors[i].nbytes()), first + i,
-                                                 c10::cuda::getCurrentCUDAStream().stream());
-    TANDEM_ENV_CHECK(error == cudaSuccess, "the GPU's checksum failed:", cudaGetErrorString(error));
+  DeviceSums sums(tensors);
+  for (size_t i = 0; i < tensors.size(); ++i) sums.add(i, c10::cuda::getCurrentCUDAStream());
+  return sums.fetch();
+}
+
+std::vector<Checksum> copy_mapped_cuda_memory(const at::Tensor& mapped, const at::Tensor& to,
+                                              const std::vector<at::Tensor>& parts) {
+  // Each stretch costs the copy 2 us, and the sums of the last one are not hidden: 64 to 320 MiB are alike.
+  constexpr int64_t kStretchBytes = int64_t{128} << 20;
+  TANDEM_CHECK(mapped.nbytes() == to.nbytes() && to.is_contiguous() && !parts.empty(), mapped.nbytes(), to.nbytes());
+  auto* const begin = static_cast<std::byte*>(to.mutable_data_ptr());
+  const auto* const from = static_cast<const std::byte*>(mapped.const_data_ptr());
+  const c10::cuda::CUDAStream copies = c10::cuda::getCurrentCUDAStream();
+  const c10::cuda::CUDAStream adds = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, copies.device_index());
+  DeviceSums sums(parts);
+  at::cuda::CUDAEvent is_copied;
+  int64_t copied = 0;
+  size_t first = 0;  // of the parts that are not summed yet
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto end =
+        static_cast<const std::byte*>(parts[i].const_data_ptr()) - begin + static_cast<int64_t>(parts[i].nbytes());
+    const bool is_last = i + 1 == parts.size();
+    if (!is_last && end - copied < kStretchBytes) continue;
+    const int64_t until = is_last ? static_cast<int64_t>(to.nbytes()) : end;
+    TANDEM_CHECK(until >= end && end > copied, "parts lie one after the other");
+    const cudaError_t error = cudaMemcpyAsync(begin + copied, from + copied, static_cast<size_t>(until - copied),
+                                              cudaMemcpyDefault, copies.stream());
+    TANDEM_ENV_CHECK(error == cudaSuccess, "new weights cannot be copied:", cudaGetErrorString(error));
+    copied = until;
+    is_copied.record(copies);
+    is_copied.block(adds);
+    for (; first <= i; ++first) sums.add(first, adds);
   }
-  std::vector<Checksum> result(tensors.size());
-  std::memcpy(result.data(), sums.cpu().const_data_ptr(), result.size() * sizeof(Checksum));
-  return result;
+  is_copied.record(adds);
+  is_copied.block(copies);
+  return sums.fetch();
 }
 
 }  // namespace tandem::device

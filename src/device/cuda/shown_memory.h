@@ -16,5 +16,7 @@ namespace tandem::device {
 std::string show_cuda_memory(const at::Tensor& tensor);
 at::Tensor map_cuda_memory(int index, const std::string& word);
 std::vector<Checksum> cuda_checksums(const std::vector<at::Tensor>& tensors);
+std::vector<Checksum> copy_mapped_cuda_memory(const at::Tensor& mapped, const at::Tensor& to,
+                                              const std::vector<at::Tensor>& parts);
 
 }  // namespace tandem::device
