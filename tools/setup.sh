@@ -3,9 +3,9 @@
 # pinned requirements. Does nothing where that is already there. As root it installs the packages; as another user it
 # prints the line to type.
 #
-#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb
+#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ray
 #   fuzz, cuda, wheel: what `make fuzz`, `make cuda` and `make wheel` alone need. wandb: what --use-wandb needs, and its
-#   tests. PYTHON=python3.12 chooses the interpreter of a new .venv
+#   tests. ray: an environment .venv-ray for the tests of python -m tandem.ray. PYTHON=python3.12 chooses the interpreter of a new .venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -119,6 +119,16 @@ install_more() {
   cp "$list" "$stamp"
 }
 
+# Ray has an environment of its own: what it needs is not what .venv pins.
+install_ray() {
+  local list=requirements-ray.txt stamp=.venv-ray/installed-requirements
+  if [ -f "$stamp" ] && cmp -s "$stamp" "$list"; then return; fi
+  say "installing Ray into .venv-ray (about 390 MB), once"
+  .venv/bin/python -m venv --clear .venv-ray
+  .venv-ray/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "$list"
+  cp "$list" "$stamp"
+}
+
 case "${1:-}" in
   packages) install_packages "${packages[@]}" ;;
   fuzz) install_packages "${fuzz_packages[@]}" ;;
@@ -129,5 +139,6 @@ case "${1:-}" in
   cuda) install_more cuda "the CUDA libraries and compiler (about 2.2 GB)" ;;
   wheel) install_more wheel "what builds a wheel (1 MB)" ;;
   wandb) install_more wandb "the package of Weights & Biases (about 125 MB)" ;;
-  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb"; exit 2 ;;
+  ray) install_ray ;;
+  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ray"; exit 2 ;;
 esac

@@ -30,6 +30,7 @@ struct LaunchOptions {
   std::string master_addr = "127.0.0.1";
   int64_t master_port = 0;
   int64_t max_restarts = 0;
+  bool end_with_stdin = false;
 
   void visit(base::Options& options);
   void check() const;
@@ -53,6 +54,10 @@ void LaunchOptions::visit(base::Options& options) {
               "how often all processes are started again after one has failed, from the last checkpoint in --save")
       .at_least(0)
       .at_most(1000000);
+  options.option(
+      end_with_stdin, "end-with-stdin", group,
+      "for programs that start this one: when standard input ends, kill the processes, or let those save that "
+      "were told to stop");
 }
 
 void LaunchOptions::check() const {
@@ -85,38 +90,12 @@ mesh::LaunchPlan plan_of(const config::TrainConfig& config, const std::vector<st
   return plan;
 }
 
-// Reads the arguments as `tandem train` will, so that a mistake in them is reported once and not by every rank.
-// Contradictions are checked later.
-config::TrainConfig train_config(const std::vector<std::string>& arguments) {
-  config::TrainConfig config;
-  bool ignored = false;
-  base::Options options(base::home_directory());
-  config.visit(options);
-  options.option(ignored, "dry-run", "general", "");
-  options.option(ignored, "quiet", "general", "");
-  config::declare_other_trainers(options);
-  TANDEM_USER_CHECK(options.parse(config::without_harmless_flags(arguments)) == base::ParsedAction::kRun,
-                    "launch: --help and --print-config start nothing; give them to tandem train");
-  return config;
-}
-
 bool has_checkpoint(const std::string& run) {
   std::error_code none;
   const std::filesystem::directory_iterator entries(run + "/checkpoints", none);
   return !none && std::any_of(begin(entries), end(entries), [](const std::filesystem::directory_entry& entry) {
     return entry.path().filename().string().starts_with("step_");
   });
-}
-
-// Adds --load to the arguments. A flag that is given twice has its last value, so an earlier --load does no harm.
-std::vector<std::string> restarted(std::vector<std::string> arguments, const config::TrainConfig& config) {
-  const std::string& run = config.output.save;
-  if (has_checkpoint(run)) {
-    arguments.insert(arguments.end(), {"--load", run});
-  } else if (config.checkpoints.load.empty()) {  // the folder exists already, without a checkpoint
-    arguments.insert(arguments.end(), {"--load", run, "--allow-fresh-start"});
-  }
-  return arguments;
 }
 
 int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& config,
@@ -129,6 +108,7 @@ int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& co
     plan.host = static_cast<int>(launch.node_rank);
     plan.master_address = launch.master_addr;
     plan.master_port = static_cast<int>(launch.master_port);
+    plan.ends_with_stdin = launch.end_with_stdin;
     const mesh::LaunchEnd end = mesh::launch(plan);
     // After a restart, a mistake of the user's would be the same mistake.
     if (!end.failed || end.code == kExitUser || restarts == launch.max_restarts) return say_end(end);
@@ -137,7 +117,48 @@ int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& co
   }
 }
 
+// Runs one engine that joins a run which was started elsewhere.
+int launch_engine(const LaunchOptions& launch, const config::TrainConfig& config,
+                  const std::vector<std::string>& arguments) {
+  const int64_t size = config.mesh.tensor_model_parallel_size;
+  TANDEM_USER_CHECK(
+      launch.nnodes == 1 && launch.nproc_per_node == size,
+      fmt::format("--nnodes {} --nproc-per-node {}: an engine that joins a run has {} on one machine "
+                  "(--tensor-model-parallel-size); start each engine by itself",
+                  launch.nnodes, launch.nproc_per_node, size == 1 ? "one process" : fmt::format("{} processes", size)));
+  TANDEM_USER_CHECK(launch.max_restarts == 0,
+                    "--max-restarts: is for a run; an engine that has failed joins again by the "
+                    "same command");
+  config.check();
+  mesh::LaunchPlan plan = plan_of(config, arguments, size, 0);
+  plan.ends_with_stdin = launch.end_with_stdin;
+  return say_end(mesh::launch(plan));
+}
+
 }  // namespace
+
+config::TrainConfig train_config_of(const std::vector<std::string>& arguments) {
+  config::TrainConfig config;
+  bool ignored = false;
+  base::Options options(base::home_directory());
+  config.visit(options);
+  options.option(ignored, "dry-run", "general", "");
+  options.option(ignored, "quiet", "general", "");
+  config::declare_other_trainers(options);
+  TANDEM_USER_CHECK(options.parse(config::without_harmless_flags(arguments)) == base::ParsedAction::kRun,
+                    "launch: --help and --print-config start nothing; give them to tandem train");
+  return config;
+}
+
+std::vector<std::string> restarted(std::vector<std::string> arguments, const config::TrainConfig& config) {
+  const std::string& run = config.output.save;
+  if (has_checkpoint(run)) {
+    arguments.insert(arguments.end(), {"--load", run});
+  } else if (config.checkpoints.load.empty()) {  // the folder exists already, without a checkpoint
+    arguments.insert(arguments.end(), {"--load", run, "--allow-fresh-start"});
+  }
+  return arguments;
+}
 
 mesh::Placement placement_of(const config::TrainConfig& config) {
   return {.num_hosts = config.mesh.actor_num_nodes,
@@ -204,14 +225,15 @@ int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) 
                     "launch: what it is to start stands behind its options: tandem launch --nproc-per-node 2 -- train "
                     "...");
   std::vector<std::string> words(dashes + 2, arguments.end());
-  config::TrainConfig config = train_config(words);
+  config::TrainConfig config = train_config_of(words);
+  if (config.mesh.joins()) return launch_engine(launch, config, words);
   const int64_t num_workers = config.mesh.num_workers(config.colocate);
   const int64_t num_trainers = launch.nnodes * launch.nproc_per_node - num_workers;
   if (config.mesh.num_ranks() == 1 && num_trainers > 1) {  // the launch gives the number
     const int64_t per_node = std::min(launch.nproc_per_node, num_trainers);
     words.insert(words.end(), {"--actor-num-nodes", std::to_string(num_trainers / per_node),
                                "--actor-num-gpus-per-node", std::to_string(per_node)});
-    config = train_config(words);
+    config = train_config_of(words);
   }
   config.check();
   TANDEM_USER_CHECK(

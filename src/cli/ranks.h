@@ -16,6 +16,14 @@ namespace tandem::cli {
 // Returns the processes that these flags ask for.
 mesh::Placement placement_of(const config::TrainConfig& config);
 
+// Reads the arguments as `tandem train` will, so that a mistake in them is reported once and not by every rank.
+// Contradictions are checked later.
+config::TrainConfig train_config_of(const std::vector<std::string>& arguments);
+
+// Returns the arguments of `tandem train` by which a run that has begun goes on from its last checkpoint, or begins
+// again where it has none. A flag that is given twice has its last value, so an earlier --load does no harm.
+std::vector<std::string> restarted(std::vector<std::string> arguments, const config::TrainConfig& config);
+
 // Starts the processes that --actor-num-gpus-per-node asks for and returns the exit code of the run; nullopt if this
 // process must run itself, since it is one of them, or alone. `arguments` are those of tandem train. Throws UserError
 // if the flags ask for another number of processes than were started.

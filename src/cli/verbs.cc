@@ -18,6 +18,7 @@
 #include "base/utf8.h"
 #include "bench/bench.h"
 #include "cli/command_line.h"
+#include "cli/placement.h"
 #include "cli/ranks.h"
 #include "config/other_trainers.h"
 #include "config/unsupported_flags.h"
@@ -117,6 +118,8 @@ constexpr auto kVerbs = std::to_array<Verb>({
      run_verb<config::SftConfig, run::train_supervised>, true},
     {"launch", "`tandem train` as several processes, one for each device, on this machine or on several",
      launch_by_hand, true},
+    {"placement", "what a cluster has to reserve for `tandem train`, as JSON: what python -m tandem.ray reads",
+     print_placement},
     {"generate", "completions of each prompt of a file", run_verb<config::GenerateConfig, run::generate>},
     {"engine", "completions for requests on standard input, a JSON object a line: what the Python API talks to",
      run_verb<config::EngineProcessConfig, run::answer_requests>},

@@ -73,7 +73,9 @@ void MeshOptions::visit(base::Options& options) {
       .does_not_affect_results();
   options
       .option(network_interface, "network-interface", group,
-              "network interface for what machines say to each other (eth0); unset: the one that reaches MASTER_ADDR")
+              "network interface for what machines say to each other (eth0), or this machine's address there; unset: "
+              "the one "
+              "that reaches MASTER_ADDR")
       .does_not_affect_results();
   options
       .option(
@@ -83,8 +85,9 @@ void MeshOptions::visit(base::Options& options) {
       .does_not_affect_results();
   options
       .option(rollout_num_gpus, "rollout-num-gpus", group,
-              "without --colocate: devices that only sample, with a process each, beside those that train")
-      .at_least(1)
+              "without --colocate: devices that only sample, with a process each, beside those that train; 0: none "
+              "starts with the run, and processes that sample join it while it goes on (--rollout-listen)")
+      .at_least(0)
       .at_most(kMaxDevices)
       .does_not_affect_results();
   options

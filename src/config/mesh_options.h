@@ -18,7 +18,7 @@ struct MeshOptions {
   std::string backend;                       // "": the device's own, and within a machine none where it needs none
   std::string network_interface;             // "": the one that reaches rank 0's host
   bool trust_network = false;
-  std::optional<int64_t> rollout_num_gpus;             // without --colocate: devices of rollout workers
+  std::optional<int64_t> rollout_num_gpus;             // without --colocate: devices of workers; 0: all of them join
   std::optional<int64_t> rollout_num_gpus_per_engine;  // --tensor-model-parallel-size again, as other trainers do
   std::optional<int64_t> rollout_listen;  // port at which rollout workers may join from other machines; 0: any
   bool rollout_join = false;              // this process joins a running run as a rollout worker

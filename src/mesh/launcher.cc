@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -100,7 +101,7 @@ std::vector<std::string> environment_of(const LaunchPlan& plan, const std::strin
 
 class Launcher {
  public:
-  explicit Launcher(const LaunchPlan& plan) : plan_(plan) {}
+  explicit Launcher(const LaunchPlan& plan) : plan_(plan), is_stdin_open_(plan.ends_with_stdin) {}
 
   LaunchEnd run() {
     start();
@@ -109,6 +110,7 @@ class Launcher {
       obey_signals();
       for (const auto& rank : ranks_) rank->look();
       look_at_workers();
+      look_at_stdin();
       watch_ranks();
       insist();
       if (num_running() < static_cast<int>(ranks_.size())) end_others_of_a_failure();
@@ -162,6 +164,16 @@ class Launcher {
     workers_deadline_ = Clock::now() + plan_.grace;
   }
 
+  void look_at_stdin() {
+    if (!is_stdin_open_) return;
+    pollfd polled = {STDIN_FILENO, POLLIN, 0};
+    if (poll(&polled, 1, 0) <= 0) return;
+    std::array<char, 256> ignored;
+    is_stdin_open_ = read(STDIN_FILENO, ignored.data(), ignored.size()) > 0;
+    if (is_stdin_open_ || !passed_on_.empty()) return;
+    for (const auto& rank : ranks_) rank->signal(SIGKILL);
+  }
+
   // A rank that is silent for too long is killed.
   void watch_ranks() {
     for (int i = 0; i < static_cast<int>(ranks_.size()); ++i) {
@@ -213,10 +225,12 @@ class Launcher {
 
   void wait() {
     std::vector<pollfd> polled = {{signals_.descriptor(), POLLIN, 0}};
+    if (is_stdin_open_) polled.push_back({STDIN_FILENO, POLLIN, 0});
+    const size_t first_rank = polled.size();
     for (const auto& rank : ranks_) polled.push_back({rank->output(), POLLIN, 0});  // -1 is skipped
     if (poll(polled.data(), polled.size(), patience_ms()) <= 0) return;
     for (size_t i = 0; i < ranks_.size(); ++i) {
-      if (polled[i + 1].revents != 0) ranks_[i]->read_output();
+      if (polled[first_rank + i].revents != 0) ranks_[i]->read_output();
     }
   }
 
@@ -342,7 +356,8 @@ class Launcher {
   }
 
   const LaunchPlan& plan_;
-  Signals signals_;  // made before the first rank
+  bool is_stdin_open_;  // false too if nobody asked us to look at it
+  Signals signals_;     // made before the first rank
   std::vector<std::unique_ptr<RankProcess>> ranks_;
   std::set<int> passed_on_;     // signals that were passed on to ranks
   std::optional<int> culprit_;  // index here of the rank that failed first

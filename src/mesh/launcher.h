@@ -24,6 +24,9 @@ struct LaunchPlan {
   int master_port = 0;                                        // port of rank 0, for several hosts
   std::chrono::milliseconds grace = std::chrono::seconds(2);  // SIGTERM to SIGKILL, for ranks that did not fail
   double timeout_s = 600.0;                                   // silence after which a rank is killed
+  // true: when standard input ends, whoever started us is gone. Ranks that were told to stop may then save and end; if
+  // they were not, they are killed.
+  bool ends_with_stdin = false;
 };
 
 struct LaunchEnd {

@@ -19,7 +19,7 @@ namespace {
 
 // Returns the roles that processes of the run have, each with its name.
 std::vector<std::pair<const char*, plan::Role>> roles_of(const config::TrainConfig& config) {
-  if (config.mesh.num_workers(config.colocate) == 0) return {{"", plan::Role::kBoth}};
+  if (config.colocate) return {{"", plan::Role::kBoth}};
   return {{"trainer", plan::Role::kTrainer}, {"rollout", plan::Role::kRollout}};
 }
 

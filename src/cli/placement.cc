@@ -1,0 +1,83 @@
+#include "cli/placement.h"
+
+#include <cstdint>
+#include <cstdio>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "base/options.h"
+#include "cli/command_line.h"
+#include "cli/ranks.h"
+#include "device/backends.h"
+
+namespace tandem::cli {
+
+namespace {
+
+struct PlacementOptions {
+  int64_t max_restarts = 0;
+  double wait_minutes = 0.0;
+  bool restart = false;
+
+  void visit(base::Options& options);
+};
+
+void PlacementOptions::visit(base::Options& options) {
+  const char* const group = "placement";
+  options
+      .option(max_restarts, "max-restarts", group,
+              "how often the run is started again after a process that trains has failed, from the last checkpoint in "
+              "--save")
+      .at_least(0)
+      .at_most(1000000);
+  options
+      .option(wait_minutes, "wait-minutes", group,
+              "minutes to wait for devices that the cluster does not have yet; it waits as long as it takes for those "
+              "that others use")
+      .at_least(0.0)
+      .at_most(7 * 24 * 60);
+  options.option(restart, "restart", group, "the arguments are to be those of a run that has begun and goes on");
+}
+
+}  // namespace
+
+int print_placement(const Verb& verb, const std::vector<std::string>& arguments) {
+  const auto train = std::find(arguments.begin(), arguments.end(), "train");
+  PlacementOptions own;
+  base::Options options;
+  own.visit(options);
+  const base::ParsedAction action = options.parse({arguments.begin(), train});
+  if (was_answered(action, options, "tandem placement [options] train [options of train]", verb.description)) return 0;
+  TANDEM_USER_CHECK(train != arguments.end(),
+                    "placement: the run stands behind the options: tandem placement --max-restarts 3 train ...");
+  std::vector<std::string> words(train + 1, arguments.end());
+  const config::TrainConfig config = train_config_of(words);
+  config.check();
+  config.mesh.check_names_no_device(config.model.device);
+  TANDEM_USER_CHECK(!config.mesh.joins(),
+                    "placement: --rollout-join and --rollout-join-address are for one more engine "
+                    "of a run that goes on; leave them out");
+  if (own.restart) words = restarted(words, config);
+  std::vector<std::string> trainer_words = words;
+  const mesh::Placement placement = placement_of(config);
+  // A cluster may lose an engine and give it back at any time, so that all of them join.
+  if (placement.num_workers > 0) trainer_words.insert(trainer_words.end(), {"--rollout-num-gpus", "0"});
+  const device::BackendRow& backend = device::backend_of(device::parse_device(config.model.device));
+  const base::Json json = {{"resource", backend.resource},
+                           {"visible_devices", backend.visible_devices},
+                           {"hosts", placement.num_hosts},
+                           {"devices_per_host", placement.trainers_per_host},
+                           {"engines", placement.num_engines()},
+                           {"devices_per_engine", placement.per_engine},
+                           {"max_restarts", own.max_restarts},
+                           {"wait_minutes", own.wait_minutes},
+                           {"train", trainer_words},
+                           {"join", words}};
+  std::printf("%s\n", base::dump_json(json).c_str());
+  check_printed();
+  return 0;
+}
+
+}  // namespace tandem::cli

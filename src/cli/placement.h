@@ -1,0 +1,23 @@
+// Says what a cluster's scheduler has to reserve for a run, and with which arguments its processes start there. It is
+// what python/tandem/ray.py reads, which so reads no flags of a run itself.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/verbs.h"
+
+namespace tandem::cli {
+
+// Runs `tandem placement`: prints one JSON object.
+//   resource          what the devices are counted as: "GPU", "CPU"
+//   visible_devices   the variable that says which devices a process sees; "" if there is none
+//   hosts, devices_per_host       machines that train, and devices of each
+//   engines, devices_per_engine   engines that sample for them, each on one machine; 0 engines with --colocate
+//   max_restarts, wait_minutes    as they were given
+//   train             arguments of `tandem launch ... -- train` on each machine that trains
+//   join              arguments of `tandem launch ... -- train` of an engine, without the run's address
+// Throws UserError as `tandem train` would for the same flags.
+int print_placement(const Verb& verb, const std::vector<std::string>& arguments);
+
+}  // namespace tandem::cli
