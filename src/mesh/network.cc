@@ -82,12 +82,12 @@ std::string address_of_interface(const std::string& name) {
     if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
     sockaddr_in address = {};
     std::memcpy(&address, one->ifa_addr, sizeof address);
-    if (name == one->ifa_name) return digits(address);
+    if (name == one->ifa_name || name == digits(address)) return digits(address);
     known += (known.empty() ? "" : ", ") + std::string(one->ifa_name);
   }
-  throw UserError(
-      fmt::format("--network-interface {}: this machine has no such interface with an IPv4 address; it has {}", name,
-                  known.empty() ? "none" : known));
+  throw UserError(fmt::format(
+      "--network-interface {}: this machine has no such interface with an IPv4 address, nor such an address; it has {}",
+      name, known.empty() ? "none" : known));
 }
 
 // Connecting a UDP socket sends nothing: it asks the kernel for the route.
@@ -100,6 +100,13 @@ std::string address_that_reaches(const std::string& host) {
   TANDEM_USER_CHECK(connect(probe.get(), reinterpret_cast<const sockaddr*>(&there), sizeof there) == 0 &&
                         getsockname(probe.get(), reinterpret_cast<sockaddr*>(&here), &size) == 0,
                     fmt::format("{}: no interface of this machine reaches it; give --network-interface", host));
+  return digits(here);
+}
+
+std::string network_address_of(int descriptor) {
+  sockaddr_in here = {};
+  socklen_t size = sizeof here;
+  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&here), &size) != 0 || here.sin_family != AF_INET) return "";
   return digits(here);
 }
 

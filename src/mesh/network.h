@@ -29,6 +29,9 @@ std::string address_of_host(const std::string& host, const std::string& flag = "
 std::string address_of_interface(const std::string& name);
 std::string address_that_reaches(const std::string& host);
 
+// Returns this end's address of a connection over the network; "" of a local one.
+std::string network_address_of(int descriptor);
+
 // Returns whether the address is "127.x.x.x".
 bool is_loopback(const std::string& address);
 

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -17,6 +19,7 @@
 #include "rollout_worker/engine_follower.h"
 #include "rollout_worker/engine_ranks.h"
 #include "rollout_worker/served_rollout.h"
+#include "rollout_worker/weight_links.h"
 #include "rollout_worker/worker_engine.h"
 #include "session/generator_setup.h"
 #include "session/ranks.h"
@@ -58,11 +61,12 @@ class RunSilence {
 // Greets the run and waits for its Welcome as long as it takes, since the run may train meanwhile. Throws UserError if
 // the run refuses this process.
 sampling::Welcome greet(mesh::Channel& run, const config::TrainConfig& config, const config::RunMode& mode,
-                        const session::ModelSession& session) {
+                        const session::ModelSession& session, const sampling::WeightDoor& door) {
   run.send(to_bytes(sampling::Hello{.facts = mesh::text_of(session::own_facts(config, mode)),
                                     .weight_hash = session.empty_store().info().hash,
                                     .process = getpid(),
-                                    .machine = mesh::machine_id()}));
+                                    .machine = mesh::machine_id(),
+                                    .door = door}));
   RunSilence silence(config.mesh.timeout_s());
   while (true) {
     const std::optional<std::string> frame = run.receive(kLookEvery);
@@ -77,6 +81,10 @@ sampling::Welcome greet(mesh::Channel& run, const config::TrainConfig& config, c
     throw EnvironmentError("the run has ended before this process joined it");
   }
 }
+
+// Half of the time after which a worker that is silent is missed: one that waits for a frozen one is not silent so
+// long.
+double link_patience_s(const config::MeshOptions& mesh) { return mesh.rollout_health_check_timeout / 2.0; }
 
 config::TrainConfig with_line_types(config::TrainConfig config, const sampling::Welcome& welcome) {
   config.reward.line_types = welcome.line_types;
@@ -100,10 +108,11 @@ std::optional<reward::GeneratorConfig> generation_of(const config::TrainConfig& 
 // The first process of an engine, or its only one.
 class Worker {
  public:
-  Worker(const config::TrainConfig& config, const config::RunMode& mode, mesh::Channel& run,
+  Worker(const config::TrainConfig& config, const config::RunMode& mode, mesh::Channel& run, WeightLinks& links,
          session::ModelSession& session, EngineRanks& ranks, const sampling::Welcome& welcome)
       : config_(with_line_types(config, welcome)),
         run_(run),
+        links_(links),
         session_(session),
         ranks_(ranks),
         engine_(config_, session, ranks, welcome),
@@ -145,8 +154,23 @@ class Worker {
     return ranks_.any_of(false);
   }
 
+  void take(const sampling::Chain& chain) {
+    const bool is_whole = links_.take_place(chain, [this](const sampling::Weights& piece, WeightLinks::Bytes bytes) {
+      take_piece(piece, bytes);
+      return piece.is_last && piece.part + 1 == ranks_.size();
+    });
+    if (!is_whole) run_.send(to_bytes(sampling::ChainBroken{}));
+  }
   void take(const sampling::Weights& piece) {
-    take_weights(piece, [this](std::span<std::byte> into) { run_.receive_bytes(into); });
+    const auto bytes = links_.take_piece(piece, run_);
+    take_piece(piece, *bytes);
+  }
+  void take_piece(const sampling::Weights& piece, WeightLinks::Bytes left) {
+    take_weights(piece, [&left](std::span<std::byte> into) {
+      std::ranges::copy(left.first(into.size()), into.begin());
+      left = left.subspan(into.size());
+    });
+    run_.send(to_bytes(sampling::Alive{}));
   }
   void take(const sampling::CopyWeights& message) { take_weights(message); }
   void take(const sampling::WeightChecksums& message) { take_weights(message); }
@@ -211,6 +235,7 @@ class Worker {
 
   const config::TrainConfig config_;
   mesh::Channel& run_;
+  WeightLinks& links_;
   RunSilence silence_{config_.mesh.timeout_s()};
   session::ModelSession& session_;
   EngineRanks& ranks_;
@@ -235,12 +260,13 @@ void tell(const std::unique_ptr<mesh::Channel>& run, const std::exception& error
 
 // Joins the run, in the first process of an engine. What keeps it from that ends the other processes too, in the same
 // words.
-sampling::Welcome join_run(std::unique_ptr<mesh::Channel>& run, const config::TrainConfig& config,
-                           const config::RunMode& mode, const mesh::Launch& launch,
+sampling::Welcome join_run(std::unique_ptr<mesh::Channel>& run, std::optional<WeightLinks>& links,
+                           const config::TrainConfig& config, const config::RunMode& mode, const mesh::Launch& launch,
                            const session::ModelSession& session, EngineRanks& ranks) {
   try {
     run = session::find_run(config, launch);
-    sampling::Welcome welcome = greet(*run, config, mode, session);
+    links.emplace(*run, launch.secret(), link_patience_s(config.mesh), session.empty_store().bytes() * ranks.size());
+    sampling::Welcome welcome = greet(*run, config, mode, session, links->door());
     ranks.pass_on(welcome);
     return welcome;
   } catch (const UserError& error) {
@@ -255,11 +281,12 @@ sampling::Welcome join_run(std::unique_ptr<mesh::Channel>& run, const config::Tr
 void lead_engine(const config::TrainConfig& config, const config::RunMode& mode, const mesh::Launch& launch,
                  session::ModelSession& session, EngineRanks& ranks) {
   std::unique_ptr<mesh::Channel> run;
+  std::optional<WeightLinks> links;
   try {
-    const sampling::Welcome welcome = join_run(run, config, mode, launch, session, ranks);
+    const sampling::Welcome welcome = join_run(run, links, config, mode, launch, session, ranks);
     base::log_info("samples for the run {}", config.output.save);
     session::defer_stops("stopping: others get the groups that this process has (a second signal ends it at once)");
-    Worker(config, mode, *run, session, ranks, welcome).work();
+    Worker(config, mode, *run, *links, session, ranks, welcome).work();
   } catch (const mesh::ChannelClosed& error) {
     throw EnvironmentError(fmt::format("the run {}: {}", config.output.save, error.what()));
   } catch (const device::PeerLost& lost) {

@@ -83,7 +83,8 @@ bool WorkerWeights::take(const sampling::Weights& piece, const weights::WeightRe
 }
 
 void WorkerWeights::receive(const sampling::Weights& piece, const weights::WeightReceiver::ReadBytes& read) {
-  if (!receiver_) receiver_.emplace(store(piece.is_base));
+  const bool begins_again = piece.tensor == 0 && piece.first_byte == 0;  // those that came before were cut off
+  if (!receiver_ || begins_again) receiver_.emplace(store(piece.is_base));
   receiver_->take({.tensor = piece.tensor,
                    .first_byte = piece.first_byte,
                    .num_bytes = piece.num_bytes,

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/message_text.h"
 #include "mesh/hosts.h"
+#include "mesh/local_socket.h"
 
 namespace tandem::sampling {
 
@@ -111,7 +112,7 @@ std::vector<groups::SamplerId> Connections::ready() const {
 
 std::optional<Failed> Connections::why_nobody_comes() {
   const std::scoped_lock lock(mutex_);
-  if (!workers_.empty()) return std::nullopt;
+  if (!workers_.empty() || settings_.num_started == 0) return std::nullopt;
   const std::optional<bool> have_ended = started_.have_all_ended();
   if (have_ended.has_value() && !*have_ended) return std::nullopt;
   const bool are_seen_to_end = have_ended && settings_.are_all_here;
@@ -206,6 +207,8 @@ void Connections::take_frame(groups::SamplerId id, Worker& worker, std::string_v
   } else if (const auto* const took = std::get_if<TookWeights>(&message)) {
     TANDEM_ENV_CHECK(worker.is_to_take == took->version, "it took other weights than it was given");
     worker.is_to_take.reset();
+  } else if (std::holds_alternative<ChainBroken>(message)) {
+    worker.is_chain_broken = true;
   } else if (std::holds_alternative<Leaving>(message)) {
     worker.state = State::kGone;
     worker.has_left = true;
@@ -227,6 +230,7 @@ void Connections::greet(Worker& worker, const Hello& hello) {
   ++num_greeted_;
   const mesh::RankFacts facts = mesh::facts_of(hello.facts);
   const bool is_here = hello.machine == mesh::machine_id();
+  worker.door = hello.door;
   worker.name += fmt::format(" (process {}{})", hello.process, is_here ? "" : " on " + facts.host);
   std::string why = mesh::disagreement({settings_.facts, facts});
   if (why.empty() && hello.weight_hash != weights_->hash())
@@ -303,22 +307,63 @@ void Connections::show_weights(const std::vector<groups::SamplerId>& ids, bool i
 
 void Connections::give_weights(const std::vector<groups::SamplerId>& ids, bool is_base) {
   std::string checksums;  // encoded once for all workers
-  for (const bool maps : {true, false}) {
-    for (const groups::SamplerId id : ids) {
-      Worker& worker = workers_.at(id);
-      if (worker.maps_weights != maps || worker.state == State::kGone) continue;
-      if (maps && checksums.empty()) {
-        checksums = to_bytes(WeightChecksums{
-            .is_base = is_base, .version = weights_->version(is_base), .sums = weights_->checksums(is_base)});
-      }
-      attempt(worker, [&] {
-        if (maps) {
-          worker.channel->send(checksums);
-        } else {
-          send_pieces(worker, is_base);
-        }
-      });
+  std::vector<groups::SamplerId> others;
+  for (const groups::SamplerId id : ids) {
+    Worker& worker = workers_.at(id);
+    if (worker.state == State::kGone) continue;
+    if (!worker.maps_weights) {
+      others.push_back(id);
+      continue;
     }
+    if (checksums.empty()) {
+      checksums = to_bytes(WeightChecksums{
+          .is_base = is_base, .version = weights_->version(is_base), .sums = weights_->checksums(is_base)});
+    }
+    attempt(worker, [&] { worker.channel->send(checksums); });
+  }
+  if (others.size() > 1) {
+    TANDEM_CHECK(!is_base, "workers join one by one");
+    give_in_chains(std::move(others));
+  } else if (!others.empty()) {
+    Worker& worker = workers_.at(others.front());
+    attempt(worker, [&] { send_pieces(worker, is_base); });
+  }
+}
+
+void Connections::give_in_chains(std::vector<groups::SamplerId> ids) {
+  const std::string here = mesh::local_place();
+  // Workers of one machine stand beside each other, those of this one first: each machine is entered once.
+  std::ranges::stable_sort(ids, {}, [&](groups::SamplerId id) {
+    const std::string& place = workers_.at(id).door.place;
+    return std::pair(place != here, place);
+  });
+  while (!ids.empty()) {
+    tell_places(ids);
+    Worker& first = workers_.at(ids.front());
+    attempt(first, [&] { send_pieces(first, /*is_base=*/false); });
+    wait_until_taken(ids);
+    // The first one has taken them or is gone, so this ends.
+    std::erase_if(ids, [&](groups::SamplerId id) {
+      const Worker& worker = workers_.at(id);
+      return !worker.is_to_take || worker.state == State::kGone;
+    });
+    if (!ids.empty())
+      base::log_warning("new weights did not reach {} through another one; they are sent again",
+                        base::counted(std::ssize(ids), "rollout worker"));
+  }
+}
+
+void Connections::tell_places(const std::vector<groups::SamplerId>& chain) {
+  ++num_chains_;
+  for (size_t i = 0; i < chain.size(); ++i) {
+    Worker& worker = workers_.at(chain[i]);
+    Chain place = {.number = num_chains_, .is_first = i == 0};
+    if (i + 1 < chain.size()) {
+      place.next = workers_.at(chain[i + 1]).door;
+      if (place.next.place != worker.door.place) place.next.name.clear();  // it would not be found
+    }
+    worker.is_chain_broken = false;
+    attempt(worker, [&] { worker.channel->send(to_bytes(place)); });
   }
 }
 
@@ -330,7 +375,7 @@ void Connections::wait_until_taken(const std::vector<groups::SamplerId>& ids) {
 void Connections::wait_until_taken(groups::SamplerId id, base::Clock::time_point since) {
   Worker& worker = workers_.at(id);
   attempt(worker, [&] {
-    while (worker.is_to_take && worker.state != State::kGone) {
+    while (worker.is_to_take && !worker.is_chain_broken && worker.state != State::kGone) {
       const double silent_s = base::seconds_since(std::max(since, worker.last_heard));
       beat();
       if (const auto frame = worker.channel->receive(std::clamp(settings_.silence_s - silent_s, 0.0, kBeatEvery))) {

@@ -34,7 +34,7 @@ class Connections {
     Welcome welcome = {};
     double silence_s = 60.0;                      // the longest silence of a worker that has loans
     std::optional<int> launcher_descriptor = {};  // descriptor of the launcher, from mesh::LaunchVariables
-    int64_t num_started = 0;                      // workers that were started with the run
+    int64_t num_started = 0;                      // workers that were started with the run; 0: all of them join it
     bool are_all_here = true;                     // they run on this machine, whose launcher sees them end
   };
   // Listens. `weights` is borrowed, and null if no rollout worker may join. Throws EnvironmentError if another process
@@ -90,6 +90,8 @@ class Connections {
     bool has_joined = false, has_left = false, has_failed = false;
     bool maps_weights = false;                // it copies weights from this process's memory
     std::optional<uint64_t> is_to_take = {};  // version that was announced and that it has not taken yet
+    WeightDoor door = {};                     // where another worker passes weights on to it
+    bool is_chain_broken = false;             // it has said that the chain which it is in is
     std::string why_gone = {};
     base::Clock::time_point last_heard;
   };
@@ -113,6 +115,10 @@ class Connections {
   // Makes a worker that is prepared one that samples. Returns whether it is.
   bool let_join(groups::SamplerId id);
   void send_pieces(Worker& worker, bool is_base);
+  // Gives the trained weights to workers that do not map them, so that they leave this machine once, and waits until
+  // all have taken them or are gone. Where the chain breaks, those after that place get them in a chain of their own.
+  void give_in_chains(std::vector<groups::SamplerId> ids);
+  void tell_places(const std::vector<groups::SamplerId>& chain);
   void wait_until_taken(const std::vector<groups::SamplerId>& ids);
   void wait_until_taken(groups::SamplerId id, base::Clock::time_point since);
   // Reads what a worker said before it was gone, which may lie unread if a message to it has failed first.
@@ -130,6 +136,7 @@ class Connections {
   std::optional<Failed> failure_;  // failure of the last one that was there
   bool has_one_joined_ = false;
   bool are_weights_held_ = false;
+  uint64_t num_chains_ = 0;
   int64_t num_greeted_ = 0;   // workers that have said who they are
   const int num_exceptions_;  // exceptions in flight when this object was made
   std::jthread beats_;        // runs if rollout workers may join; ends before what it uses

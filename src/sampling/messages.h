@@ -7,8 +7,9 @@
 //   Hello                          ->
 //                                  <-  Welcome, or Refused
 //   Prepared                       ->
-//                                  <-  the weights: Weights ..., or CopyWeights and WeightChecksums
-//   TookWeights                    ->
+//                                  <-  the weights: Weights ..., or CopyWeights and WeightChecksums, or Chain, and then
+//                                      the first of the chain gets Weights, and passes them on
+//   TookWeights, or ChainBroken    ->
 //                                  <-  Open
 //   Pull                           ->
 //                                  <-  LendSamples ..., LendGrading ..., Abort, Pause
@@ -36,13 +37,24 @@
 
 namespace tandem::sampling {
 
+// Where a worker takes weights from another one that passes them on (Chain).
+struct WeightDoor {
+  std::string place;    // mesh::local_place(): who is in the same one finds the local socket
+  std::string name;     // the local socket's; "": none
+  std::string address;  // HOST:PORT; "": the worker is on the run's machine, and only others of it come
+
+  bool is_none() const { return name.empty() && address.empty(); }
+  static void fields(auto& wire, auto& m) { wire(m.place, m.name, m.address); }
+};
+
 struct Hello {
   std::string facts;        // mesh::text_of(RankFacts): version, contract, flags
   std::string weight_hash;  // WeightSpec::hash: equal if both ends give a store's bytes the same meaning
   int64_t process = 0;      // its number, for messages
   std::string machine;      // mesh::machine_id(): memory is shown to processes of the same one alone
+  WeightDoor door = {};
 
-  static void fields(auto& wire, auto& m) { wire(m.facts, m.weight_hash, m.process, m.machine); }
+  static void fields(auto& wire, auto& m) { wire(m.facts, m.weight_hash, m.process, m.machine, m.door); }
 };
 // Tells a worker what it cannot know, since it reads no data.
 struct Welcome {
@@ -83,6 +95,19 @@ struct Weights {
   static void fields(auto& wire, auto& m) {
     wire(m.is_base, m.part, m.tensor, m.first_byte, m.num_bytes, m.checksum, m.is_last, m.version);
   }
+};
+// The worker's place in a chain of workers, by which the next Weights travel: they come from rank 0 (is_first) or from
+// a worker before it, and it passes them on to `next`, if there is one.
+struct Chain {
+  uint64_t number = 0;
+  bool is_first = false;
+  WeightDoor next = {};
+
+  static void fields(auto& wire, auto& m) { wire(m.number, m.is_first, m.next); }
+};
+// The worker before is gone, and not all weights have come.
+struct ChainBroken {
+  static void fields(auto& /*wire*/, auto& /*m*/) {}
 };
 // The weights that Welcome shows are new, and stay as they are until the worker has answered.
 struct CopyWeights {
@@ -221,9 +246,9 @@ struct Stop {
   static void fields(auto& /*wire*/, auto& /*m*/) {}
 };
 
-using Message = std::variant<Hello, Welcome, Refused, Prepared, Weights, CopyWeights, WeightChecksums, TookWeights,
-                             Open, Pull, LendSamples, LendGrading, Sampled, Graded, Abort, Pause, Close, RankHello,
-                             StopAsked, Alive, Leaving, Failed, Stop>;
+using Message = std::variant<Hello, Welcome, Refused, Prepared, Weights, Chain, ChainBroken, CopyWeights,
+                             WeightChecksums, TookWeights, Open, Pull, LendSamples, LendGrading, Sampled, Graded, Abort,
+                             Pause, Close, RankHello, StopAsked, Alive, Leaving, Failed, Stop>;
 // The number changes with whatever a message is made of.
 inline constexpr uint32_t kMessageFormat = 0x534D0005;
 std::string to_bytes(const Message& message);

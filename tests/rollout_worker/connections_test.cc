@@ -8,13 +8,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <future>
+#include <random>
+#include <utility>
 #include <vector>
 
 #include "mesh/hosts.h"
 #include "mesh/local_socket.h"
 #include "rollout_worker/replica_weights.h"
+#include "rollout_worker/weight_links.h"
 #include "rollout_worker/worker_weights.h"
 #include "tests/run/small_run.h"
 #include "tests/weights/shown_memory.h"
@@ -34,17 +38,23 @@ class SeenEvents final : public sampling::Connections::Events {
   int num_joined = 0, num_said = 0, num_left = 0, num_lost = 0;
 };
 
+// Thrown where a scripted worker ends as if it was killed.
+struct Dead {};
+
 // A worker that does as it is told.
 class ScriptedWorker {
  public:
   ScriptedWorker(const std::string& address, const session::ModelSession& session)
-      : session_(session), channel_(mesh::connect_locally(address).value(), 20.0) {}
+      : session_(session),
+        channel_(mesh::connect_locally(address).value(), 20.0),
+        links_(channel_, "", /*patience_s=*/2.0, session.empty_store().bytes()) {}
 
   void greet(const std::string& machine = mesh::machine_id()) {
     say(sampling::Hello{.facts = mesh::text_of({}),
                         .weight_hash = session_.empty_store().info().hash,
                         .process = 1,
-                        .machine = machine});
+                        .machine = machine,
+                        .door = links_.door()});
   }
   void join(const std::string& machine = mesh::machine_id()) {
     greet(machine);
@@ -61,7 +71,20 @@ class ScriptedWorker {
     bool are_new = false;
     if (const auto* const piece = std::get_if<sampling::Weights>(&message)) {
       ++num_pieces;
-      are_new = weights_->take(*piece, [this](std::span<std::byte> into) { channel_.receive_bytes(into); });
+      const auto bytes = links_.take_piece(*piece, channel_);
+      if (num_pieces == dies_at_piece) throw Dead();
+      are_new = weights_->take(*piece, [&](std::span<std::byte> into) { std::ranges::copy(*bytes, into.begin()); });
+    } else if (const auto* const chain = std::get_if<sampling::Chain>(&message)) {
+      const bool is_whole = links_.take_place(*chain, [&](const sampling::Weights& piece, WeightLinks::Bytes bytes) {
+        ++num_passed_pieces;
+        if (num_passed_pieces == dies_at_piece) throw Dead();
+        are_new = weights_->take(piece, [&](std::span<std::byte> into) { std::ranges::copy(bytes, into.begin()); });
+        return are_new;
+      });
+      if (!is_whole) {
+        ++num_broken_chains;
+        say(sampling::ChainBroken{});
+      }
     } else if (const auto* const copy = std::get_if<sampling::CopyWeights>(&message)) {
       are_new = weights_->take(*copy);
     } else {
@@ -79,11 +102,15 @@ class ScriptedWorker {
   }
   void say(const sampling::Message& message) { channel_.send(to_bytes(message)); }
 
-  int num_pieces = 0;
+  int num_pieces = 0;         // from the run
+  int num_passed_pieces = 0;  // from another worker
+  int num_broken_chains = 0;
+  int dies_at_piece = -1;
 
  private:
   const session::ModelSession& session_;
   mesh::Channel channel_;
+  WeightLinks links_;
   const std::unique_ptr<device::Communicator> alone_ = device::solo_communicator();
   EngineRanks ranks_{*alone_};
   std::optional<WorkerWeights> weights_;
@@ -162,13 +189,116 @@ class NewWeights : public testing::Test {
 
   static inline weights::ShownMemory* memory_ = nullptr;
   static inline run::SmallRun* run_ = nullptr;
-  static inline std::array<session::ModelSession*, 2> sessions_ = {};
+  static inline std::array<session::ModelSession*, 4> sessions_ = {};
   static inline int num_runs_ = 0;
   const std::unique_ptr<device::Communicator> alone_ = device::solo_communicator();
   std::optional<ReplicaWeights> weights_;
   std::string address_;
   SeenEvents events_;
 };
+
+// Workers that do not map the weights, which so travel in a chain.
+class Chains : public NewWeights {
+ protected:
+  void SetUp() override {
+    memory_->set_seen([](const at::Tensor&) { return at::Tensor(); });
+  }
+  void join_all(double silence_s = 20.0) {
+    connections_ = listen(silence_s, /*num_started=*/static_cast<int64_t>(sessions_.size()));
+    for (size_t i = 0; i < sessions_.size(); ++i) workers_.push_back(joined(*connections_, i));
+    for (const auto& worker : workers_) worker->num_pieces = 0;
+  }
+  // Gives them new weights. A worker that dies is gone, and the others have the weights.
+  void update_all() {
+    train();
+    std::vector<std::function<void()>> work;
+    for (auto& worker : workers_) {
+      if (!worker) continue;
+      work.emplace_back([&worker] {
+        try {
+          worker->take_weights();
+        } catch (const Dead&) {
+          worker = nullptr;
+        }
+      });
+    }
+    update(*connections_, work);
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      if (workers_[i]) expect_same_weights(i);
+    }
+  }
+  int num_pieces() const {
+    int sum = 0;
+    for (const auto& worker : workers_) sum += worker ? worker->num_pieces : 0;
+    return sum;
+  }
+
+  std::unique_ptr<sampling::Connections> connections_;
+  std::vector<std::unique_ptr<ScriptedWorker>> workers_;
+};
+
+TEST_F(Chains, LeaveTheRunOnceForAllWorkers) {
+  join_all();
+  update_all();
+  const int once = workers_[0]->num_pieces;
+  EXPECT_GT(once, 10);
+  EXPECT_EQ(num_pieces(), once);
+  for (size_t i = 1; i < workers_.size(); ++i) EXPECT_EQ(workers_[i]->num_passed_pieces, once);
+  update_all();
+  EXPECT_EQ(num_pieces(), 2 * once);
+  EXPECT_EQ(events_.num_lost, 0);
+}
+
+TEST_F(Chains, CloseWhereAWorkerDies) {
+  for (size_t dying = 0; dying < sessions_.size(); ++dying) {
+    events_ = {};
+    workers_.clear();
+    join_all();
+    workers_[dying]->dies_at_piece = 7;
+    update_all();
+    EXPECT_EQ(workers_[dying], nullptr);
+    EXPECT_EQ(events_.num_lost, 1) << dying;
+    EXPECT_EQ(connections_->ready().size(), sessions_.size() - 1);
+    for (size_t i = 0; i < dying; ++i) EXPECT_EQ(workers_[i]->num_broken_chains, 0) << i << " of " << dying;
+    update_all();  // without it
+    EXPECT_EQ(events_.num_lost, 1);
+  }
+}
+
+TEST_F(Chains, LeaveOutAWorkerThatIsFrozen) {
+  join_all(/*silence_s=*/4.0);
+  const std::unique_ptr<ScriptedWorker> frozen = std::exchange(workers_[1], nullptr);
+  update_all();
+  EXPECT_EQ(events_.num_lost, 1);
+  EXPECT_EQ(workers_[2]->num_broken_chains, 1);
+  EXPECT_EQ(connections_->ready().size(), sessions_.size() - 1);
+}
+
+TEST_F(Chains, SurviveDrawnDeaths) {
+  const unsigned seed = std::random_device()();
+  std::mt19937 random(seed);
+  for (int life = 0; life < 12; ++life) {
+    SCOPED_TRACE(fmt::format("seed {}, life {}", seed, life));
+    events_ = {};
+    workers_.clear();
+    join_all();
+    int num_dead = 0;
+    for (int update = 0; update < 3; ++update) {
+      for (const auto& worker : workers_) {
+        if (worker && random() % 4 == 0) {
+          worker->num_pieces = worker->num_passed_pieces = 0;
+          worker->dies_at_piece = 1 + static_cast<int>(random() % 40);
+        }
+      }
+      update_all();
+      num_dead =
+          static_cast<int>(std::ranges::count_if(workers_, [](const auto& worker) { return worker == nullptr; }));
+      EXPECT_EQ(events_.num_lost, num_dead);
+    }
+    if (num_dead == static_cast<int>(workers_.size())) continue;
+    EXPECT_EQ(std::ssize(connections_->ready()), std::ssize(workers_) - num_dead);
+  }
+}
 
 TEST_F(NewWeights, AreCopiedByWhoMapsThemAndSentToWhoDoesNot) {
   const auto workers = listen();
@@ -292,7 +422,7 @@ TEST_F(NewWeights, AnAnswerOfAnotherVersionIsRefused) {
 // Weights that change while they are copied have other checksums, so a torn copy is found.
 TEST_F(NewWeights, ThatAreTornNeverSample) {
   memory_->set_seen([](const at::Tensor& bytes) { return bytes.clone(); });
-  const auto workers = listen();
+  const auto workers = listen(/*silence_s=*/20.0, /*num_started=*/1);
   const auto torn = joined(*workers, 0);
   train();
   update(*workers, {[&] {
