@@ -25,7 +25,7 @@ struct RolloutShape {
   uint64_t seed = 0;
 };
 
-// The results of one rollout. Its steady state are the steps in which every sequence got a token.
+// Holds the results of one rollout. Its steady state are the steps in which every sequence got a token.
 struct RolloutRun {
   std::vector<rl::Sample> samples;
   double seconds = 0;

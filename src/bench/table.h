@@ -16,7 +16,7 @@ struct Measurement {
   double seconds = 0;  // time of the piece of work
   double tokens = 0;   // tokens that it computed; 0: none
   Work work;           // least work that it needs
-  // Further figures by name, for JSON; people read them in `note`, a line below.
+  // These are further figures by name, for JSON; people read them in `note`, a line below.
   std::vector<std::pair<std::string, double>> figures = {};
   std::string note = {};
 };

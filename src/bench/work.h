@@ -21,7 +21,8 @@ struct Ceilings {
 
 struct Work {
   double bytes = 0, flops = 0;
-  // The sum of the limits of its parts; each limit is the slower of moving the part's bytes and doing its operations.
+  // This is the sum of the limits of its parts; each limit is the slower of moving the part's bytes and doing its
+  // operations.
   double limit_seconds = 0;
 
   Work() = default;
@@ -30,7 +31,7 @@ struct Work {
   Work operator+(const Work& other) const;
 };
 
-// The costs of a model in the store's dtype.
+// Counts what a model costs in the store's dtype.
 class ModelWork {
  public:
   explicit ModelWork(const model::ModelConfig& config);

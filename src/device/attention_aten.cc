@@ -36,7 +36,7 @@ Tensor int64_tensor(const std::vector<int64_t>& values, at::IntArrayRef shape, a
   return to_device(host, device);
 }
 
-// The rows of a batch by sequence, as numbers on the host.
+// Holds the rows of a batch by sequence, as numbers on the host.
 struct HostRows {
   std::vector<std::vector<int64_t>> members;  // indices of the rows of each sequence, in order
   std::vector<int64_t> positions;             // [T]
@@ -113,7 +113,7 @@ std::vector<Sequence> plan_backward(const HostRows& host, at::Device device) {
   return sequences;
 }
 
-// The head counts of q. Query head h reads KV head h / per_group.
+// Counts the heads of q. Query head h reads KV head h / per_group.
 struct Heads {
   int64_t num_kv_heads, per_group, head_dim;
 };

@@ -41,7 +41,7 @@ DeviceSpec parse_device(const std::string& text);
 
 const BackendRow& backend_of(const DeviceSpec& device);
 const Footprint& footprint_of(const DeviceSpec& device);
-// The same of a text of --device. UserError as parse_device().
+// Does the same for a text of --device. Throws UserError as parse_device() does.
 const Footprint& footprint_of(const std::string& text);
 
 }  // namespace tandem::device

@@ -26,7 +26,8 @@ class PeerLost : public EnvironmentError {
 // lists[rank][i] is tensor i for, or from, that rank. All are contiguous and on the communicator's device.
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
-// The cost of communication for a rank so far. Work that was recorded (Ops::record) and is replayed is not counted.
+// Counts what communication has cost a rank so far. Work that was recorded (Ops::record) and is replayed is not
+// counted.
 struct Traffic {
   int64_t sent_bytes = 0;  // bytes sent to other ranks
   double wait_s = 0.0;     // time spent in wait(); the device's time, where it works ahead of the host
@@ -39,7 +40,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // An exchange in flight. Destroying it waits for it, without an error.
+  // Stands for an exchange in flight. Destroying it waits for it, without an error.
   class Exchange {
    public:
     virtual ~Exchange() = default;

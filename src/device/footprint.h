@@ -19,7 +19,7 @@ struct Footprint {
   int64_t context_bytes = 0;       // a process's context on the device, before anything is computed
   int64_t library_bytes = 0;       // what libraries take beside the context, for all that a run computes
   int64_t communicator_bytes = 0;  // what the library that moves tensors takes for one group of ranks
-  // The bytes of its operations, for a model of these widths with elements of so many bytes.
+  // Counts the bytes of its operations, for a model of these widths with elements of so many bytes.
   std::unique_ptr<const OpsPlan> (*plan_ops)(const OpsShape& shape, Size element_bytes) = nullptr;
 };
 

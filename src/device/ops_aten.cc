@@ -115,8 +115,8 @@ Tensor normalise_backward(const Tensor& dy_float, const Tensor& x_float, const T
   return dunit.sub_(unit.mul_(along)).mul_(inverse);
 }
 
-// Cosine and sine of the rotation at each position, [T, 1, K / 2] float32. Frequencies and angles are float32, as in
-// transformers' Qwen3RotaryEmbedding.
+// Holds cosine and sine of the rotation at each position, [T, 1, K / 2] float32. Frequencies and angles are float32, as
+// in transformers' Qwen3RotaryEmbedding.
 struct Rotation {
   Tensor cos, sin;
 };
@@ -418,7 +418,7 @@ class AtenOps final : public Ops {
   bool in_bfloat16(const Tensor& factor) const {
     return call_.multiplies_bfloat16 && factor.scalar_type() == at::kBFloat16;
   }
-  // [step, K]: the rows, and zeros below them.
+  // Returns [step, K]: the rows, and zeros below them.
   static Tensor padded_rows(const Tensor& rows, int64_t step) {
     if (rows.size(0) == step) return rows;
     const Tensor padded = at::zeros({step, rows.size(1)}, rows.options());

@@ -1,6 +1,6 @@
-// Every operation of the contract in plain ATen. It is the readable reference that other backends are tested against,
-// and the first implementation on any device that LibTorch knows: it follows its tensors' device and touches no raw
-// pointer of theirs.
+// Implements every operation of the contract in plain ATen. It is the readable reference that other backends are tested
+// against, and the first implementation on any device that LibTorch knows: it follows its tensors' device and touches
+// no raw pointer of theirs.
 #pragma once
 
 #include <memory>

@@ -30,7 +30,7 @@ OpBytes OpsPlan::linear(Size rows, Size inner, Size outer, Size out_bytes) const
   return op(result, result + kCall.linear_rows * (inner * element_ + outer * out_bytes));
 }
 
-// The product, then the sum.
+// The product comes first, then the sum.
 OpBytes OpsPlan::linear_add(Size rows, Size inner) const {
   const OpBytes product = linear(rows, inner, shape_.hidden, element_), sum = add(rows);
   return {.result = sum.result, .most = std::max(product.most, product.result + sum.most)};
@@ -65,7 +65,7 @@ OpBytes OpsPlan::rms_norm(Size rows) const {
 
 OpBytes OpsPlan::rms_norm_backward(Size rows) const {
   const Size count = rows * shape_.hidden;
-  // float32 of dy and x, unit, dunit, and their product.
+  // The scratch is float32 of dy and x, unit, dunit, and their product.
   return op(count * element_, count * (2 * cast_ + 3 * kFloatBytes) + 3 * rows * kFloatBytes);
 }
 
@@ -82,7 +82,7 @@ OpBytes OpsPlan::qk_norm_rope(Size rows) const {
 OpBytes OpsPlan::qk_norm_rope_backward(Size rows) const {
   const Size result = rows * (shape_.q_width + 2 * shape_.kv_width) * element_;
   const Size rotation = rows * shape_.head_dim * kFloatBytes, norms = 2 * rows * shape_.num_heads * kFloatBytes;
-  // float32 of dq and q, dq turned back, and what a norm's backward has: unit, dunit, their product.
+  // The scratch is float32 of dq and q, dq turned back, and what a norm's backward has: unit, dunit, their product.
   return op(result, result + rows * shape_.q_width * (2 * cast_ + 4 * kFloatBytes) + rotation + norms);
 }
 
@@ -102,7 +102,7 @@ OpBytes OpsPlan::rope_backward(Size rows) const {
   return op(result, result + rows * shape_.q_width * (cast_ + 2 * kFloatBytes) + rotation);
 }
 
-// float32 of the gradient.
+// The scratch is float32 of the gradient.
 OpBytes OpsPlan::add_bias_backward(Size rows, Size width) const { return op(0, rows * width * cast_); }
 
 OpBytes OpsPlan::silu_mul(Size rows) const {

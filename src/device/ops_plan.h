@@ -10,7 +10,7 @@ namespace tandem::device {
 
 using base::Size;
 
-// Widths of a model, in elements.
+// Holds the widths of a model, in elements.
 struct OpsShape {
   Size hidden = 0, q_width = 0, kv_width = 0, mlp = 0, vocab = 0;
   Size num_heads = 0, num_kv_heads = 0, head_dim = 0;
@@ -22,8 +22,8 @@ struct OpBytes {
   Size most = 0;    // peak bytes while it runs, results included
 };
 
-// The shapes of library calls in plain ATen on a GPU. They are whole tiles of its kernels, and large enough to keep it
-// busy; below 256 rows a product with a bfloat16 weight waits for the weight's bytes anyway.
+// Names the shapes of library calls in plain ATen on a GPU. They are whole tiles of its kernels, and large enough to
+// keep it busy; below 256 rows a product with a bfloat16 weight waits for the weight's bytes anyway.
 struct AtenCallShape {
   int64_t linear_rows = 256;                // of a matrix product
   int64_t attention_tiles = 64;             // of kAttentionTileRows rows and kAttentionTileKeys keys
@@ -36,7 +36,7 @@ struct AtenCallShape {
 };
 constexpr int64_t kAttentionTileRows = 16, kAttentionTileKeys = 256;
 
-// The size of one attention call. A tile has query rows of one sequence.
+// Says how large one attention call is. A tile has query rows of one sequence.
 struct AttentionLoad {
   Size rows = 0;
   Size tiles = 0;
@@ -47,7 +47,8 @@ struct AttentionLoad {
   Size expanded_keys = 0;  // keys that all sequences see, shared ones once for each (backward)
 };
 
-// The largest batches of a run. They decide which buffers a backend keeps for good, from the first large batch on.
+// Describes the largest batches of a run. They decide which buffers a backend keeps for good, from the first large
+// batch on.
 struct KeptLoad {
   Size rows = 0;         // of a batch, at most
   Size logits_rows = 0;  // of a chunk of logits
@@ -64,7 +65,7 @@ class OpsPlan {
   virtual ~OpsPlan() = default;
 
   virtual OpBytes linear(Size rows, Size inner, Size outer, Size out_bytes) const;
-  // Onto a residual as wide as the hidden state.
+  // It adds onto a residual as wide as the hidden state.
   virtual OpBytes linear_add(Size rows, Size inner) const;
   virtual OpBytes linear_add_to(Size rows, Size inner, Size outer) const;
   // The gradient is in the model dtype, or in float32, which multiplies a float32 copy of the weights.
@@ -107,14 +108,14 @@ class OpsPlan {
  protected:
   // An operation that returns `result` bytes and in plain ATen takes `aten_most` at once.
   virtual OpBytes op(Size result, Size aten_most) const;
-  // The second step of attention_backward(): the gradients in the cache's layout, collected by token.
+  // This is the second step of attention_backward(): the gradients in the cache's layout, collected by token.
   virtual OpBytes kv_gradient(const AttentionLoad& load) const;
 
   const OpsShape& shape() const { return shape_; }
   Size element() const { return element_; }
 
  private:
-  // The first step of attention_backward(): dq.
+  // This is the first step of attention_backward(): dq.
   OpBytes query_gradient(const AttentionLoad& load) const;
 
   OpsShape shape_;

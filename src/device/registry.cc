@@ -26,7 +26,7 @@ const Backend& load(const BackendRow& row) {
   const std::string path = module_path(base::program_folder(), row.name);
   TANDEM_ENV_CHECK(!path.empty(), fmt::format("--device {}: this build has no module libtandem_{}.so; {}", row.name,
                                               row.name, row.remedy));
-  // For the life of the process: tensors and kernels point into it.
+  // It stays for the life of the process: tensors and kernels point into it.
   void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   const char* const why = module == nullptr ? dlerror() : "";
   TANDEM_ENV_CHECK(module != nullptr, fmt::format("--device {}: {}; {}", row.name, why, row.remedy));

@@ -17,7 +17,7 @@
 
 namespace tandem::device {
 
-// Options for the host's side of every backend. Only the CPU backend has `isa`.
+// These are options for the host's side of every backend. Only the CPU backend has `isa`.
 struct HostOptions {
   std::string isa = "auto";
   int num_threads = 0;  // 0: all cores

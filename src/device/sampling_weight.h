@@ -1,5 +1,5 @@
-// The weight of a token in a draw, exp((logit - max) / temperature), with the same bits on every device. CPU and GPU
-// compile this same text. No torch.
+// Computes the weight of a token in a draw, exp((logit - max) / temperature), with the same bits on every device. CPU
+// and GPU compile this same text. No torch.
 //
 // Everything is plain float32 arithmetic, rounded operation by operation: no compiler may fuse a product with a sum
 // (-ffp-contract=off for g++, -fmad=false for nvcc), or two devices would draw different tokens.

@@ -10,7 +10,7 @@ inline bool is_host(at::Device device) { return device.is_cpu(); }
 // Whether the host reads and writes the tensor's memory as its own.
 inline bool is_on_host(const at::Tensor& tensor) { return tensor.is_cpu(); }
 
-// The same numbers in host memory, there when the call returns. An undefined tensor stays undefined.
+// Returns the same numbers in host memory, there when the call returns. An undefined tensor stays undefined.
 at::Tensor to_host(const at::Tensor& tensor);
 
 // Returns the same numbers on `device`, for work that is queued after. On a device that is not the host, `host` may

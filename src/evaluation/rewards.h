@@ -18,7 +18,7 @@
 
 namespace tandem::evaluation {
 
-// The graders of an evaluation. Data sets that are graded alike share them.
+// Owns the graders of an evaluation. Data sets that are graded alike share them.
 class EvaluationRewards {
  public:
   // Starts the processes. Throws UserError for a reward that cannot be used.

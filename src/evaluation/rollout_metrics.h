@@ -1,4 +1,4 @@
-// Metrics of a rollout, and warnings about it. Records, lines and evaluations are made of them.
+// Computes the metrics of a rollout, and warns about it. Records, lines and evaluations are made of them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A prompt on its way through a rollout: drawn, sampled, graded, judged and taken. This is the only record of it, in
+// Follows a prompt through a rollout: it is drawn, sampled, graded, judged and taken. This is the only record of it, in
 // whichever process it is. No torch.
 #pragma once
 
@@ -29,7 +29,7 @@ struct Member {
   }
 };
 
-// The result of grading a group.
+// Holds what grading gave a group.
 struct GroupGrades {
   std::vector<reward::Grade> grades;  // one a sample, with secrets taken out of their texts
   GroupVerdict verdict;
@@ -49,7 +49,7 @@ struct Group {
 // A process with an engine: rank 0 itself, another rank that trains, or a rollout worker.
 using SamplerId = int64_t;
 
-// Some samples of a group, lent to one sampler. `line` is borrowed until the rollout ends.
+// Lends some samples of a group to one sampler. `line` is borrowed until the rollout ends.
 struct SampleLoan {
   uint64_t key = 0;  // no other loan of the rollout has it
   size_t group = 0;  // number in the order in which groups were drawn

@@ -115,7 +115,7 @@ class GroupPool {
     std::set<uint64_t> loans;                  // keys
     int64_t tokens_lent = 0, tokens_back = 0;  // expected of all its loans so far, and of those that have ended
   };
-  // The part of a sampler in the groups of certain length.
+  // Says which part a sampler may have in the groups of certain length.
   struct Deal {
     int64_t num_behind = 0;                                     // samplers that have fewer tokens
     int64_t most_tokens = std::numeric_limits<int64_t>::max();  // up to an even share of all, if anybody is behind

@@ -40,7 +40,7 @@ using LineOfIndex = std::function<const session::PromptLine&(int64_t)>;
 // Returns the bytes that a checkpoint holds. They are valid between two rollouts.
 std::string to_bytes(const InFlight& in_flight, const IndexOfLine& index_of);
 
-// What the bytes must agree with.
+// The bytes must agree with these numbers of the run.
 struct InFlightLimits {
   std::string file;         // for errors
   int64_t num_prompts = 0;  // records of the run

@@ -1,7 +1,7 @@
-// Frames over a stream socket between two processes of one run: a length, a checksum and bytes. Received bytes are not
-// trusted: a length above the bound, or bytes that do not match their checksum, end the channel with an error. Between
-// machines everything goes through TLS where there is a secret (mesh/tls_session.h), so only the other end can have
-// written a length that is believed. No torch.
+// Moves frames over a stream socket between two processes of one run: a length, a checksum and bytes. Received bytes
+// are not trusted: a length above the bound, or bytes that do not match their checksum, end the channel with an error.
+// Between machines everything goes through TLS where there is a secret (mesh/tls_session.h), so only the other end can
+// have written a length that is believed. No torch.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class ChannelClosed : public EnvironmentError {
   using EnvironmentError::EnvironmentError;
 };
 
-// A stream socket to another process of the run, and what secures it.
+// Holds a stream socket to another process of the run, and what secures it.
 struct Connection {
   OwnedDescriptor socket;
   // The session's handshake is done. It is null on one machine, where the kernel says who is there, and where the

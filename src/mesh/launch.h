@@ -10,7 +10,7 @@
 
 namespace tandem::mesh {
 
-// The processes that the flags of a run ask for.
+// Counts the processes that the flags of a run ask for.
 struct Placement {
   int64_t num_hosts = 1, trainers_per_host = 1;  // --actor-num-nodes, --actor-num-gpus-per-node
   int64_t num_workers = 0;                       // number of rollout workers that are started with the run

@@ -29,7 +29,7 @@ std::optional<int64_t> number(std::string_view text) {
   return value;
 }
 
-// The variables of a launcher, and errors about them.
+// Reads the variables of a launcher, and words errors about them.
 class Reader {
  public:
   explicit Reader(const Variables& variables) : variables_(variables) {}

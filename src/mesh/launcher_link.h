@@ -1,4 +1,4 @@
-// The socket between a launcher and a rank that it started. The rank sends twice a second that its process runs,
+// Connects a launcher and a rank that it started by a socket. The rank sends twice a second that its process runs,
 // whatever it is busy with, so that a frozen one is noticed; rank 0 learns through it how rollout workers have ended. A
 // rank that another launcher started has none. No torch.
 #pragma once

@@ -1,5 +1,4 @@
-// The server of the store of ranks on one machine: texts by name, counters, and connections between any two of them. No
-// torch.
+// Serves the store of ranks on one machine: texts by name, counters, and connections between any two of them. No torch.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +15,13 @@ namespace tandem::mesh {
 
 enum class StoreCall : uint32_t { kSet, kGet, kErase, kCount, kConnect };
 
-// The request of a process; key and value follow.
+// Begins the request of a process; key and value follow.
 struct StoreRequest {
   StoreCall call = StoreCall::kGet;
   uint32_t key_bytes = 0;
   uint64_t value_bytes = 0;
 };
-// The answer; so many bytes follow. With kConnect a descriptor comes along.
+// Begins the answer; so many bytes follow. With kConnect a descriptor comes along.
 struct StoreReply {
   int64_t number = 0;  // kCount: number of keys; else whether the key was there
   uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-// The ranks of a run from the view of one of them: its number, and its communicators to the others.
+// Shows the ranks of a run to one of them: its number, and its communicators to the others.
 #pragma once
 
 #include <cstdint>

@@ -82,7 +82,7 @@ class Peers {
   // A rank first sends these bytes, whose length is fixed: its run, its communicator and itself.
   std::string greeting_of(int rank) const { return fmt::format("{}{:08d}", digits_of("greeting"), rank); }
 
-  // The connections by rank.
+  // Returns the connections by rank.
   std::vector<Door> exchange_doors(int port) {
     std::vector<std::string> keys;
     for (int rank = 0; rank < settings_.size; ++rank) keys.push_back(fmt::format("peers/{}/{}", settings_.name, rank));

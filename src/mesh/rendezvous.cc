@@ -222,7 +222,7 @@ class JoinedMesh final : public Mesh {
   Group data() const override { return {.device = *data_device_, .host = data_host_ ? *data_host_ : *host_}; }
 
  private:
-  // Some of the ranks, and the number of this one among them.
+  // Names some of the ranks, and the number of this one among them.
   struct Members {
     std::string name;
     int rank = 0, size = 1;

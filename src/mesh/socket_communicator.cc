@@ -110,7 +110,7 @@ class SocketCommunicator final : public device::Communicator, public device::Lim
     uint64_t bytes = 0;
     SocketExchange* exchange = nullptr;
   };
-  // Another rank.
+  // Holds the connection to another rank.
   struct Peer {
     OwnedDescriptor socket;           // none: the own rank, or closed
     std::unique_ptr<TlsSession> tls;  // null: nothing is encrypted

@@ -41,7 +41,7 @@ class TlsKey {
   const std::unique_ptr<ssl_ctx_st, Free> settings_;
 };
 
-// For one thread. Every error is ChannelClosed, and the session cannot be used after it.
+// One thread may use it. Every error is ChannelClosed, and the session cannot be used after it.
 class TlsSession {
  public:
   // AES-GCM is safe for 2^24.5 records of one key (RFC 8446, 5.5); this is a quarter of them at 16 KiB each.

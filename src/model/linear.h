@@ -1,5 +1,5 @@
-// A weight matrix of a model. Every product with weights goes through here, so what changes such a product (adapters,
-// shards, quantised weights) has one home.
+// Multiplies by a weight matrix of a model. Every product with weights goes through here, so what changes such a
+// product (adapters, shards, quantised weights) has one home.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@
 
 namespace tandem::model {
 
-// The memory in which the gradient of a packed tensor accumulates: float32, in the packed shape. It is undefined where
-// the tensor is frozen: then the gradient is not computed.
+// The gradient of a packed tensor accumulates in this memory: float32, in the packed shape. It is undefined where the
+// tensor is frozen: then the gradient is not computed.
 struct GradientTarget {
   at::Tensor memory = {};
   device::GradientUse use = device::GradientUse::kSet;  // kSet: nothing has been added yet, the memory holds anything
@@ -29,7 +29,7 @@ struct GradientTarget {
   const at::Tensor& accumulator() const;
 };
 
-// The receiver of the gradients of weights.
+// Receives the gradients of weights.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;

@@ -24,7 +24,8 @@ struct AttentionBytes {
   device::OpBytes backward;  // to the gradients of q, k and v
 };
 
-// A block's bytes. Its input and, in the backward, its output's gradient are not among them: they are its caller's.
+// Counts a block's bytes. Its input and, in the backward, its output's gradient are not among them: they are its
+// caller's.
 struct BlockBytes {
   Size graph = 0;      // what its backward reads
   Size mlp_graph = 0;  // of that, what is gone once its MLP is differentiated

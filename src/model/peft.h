@@ -12,7 +12,7 @@ namespace tandem::model {
 // Tells whether a directory holds an adapter as PEFT saves it, and no model.
 bool is_adapter_directory(const std::string& directory);
 
-// The content of DIR/adapter_config.json.
+// Holds the content of DIR/adapter_config.json.
 struct AdapterFile {
   std::string base;  // the model directory that the adapter is for, as the file has it
   int64_t rank = 0;

@@ -32,12 +32,12 @@ constexpr std::array kFamilies = {
            .qk_norm = true,
            .needs_head_dim = true,
            .fixed_keys = kQwen3Keys},
-    // Qwen2 and Qwen2.5
+    // This row is Qwen2 and Qwen2.5.
     Family{.architecture = "Qwen2ForCausalLM",
            .sparse_architecture = "Qwen2MoeForCausalLM",
            .qkv_bias = true,
            .fixed_keys = kQwen2Keys},
-    // Llama 3.x
+    // This row is Llama 3.x.
     Family{.architecture = "LlamaForCausalLM", .rope_scaling = RopeScaling::kLlama3, .fixed_keys = kLlamaKeys},
 };
 

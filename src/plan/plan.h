@@ -21,7 +21,8 @@ enum class Role : uint8_t { kBoth, kTrainer, kRollout };
 
 // The plan depends on these facts about the process and the data, beside configuration and model.
 struct PlanInputs {
-  // In tokens. nullopt stands for as many as --rollout-max-prompt-len allows, or where that is not given, the context.
+  // It counts tokens. nullopt stands for as many as --rollout-max-prompt-len allows, or where that is not given, the
+  // context.
   std::optional<int64_t> longest_prompt = {};
   int64_t eval_context_tokens = 0;  // of the longest sequence of an evaluation, prompt and completion
   int64_t eval_sequences = 0;       // of its largest data set

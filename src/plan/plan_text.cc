@@ -17,7 +17,7 @@ using memory::Tag;
 
 constexpr std::array<Phase, memory::kNumPhases> kPhases = {Phase::kLoad, Phase::kRollout, Phase::kTrain};
 
-// The unit of a whole table.
+// A whole table has one unit.
 struct Unit {
   const char* name;
   double bytes;

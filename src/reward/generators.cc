@@ -54,7 +54,7 @@ struct Generators::Impl {
     bool all_wait = false;                            // all samples wait for the engine
     bool is_alone = false;                            // its sample is to be made beside no other
   };
-  // The next call to a process.
+  // Describes the next call to a process.
   struct Turn {
     bool is_first = false;  // the process has no sample under way yet
     base::Json message;

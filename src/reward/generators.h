@@ -40,7 +40,7 @@ struct GenerateRequest {
   bool is_evaluation = false;
 };
 
-// A question of a function to the engine.
+// A function asks the engine this.
 struct EngineCall {
   uint64_t sample_id = 0;
   uint64_t attempt = 0;  // ascends; a sample that began again has a larger one

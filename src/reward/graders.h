@@ -1,5 +1,5 @@
-// Rewards in worker processes. They are built in (reward/reward_rules.h), or the user's Python function in the TRL,
-// verl or slime dialect (docs/REWARDS.md; python/tandem_worker/dialects.py tells them apart and calls them), or a
+// Computes rewards in worker processes. They are built in (reward/reward_rules.h), or the user's Python function in the
+// TRL, verl or slime dialect (docs/REWARDS.md; python/tandem_worker/dialects.py tells them apart and calls them), or a
 // service that is asked over HTTP (python/tandem_worker/remote_rule.py). A Scorer puts several of them together.
 //
 // A call holds one sample, or the samples of one group where the function takes groups. Each call has a deadline and
@@ -34,7 +34,7 @@ struct RewardService {
   bool try_connection = false;  // EnvironmentError at the start where nobody listens
 };
 
-// The computation of rewards: by exactly one of rm_types, custom_rm_path, service and group_filter.
+// Says how rewards are computed: by exactly one of rm_types, custom_rm_path, service and group_filter.
 struct GraderConfig : worker::UserCodeConfig {
   std::vector<std::string> rm_types;  // reward::find_rule() knows each; the first is that of requests that name none
   std::string custom_rm_path;         // FILE.py:function
@@ -50,7 +50,7 @@ struct GraderConfig : worker::UserCodeConfig {
   GraderLimits limits;
 };
 
-// The grade of a sample, for whoever judges it afterwards.
+// Shows the grade of a sample to whoever judges it afterwards.
 struct Graded {
   double reward = 0.0;
   std::map<std::string, double> extras;
@@ -76,7 +76,7 @@ struct GradeRequest {
   base::Json attributes = base::Json::object();
 };
 
-// One of several rewards of a sample.
+// Holds one of several rewards of a sample.
 struct RewardPart {
   std::string name;
   std::optional<double> reward;  // unset: it failed, or does not apply

@@ -1,6 +1,6 @@
-// The rollout engine: continuous batching over a paged KV cache. Groups go in, finished groups come out in the order in
-// which they finish. A completion depends on its prompt, its sampling parameters, its sample id and the weights alone,
-// not on what else was in flight, nor on how often it was paused and begun again.
+// Samples completions by continuous batching over a paged KV cache. Groups go in, finished groups come out in the order
+// in which they finish. A completion depends on its prompt, its sampling parameters, its sample id and the weights
+// alone, not on what else was in flight, nor on how often it was paused and begun again.
 //
 // Single-threaded: every call, and the work of next_finished(), happens on the caller's thread.
 #pragma once
@@ -27,8 +27,8 @@ class WeightsView;
 namespace tandem::rollout {
 
 struct EngineConfig {
-  // Blocks of the KV cache, each of device::kBlockTokens tokens: num_kv_blocks() of rollout/rollout_plan.h. A sequence
-  // of the longest context must fit.
+  // The KV cache has so many blocks, each of device::kBlockTokens tokens: num_kv_blocks() of rollout/rollout_plan.h. A
+  // sequence of the longest context must fit.
   int64_t num_kv_blocks = 4096;
   // Address of the blocks on the model's device, in memory of another owner, who may have it between rollouts. Null:
   // the engine allocates them.

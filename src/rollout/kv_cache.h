@@ -1,5 +1,5 @@
-// The bytes of the paged KV cache. It is block-major: a block holds K and V of all layers, so it lives in one place and
-// can be moved, or its memory given away, as a whole.
+// Owns the bytes of the paged KV cache. It is block-major: a block holds K and V of all layers, so it lives in one
+// place and can be moved, or its memory given away, as a whole.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -13,8 +13,8 @@
 
 namespace tandem::rollout {
 
-// The first rank's engine in its user's view. Its calls go to the other ranks with the next step, or with end().
-// Weights do not: each rank's engine is given its own.
+// This is the first rank's engine as its user sees it. Its calls go to the other ranks with the next step, or with
+// end(). Weights do not: each rank's engine is given its own.
 class LeadingEngine final : public Engine {
  public:
   // Both are borrowed. `hosts` connects the hosts of the replica's ranks; calls throw PeerLost if one is gone. No group

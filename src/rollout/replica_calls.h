@@ -19,8 +19,8 @@ struct ReleaseCall {
   uint64_t sample_id = 0;
   static void fields(auto& wire, auto& m) { wire(m.sample_id); }
 };
-// A call without arguments. kAsk asks whether a rank says so (LeadingEngine::any_says()). After kEnd no further call
-// comes.
+// Names a call without arguments. kAsk asks whether a rank says so (LeadingEngine::any_says()). After kEnd no further
+// call comes.
 enum class PlainCallKind : uint8_t { kAbortAll, kStep, kAsk, kEnd };
 struct PlainCall {
   PlainCallKind kind = PlainCallKind::kStep;

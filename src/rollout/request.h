@@ -1,4 +1,4 @@
-// A request to the rollout engine, and the engine's numbers. No torch.
+// Declares a request to the rollout engine, and the engine's numbers. No torch.
 #pragma once
 
 #include <cstdint>

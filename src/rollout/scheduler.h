@@ -42,7 +42,7 @@ struct BlockCopy {
   int32_t from = 0, to = 0;
 };
 
-// One forward. A row is one token; rows of a sequence are consecutive and ascend by position.
+// Describes one forward. A row is one token; rows of a sequence are consecutive and ascend by position.
 struct ScheduledBatch {
   std::vector<BlockCopy> copies;         // copies to make first, in this order
   std::vector<int32_t> token_ids;        // [T]; -1 - i: the token of sample_slots[i] of the plan before this one
@@ -76,7 +76,7 @@ struct SchedulerStats {
   int64_t peak_blocks = 0;
 };
 
-// A sequence to add to a group.
+// Describes a sequence to add to a group.
 struct NewSequence {
   int64_t max_tokens = 0;               // most tokens, of prompt and completion, that it may have
   std::vector<int32_t> generated = {};  // its completion so far

@@ -30,7 +30,7 @@ device::AttentionRows attention_rows(const StepInput& input);
 // Returns all words of the input as one tensor on the host, which points into the input.
 at::Tensor host_words(const StepInput& input);
 
-// The results of a step on the host: [3 * n] as StepTensors::results.
+// Holds the results of a step on the host: [3 * n] as StepTensors::results.
 struct StepResults {
   const int32_t* tokens;  // [n]; -1: the logits were not finite
   const float* logprobs;

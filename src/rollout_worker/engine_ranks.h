@@ -10,7 +10,7 @@
 
 namespace tandem::rollout_worker {
 
-// One rank's view of its engine's ranks. All ranks make the same calls in the same order, except that the first rank
+// Shows one rank the ranks of its engine. All ranks make the same calls in the same order, except that the first rank
 // calls pass_on() where the others call next(). Calls throw PeerLost if a rank is gone. If there is only one rank,
 // nothing is passed on.
 class EngineRanks {

@@ -105,7 +105,7 @@ std::optional<reward::GeneratorConfig> generation_of(const config::TrainConfig& 
   return session::generator_config(config.custom_generate, config.reward, session.directory(), context);
 }
 
-// The first process of an engine, or its only one.
+// Runs in the first process of an engine, or its only one.
 class Worker {
  public:
   Worker(const config::TrainConfig& config, const config::RunMode& mode, mesh::Channel& run, WeightLinks& links,

@@ -15,7 +15,7 @@
 #include "report/report.h"
 #include "report/sample_file.h"
 #include "rollout/rollout_plan.h"
-#include "run/answer_end.h"
+#include "session/answer_end.h"
 #include "session/generator_setup.h"
 #include "session/model_session.h"
 #include "session/read_model.h"
@@ -33,7 +33,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
                                                  evaluation.context_tokens(session.config()));
   session::check_stop_tokens(config.rollout, session.config());
   if (evaluation.is_rendered()) {
-    warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
+    session::warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
   }
   const session::RewardContext told = session::reward_context(config.data, mode);
   evaluation.check_url_is_asked(config.reward);

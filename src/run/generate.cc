@@ -11,9 +11,9 @@
 #include "report/json_output.h"
 #include "report/report.h"
 #include "rollout/rollout_plan.h"
-#include "run/answer_end.h"
 #include "run/completion_requests.h"
 #include "sampling/rollout_phase.h"
+#include "session/answer_end.h"
 #include "session/model_session.h"
 #include "session/prompt_set.h"
 #include "session/read_model.h"
@@ -56,7 +56,8 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
   const int64_t kv_bytes = plan::choose_kv_bytes(config.rollout, session.config(), batch * n, context);
   const rl::SamplingParams sampling = config.rollout.sampling();
   session::check_stop_tokens(config.rollout, session.config());
-  if (prompts.is_rendered) warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
+  if (prompts.is_rendered)
+    session::warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
   report::Report report;
   if (mode.dry_run) {
     session.check_weights();

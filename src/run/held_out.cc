@@ -32,7 +32,7 @@ HeldOut::HeldOut(const config::EvalOptions& eval, const config::DataOptions& dat
   for (const auto& [name, path] : eval.data_sets()) {
     config::DataOptions own = data;
     own.lines.path = path;
-    sets_.push_back({name, load_sft_samples(own, append_eos, text, model)});
+    sets_.push_back({name, session::load_sft_samples(own, append_eos, text, model)});
   }
 }
 

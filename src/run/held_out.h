@@ -8,7 +8,7 @@
 #include "config/eval_options.h"
 #include "model/model.h"
 #include "report/report.h"
-#include "run/sft_samples.h"
+#include "session/sft_samples.h"
 #include "trainer/trainer_config.h"
 
 namespace tandem::run {
@@ -34,7 +34,7 @@ class HeldOut {
  private:
   struct DataSet {
     std::string name;
-    SftSamples data;
+    session::SftSamples data;
   };
   std::vector<DataSet> sets_;
 };

@@ -44,7 +44,7 @@ checkpoint::RunDirectory run_directory(const session::ModelSession& session, con
 }
 
 // Earlier versions ended plain answers with the first EOS of the model's files, whatever the tokenizer's is.
-std::map<std::string, std::string> new_definitions(const SftSamples& data, const model::ModelConfig& model) {
+std::map<std::string, std::string> new_definitions(const session::SftSamples& data, const model::ModelConfig& model) {
   if (!data.appended_eos || (!model.eos_token_ids.empty() && *data.appended_eos == model.eos_token_ids.front()))
     return {};
   return {{"the token that ends plain answers", std::to_string(*data.appended_eos)}};
@@ -63,7 +63,7 @@ std::string data_text(const SftInputs& inputs) {
 SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode)
     : config(checked(given)),
       session(config.model, config.lora),
-      data(load_all_sft_samples(config.data, config.append_eos, session.text(), session.config())),
+      data(session::load_all_sft_samples(config.data, config.append_eos, session.text(), session.config())),
       held_out(config.eval, config.data, config.append_eos, session.text(), session.config()),
       num_steps(config.steps(num_samples())),
       trainer(session::trainer_config(config.optimizer, loss_config(config), session.config().num_layers, num_steps)),

@@ -12,8 +12,8 @@
 #include "config/sft_config.h"
 #include "report/report.h"
 #include "run/held_out.h"
-#include "run/sft_samples.h"
 #include "session/model_session.h"
+#include "session/sft_samples.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
@@ -26,7 +26,7 @@ struct SftInputs {
 
   config::SftConfig config;
   session::ModelSession session;  // weights are loaded later
-  SftSamples data;
+  session::SftSamples data;
   HeldOut held_out;
   int64_t num_steps;
   trainer::TrainerConfig trainer;

@@ -17,10 +17,10 @@
 #include "plan/plan_text.h"
 #include "report/json_output.h"
 #include "report/sample_file.h"
-#include "run/answer_end.h"
 #include "run/reference.h"
 #include "run/train_warnings.h"
 #include "run/wandb_run.h"
+#include "session/answer_end.h"
 #include "session/generator_setup.h"
 #include "session/plan_together.h"
 #include "session/read_model.h"
@@ -150,7 +150,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   }
   for (const std::string& warning : train_warnings(config)) base::log_warning("{}", warning);
   if (prompts.is_rendered || evaluation.is_rendered()) {
-    warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
+    session::warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
   }
 }
 

@@ -55,7 +55,7 @@ class Coordinator final : private Connections::Events {
     double idle_share = 0.0;
     int64_t num_lost = 0;
   };
-  // The numbers of all samplers together.
+  // Holds the numbers of all samplers together.
   struct Numbers {
     rollout::EngineStats stats;
     ProcessLosses losses;

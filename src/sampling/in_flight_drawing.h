@@ -11,7 +11,7 @@
 
 namespace tandem::sampling {
 
-// What both have in common: groups in flight, of which a rollout takes the oldest that have ended.
+// Holds what both have in common: groups in flight, of which a rollout takes the oldest that have ended.
 class InFlightDrawing : public Drawing {
  public:
   TakenGroups take() override;

@@ -23,7 +23,7 @@ namespace tandem::sampling {
 
 class LiveSampling {
  public:
-  // What a rollout is made of, and the samplers' numbers since the one before.
+  // Holds what a rollout is made of, and the samplers' numbers since the one before.
   struct Taken {
     TakenGroups groups;
     Coordinator::Numbers numbers;

@@ -14,7 +14,7 @@
 
 namespace tandem::sampling {
 
-// The class (Grade::reason_class) of failures of the function of --custom-generate-function-path, among those of
+// Failures of the function of --custom-generate-function-path have this class (Grade::reason_class) among those of
 // grades.
 inline constexpr const char* kGenerateFailure = "generate";
 
@@ -43,8 +43,8 @@ struct FilteredGroups {
   }
 };
 
-// How old a rollout is whose completions go on over several rollouts, and what goes on after it (docs/ASYNC.md). In
-// phases the numbers are the same whenever the run is repeated.
+// Says how old a rollout is whose completions go on over several rollouts, and what goes on after it (docs/ASYNC.md).
+// In phases the numbers are the same whenever the run is repeated.
 struct InFlightNumbers {
   int64_t num_phases = 0;                // 0 if samplers worked while the run trained
   int64_t num_begun = 0;                 // groups of the whole run that have begun so far
@@ -88,7 +88,8 @@ struct Rollout {
 
   static void fields(auto& wire, auto& m) {
     wire(m.samples, m.grades, m.stats, m.is_sampled, m.seconds, m.num_ranks, m.num_workers, m.num_lost_workers);
-    wire(m.idle_share, m.pause_seconds, m.num_failed, m.num_dropped, m.num_repeated, m.num_restarts, m.num_generate_restarts);
+    wire(m.idle_share, m.pause_seconds, m.num_failed, m.num_dropped, m.num_repeated, m.num_restarts,
+         m.num_generate_restarts);
     wire(m.num_generate_repeated, m.num_unnamed, m.first_failure, m.filtered, m.in_flight);
   }
 

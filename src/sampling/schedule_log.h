@@ -20,7 +20,7 @@
 
 namespace tandem::sampling {
 
-// What the log says of a rollout.
+// Holds what the log says of a rollout.
 struct ScheduledRollout {
   int64_t rollout = 0;          // from 0
   std::vector<size_t> taken;    // groups, ascending

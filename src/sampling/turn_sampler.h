@@ -23,7 +23,7 @@ base::Json sampling_json(const rl::SamplingParams& sampling, bool skip_special_t
 // function, for values that cannot be.
 rl::SamplingParams sampling_of_call(const rl::SamplingParams& base, const base::Json& asked);
 
-// A hash of the first n tokens of a sequence, for every n.
+// Hashes the first n tokens of a sequence, for every n.
 class PrefixHash {
  public:
   void add(int32_t token);
@@ -34,7 +34,7 @@ class PrefixHash {
   uint64_t value_ = 0;
 };
 
-// A call to the engine, and the completion that it sampled.
+// Records a call to the engine, and the completion that it sampled.
 struct TurnRecord {
   uint64_t prefix = 0;     // PrefixHash of the tokens that the call began with
   size_t num_prefix = 0;   // number of those tokens

@@ -21,8 +21,8 @@
 
 namespace tandem::trainer {
 
-// The model's sink. A step is begin_step(), then for each round begin_round() and a backward pass or its absence, then
-// end_step(). A single rank writes its first micro-batch's gradients straight into the accumulators.
+// This is the model's sink. A step is begin_step(), then for each round begin_round() and a backward pass or its
+// absence, then end_step(). A single rank writes its first micro-batch's gradients straight into the accumulators.
 class GradientSum final : public model::GradientSink {
  public:
   // Accumulators and ranks are borrowed; shapes and device are the store's. Tensors that the store has not are frozen:
@@ -50,7 +50,7 @@ class GradientSum final : public model::GradientSink {
     int64_t first_element = 0;  // offset in the scratch; for layers that take turns, in their slot
     bool is_filled = false;     // whether this round has written it
   };
-  // A bucket's rows on their way to their owners.
+  // Holds a bucket's rows while they are sent to their owners.
   struct Sent {
     int64_t bucket = 0;
     std::unique_ptr<device::Communicator::Exchange> exchange;

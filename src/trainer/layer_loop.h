@@ -27,7 +27,7 @@ class LayerLoop {
   void backward(at::Tensor dnormed_TE, model::GradientSink& sink);
 
  private:
-  // A stretch of the network with its own graph, from a leaf to an output. The output is undefined where it was
+  // Holds a stretch of the network with its own graph, from a leaf to an output. The output is undefined where it was
   // dropped.
   struct Piece {
     at::Tensor input, output;

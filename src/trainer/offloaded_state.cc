@@ -1,4 +1,4 @@
-// Masters and moments in pinned host memory. An update walks the parameters in pieces over three sets of device
+// Keeps masters and moments in pinned host memory. An update walks the parameters in pieces over three sets of device
 // buffers, which change roles from piece to piece: the next piece is copied into one, the update runs on one, and the
 // previous piece is copied out of one, all three at once.
 #include <ATen/core/grad_mode.h>

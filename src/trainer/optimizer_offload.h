@@ -1,4 +1,5 @@
-// The resources for keeping the optimizer's masters and moments in pinned host memory (--offload-optimizer). No torch.
+// Names the resources that keep the optimizer's masters and moments in pinned host memory (--offload-optimizer). No
+// torch.
 #pragma once
 
 #include <cstdint>

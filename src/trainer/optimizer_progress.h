@@ -1,4 +1,4 @@
-// The progress of the optimizer: plain data, saved with its tensors. No torch.
+// Holds the progress of the optimizer: plain data, saved with its tensors. No torch.
 #pragma once
 
 #include <cstdint>

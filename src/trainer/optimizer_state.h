@@ -14,7 +14,7 @@
 
 namespace tandem::trainer {
 
-// The state of one parameter or a stretch of it: flat, float32, equally long.
+// Holds the state of one parameter or a stretch of it: flat, float32, equally long.
 struct StateTensors {
   at::Tensor master;  // the store's own tensor in a float32 store
   at::Tensor exp_avg, exp_avg_sq;

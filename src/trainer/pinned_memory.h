@@ -10,8 +10,8 @@
 
 namespace tandem::trainer {
 
-// One allocation, zeros at first. Borrows the HostMemory, whose calls come from one thread at a time: nobody else may
-// call it before data() has returned or thrown.
+// Owns one allocation, zeros at first. Borrows the HostMemory, whose calls come from one thread at a time: nobody else
+// may call it before data() has returned or thrown.
 class PinnedMemory {
  public:
   PinnedMemory(device::HostMemory& memory, int64_t bytes);  // bytes > 0

@@ -55,7 +55,7 @@ struct Targets {
   const std::vector<const rl::Sample*>& samples;
   const std::vector<int64_t>& offsets;
 };
-// Scores of each target, on the host.
+// Holds the scores of each target, on the host.
 struct HostScores {
   const float *logprobs, *entropy;
 };

@@ -1,4 +1,4 @@
-// The learning rate as a function of the optimizer step: constant, linear or cosine decay after a linear warm-up.
+// Computes the learning rate of an optimizer step: constant, linear or cosine decay after a linear warm-up.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Log-probs and entropies of given completions under a model: the trainer's forward, without gradients and without an
-// optimizer.
+// Computes log-probs and entropies of given completions under a model: the trainer's forward, without gradients and
+// without an optimizer.
 #pragma once
 
 #include <vector>

@@ -11,7 +11,7 @@
 
 namespace tandem::trainer {
 
-// One of `size` data ranks.
+// Names one of `size` data ranks.
 struct Shard {
   int rank = 0, size = 1;
 };

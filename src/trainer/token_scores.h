@@ -1,5 +1,5 @@
-// The head of a packed micro-batch, a chunk of rows at a time: log-probs and entropies of its targets, and their
-// backward. Logits of a whole batch never exist; at most chunk_rows rows of them are alive at once.
+// Computes the head of a packed micro-batch, a chunk of rows at a time: log-probs and entropies of its targets, and
+// their backward. Logits of a whole batch never exist; at most chunk_rows rows of them are alive at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ struct HeadOptions {
   int64_t chunk_rows = 0;    // rows of logits alive at once, > 0
 };
 
-// The scores of every target of a batch, float32.
+// Holds the scores of every target of a batch, float32.
 struct TokenScores {
   at::Tensor logprobs_R, entropy_R;
   at::Tensor logsumexp_R;  // logsumexp of logits / temperature

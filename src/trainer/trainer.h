@@ -1,5 +1,5 @@
-// The trainer: packed batches through the model's own layer loop, gradients in float32, AdamW on float32 masters, and
-// the result written into the weight store. One call is one optimizer step.
+// Trains a model: packed batches go through the model's own layer loop, gradients are float32, AdamW updates float32
+// masters, and the result is written into the weight store. One call is one optimizer step.
 //
 // Contract of a step: the gradient is exactly that of the loss over all its samples, whatever the token budget splits
 // them into; it depends on sample order and budget, never on arrival order. A forward here gives bit for bit the

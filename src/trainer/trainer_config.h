@@ -1,5 +1,5 @@
-// The configuration of a trainer: plain data without torch. The options of a run hold these very structs, so that each
-// default stands here alone. The options refuse values that are out of range; the trainer takes that for granted.
+// Configures a trainer: plain data without torch. The options of a run hold these very structs, so that each default
+// stands here alone. The options refuse values that are out of range; the trainer takes that for granted.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ struct TrainerConfig {
   rl::LossConfig loss;
   double temperature = 1.0;      // divisor of the logits, > 0
   int64_t recompute_layers = 0;  // blocks whose graph is dropped and re-run; -1: by batch.activation_bytes
-  // Called between micro-batches. If it returns true, the step ends with StepAbandoned, and nothing has changed. Null
-  // means never.
+  // It is called between micro-batches. If it returns true, the step ends with StepAbandoned, and nothing has changed.
+  // Null means never.
   std::function<bool()> abandon = {};
 };
 

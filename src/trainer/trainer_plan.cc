@@ -169,7 +169,7 @@ MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens) {
 
 namespace {
 
-// The plans of a micro-batch's forward and backward.
+// Holds the plans of a micro-batch's forward and backward.
 struct BatchPlan {
   BatchPlan(const model::ModelConfig& config, const TrainShape& shape, bool trains)
       : planned_ops(model::ops_plan(shape.footprint, config, config.dtype)),

@@ -15,9 +15,9 @@ namespace tandem::trainer {
 
 using base::Size;
 
-// Bytes of the trained tensors' (model::trained_layout) optimizer state, besides the weights. Masters and moments last
-// as long as the trainer, gradients from a train phase's first step to its end (Trainer::end_phase). With several data
-// ranks these are the most that one of them has.
+// Counts the bytes of the trained tensors' (model::trained_layout) optimizer state, besides the weights. Masters and
+// moments last as long as the trainer, gradients from a train phase's first step to its end (Trainer::end_phase). With
+// several data ranks these are the most that one of them has.
 struct OptimizerBytes {
   Size master = 0;    // float32; 0 in a float32 store, which is its own master
   Size moments = 0;   // two of float32
@@ -40,7 +40,7 @@ struct OffloadBytes {
 OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements = kOffloadPieceElements,
                            int64_t data_ranks = 1);
 
-// Bytes that the tokens of a micro-batch keep alive between forward and backward.
+// Counts the bytes that the tokens of a micro-batch keep alive between forward and backward.
 struct KeptBytes {
   Size block_input = 0;  // hidden state of each block, kept or recomputed, as far as this rank keeps it
   Size block_graph = 0;  // tensors that a kept block's backward reads, besides its input; for each of them
@@ -69,7 +69,7 @@ MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens);
 // Returns whether a step may take more than one micro-batch.
 bool may_take_several_micro_batches(const StepShape& step, const rl::Split& split);
 
-// The forward, loss and backward of that micro-batch, and the optimizer's update.
+// Describes the forward, loss and backward of that micro-batch, and the optimizer's update.
 struct TrainShape {
   MicroBatchShape batch;
   Size recomputed_layers = 0;

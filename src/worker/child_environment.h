@@ -1,4 +1,4 @@
-// The environment variables that a worker process starts with.
+// Chooses the environment variables that a worker process starts with.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// One Python worker process (python/tandem_worker) and the request-reply line to it.
+// Owns one Python worker process (python/tandem_worker) and the request-reply line to it.
 //
 // This object owns the process: it runs in a session of its own, and is gone with all that it started when this object
 // goes, or when we die. Supervisors, processes that run none of the user's code, see to that (tandem_worker/keeper.py);

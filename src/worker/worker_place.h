@@ -11,7 +11,7 @@ struct WorkerPlace {
   std::string directory;  // holds tandem_worker/
 };
 
-// The build's own paths of both. `python` is empty where nobody named one: it is then ROOT/.venv/bin/python.
+// These are the build's own paths of both. `python` is empty where nobody named one: it is then ROOT/.venv/bin/python.
 struct BuildPlace {
   std::string root;  // the repository; empty in a wheel, which has all beside the program
   std::string python;

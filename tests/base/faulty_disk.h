@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
@@ -21,6 +22,17 @@ namespace tandem::base {
 class UnsyncedFileCalls : public FileCalls {
  public:
   int fsync(int) override { return 0; }
+};
+
+// Refuses to write while it is full, whichever thread asks.
+class FullAtTimes : public UnsyncedFileCalls {
+ public:
+  ssize_t write(int fd, const void* data, size_t size) override {
+    if (!is_full) return UnsyncedFileCalls::write(fd, data, size);
+    errno = ENOSPC;
+    return -1;
+  }
+  std::atomic<bool> is_full = false;
 };
 
 // Counts the calls, and asks `at` what to do before the k-th (from 0).

@@ -1,11 +1,9 @@
-// The pool of groups, and lives of it in virtual time: whoever joins, leaves, dies, is slow, or answers twice or too
-// late, every sample is used once, and a rollout has the groups and the contents that the draws alone decide.
+// The pool of groups lends samples and gradings, and takes them back once.
 #include "groups/group_pool.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,42 +11,11 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/rng.h"
-#include "groups/schedule.h"
 #include "tandem/error.h"
+#include "tests/groups/simulated_samplers.h"
 
 namespace tandem::groups {
 namespace {
-
-const session::PromptLine& line() {
-  static const session::PromptLine one = {.record = {}, .prompt = rl::make_prompt({1, 2, 3})};
-  return one;
-}
-
-// Returns the answer to a loan. Samples of group g have the ids from g * n on.
-SampledLoan sampled(const SampleLoan& loan, int64_t n) {
-  SampledLoan result = {.key = loan.key, .members = {}};
-  for (size_t i = 0; i < loan.count; ++i) {
-    Member& member = result.members.emplace_back();
-    member.sample.sample_id = loan.group * static_cast<uint64_t>(n) + loan.first + i;
-    member.sample.text = "sample " + std::to_string(member.sample.sample_id);
-  }
-  return result;
-}
-SampledLoan sampled(const std::optional<SampleLoan>& loan, int64_t n) { return sampled(loan.value(), n); }
-
-GradedLoan graded(const GradeLoan& loan, bool is_kept = true) {
-  GradedLoan result = {.key = loan.key, .graded = {}};
-  result.graded.verdict.is_kept = is_kept;
-  result.graded.is_judged = true;
-  if (!is_kept) return result;
-  for (const Member& member : loan.members) {
-    reward::Grade& grade = result.graded.grades.emplace_back();
-    grade.sample_id = member.sample.sample_id;
-    grade.reason = "grade of " + member.sample.text;
-  }
-  return result;
-}
 
 // Returns "GROUP[FIRST,COUNT]" for the next loan, or "none".
 std::string lent(GroupPool& pool, SamplerId sampler, int64_t num_samples) {
@@ -305,218 +272,6 @@ TEST(GroupPool, ADroppedGroupKeepsNoSamples) {
   EXPECT_TRUE(pool.group(0).graded.grades.empty());
   EXPECT_TRUE(pool.group(0).graded.is_judged);
   EXPECT_EQ(pool.num_graded(), 2);
-}
-
-class Numbers {
- public:
-  explicit Numbers(uint64_t seed) : seed_(seed) {}
-  int64_t below(int64_t end) {
-    return static_cast<int64_t>(base::uniform(seed_, 0, next_++) * static_cast<double>(end));
-  }
-  bool chance(int64_t percent) { return below(100) < percent; }
-
- private:
-  uint64_t seed_, next_ = 0;
-};
-
-// A rollout as it is drawn before anybody samples.
-struct Drawn {
-  int64_t n = 0, wanted = 0, at_once = 0;
-  bool is_graded = false;
-  SearchLimits limits;
-  std::vector<bool> is_kept;
-
-  explicit Drawn(uint64_t seed) {
-    Numbers numbers(seed);
-    n = 1 + numbers.below(6);
-    wanted = 1 + numbers.below(10);
-    is_graded = numbers.chance(80);
-    const int64_t percent_kept = is_graded && numbers.chance(50) ? 20 + numbers.below(70) : 100;
-    at_once = wanted + (percent_kept < 100 ? numbers.below(12) : 0);
-    limits.max_groups = percent_kept < 100 && numbers.chance(30) ? wanted + numbers.below(10) : 400;
-    for (int i = 0; i < 500; ++i) is_kept.push_back(numbers.chance(percent_kept));
-  }
-  // The groups that a rollout is made of.
-  std::vector<size_t> taken() const {
-    std::vector<size_t> groups;
-    for (size_t i = 0; std::ssize(groups) < wanted && static_cast<int64_t>(i) < limits.max_groups; ++i)
-      if (is_kept[i]) groups.push_back(i);
-    return groups;
-  }
-};
-
-// One life of a pool. `drawn` says what is sampled, `timing` who samples when.
-class Life {
- public:
-  Life(const Drawn& drawn, uint64_t timing)
-      : drawn_(drawn),
-        numbers_(timing),
-        pool_(drawn.n, drawn.is_graded),
-        schedule_(drawn.wanted, drawn.at_once, drawn.limits),
-        stops_at_(numbers_.chance(10) ? numbers_.below(200) : -1) {}
-
-  // Returns the groups taken; none where the life was stopped.
-  std::vector<size_t> live() {
-    for (int64_t now = 0; !schedule_.is_over(); ++now) {
-      EXPECT_LT(now, 100'000) << "the rollout does not end";
-      if (now >= 100'000 || now == stops_at_) return stop();
-      draw();
-      come_and_go(now);
-      for (auto& [id, sampler] : samplers_) answer(id, sampler, now);
-      for (auto& [id, sampler] : samplers_) pull(id, sampler, now);
-      for (auto& [id, loan] : pool_.lend_grading()) {
-        EXPECT_TRUE(samplers_.contains(id)) << "a grading for nobody";
-        samplers_.at(id).answers.emplace(when(samplers_.at(id), now), Answer{std::nullopt, std::move(loan)});
-      }
-      if (!late_.empty() && numbers_.chance(30)) {
-        EXPECT_FALSE(give_back(late_.back().first, late_.back().second)) << "of one that was given up";
-        late_.pop_back();
-      }
-      decide();
-    }
-    expect_contents();
-    return schedule_.taken();
-  }
-
- private:
-  struct Answer {
-    std::optional<SampleLoan> samples;
-    std::optional<GradeLoan> grading;
-  };
-  struct Sampler {
-    int64_t slowness = 1;
-    int64_t num_samples = 0;  // on loan
-    bool is_silent = false;   // it hangs, and is given up sooner or later
-    std::multimap<int64_t, Answer> answers = {};
-  };
-
-  void draw() {
-    for (int64_t left = schedule_.num_to_draw(); left > 0; --left) {
-      pool_.open(pool_.num_groups(), line(),
-                 {.completion = numbers_.below(3),
-                  .prompt = numbers_.below(3),
-                  .is_certain = numbers_.chance(percent_certain_)});
-      schedule_.draw();
-    }
-  }
-  int64_t when(const Sampler& sampler, int64_t now) { return now + 1 + sampler.slowness * numbers_.below(20); }
-
-  void come_and_go(int64_t now) {
-    const bool has_troubles = now < 2'000;  // later all are well, or a life need not end
-    if (samplers_.empty() ? numbers_.chance(20) : numbers_.chance(2)) {
-      samplers_[next_id_] = {.slowness = numbers_.chance(20) ? 10 : 1};
-      pool_.join(next_id_++);
-    }
-    for (auto it = samplers_.begin(); it != samplers_.end();) {
-      auto& [id, sampler] = *it;
-      if (has_troubles && numbers_.chance(1)) sampler.is_silent = true;
-      const bool ends = has_troubles ? numbers_.chance(sampler.is_silent ? 10 : 2) : sampler.is_silent;
-      if (!ends) {
-        ++it;
-        continue;
-      }
-      for (auto& [at, answer] : sampler.answers) late_.emplace_back(id, std::move(answer));
-      const int64_t num_loans = pool_.num_loans(id);
-      EXPECT_EQ(pool_.lost(id), num_loans);
-      EXPECT_EQ(pool_.num_loans(id), 0);
-      it = samplers_.erase(it);
-    }
-  }
-
-  void answer(SamplerId id, Sampler& sampler, int64_t now) {
-    while (!sampler.is_silent && !sampler.answers.empty() && sampler.answers.begin()->first <= now) {
-      const Answer given = std::move(sampler.answers.extract(sampler.answers.begin()).mapped());
-      if (given.samples) sampler.num_samples -= static_cast<int64_t>(given.samples->count);
-      EXPECT_FALSE(give_back(id + 1, given)) << "it is another sampler's";
-      const bool is_wanted = give_back(id, given);
-      if (is_wanted && given.samples) {
-        for (size_t i = 0; i < given.samples->count; ++i)
-          EXPECT_TRUE(used_.emplace(given.samples->group, given.samples->first + i).second) << "a sample twice";
-      }
-      if (numbers_.chance(10)) {
-        EXPECT_FALSE(give_back(id, given)) << "it is said twice";
-      }
-    }
-  }
-  bool give_back(SamplerId id, const Answer& answer) {
-    if (answer.samples) return pool_.take_back(id, sampled(*answer.samples, drawn_.n));
-    return pool_.take_back(id, graded(*answer.grading, drawn_.is_kept[answer.grading->group]));
-  }
-
-  void pull(SamplerId id, Sampler& sampler, int64_t now) {
-    if (sampler.is_silent || sampler.num_samples > 2 * drawn_.n || numbers_.chance(30)) return;
-    const std::optional<SampleLoan> loan = pool_.lend(id, 1 + numbers_.below(2 * drawn_.n));
-    if (!loan) return;
-    sampler.num_samples += static_cast<int64_t>(loan->count);
-    sampler.answers.emplace(when(sampler, now), Answer{loan, std::nullopt});
-  }
-
-  void decide() {
-    for (const size_t group : pool_.take_done()) {
-      EXPECT_TRUE(done_.insert(group).second) << "group " << group << " is done twice";
-      if (schedule_.may_be_taken(group)) schedule_.decide(group, pool_.group(group).graded.verdict.is_kept);
-    }
-    for (size_t group = pool_.num_groups(); group > 0 && !schedule_.may_be_taken(group - 1); --group) {
-      for (const auto& [id, key] : pool_.abort(group - 1)) EXPECT_TRUE(samplers_.contains(id)) << key;
-    }
-  }
-
-  std::vector<size_t> stop() {
-    pool_.abort_all();
-    EXPECT_EQ(pool_.num_waiting_samples(), 0);
-    EXPECT_TRUE(pool_.lend_grading().empty());
-    for (auto& [id, sampler] : samplers_) {
-      EXPECT_EQ(pool_.num_loans(id), 0);
-      EXPECT_FALSE(pool_.lend(id, 1).has_value());
-      for (const auto& [at, given] : sampler.answers) EXPECT_FALSE(give_back(id, given));
-    }
-    return {};
-  }
-
-  void expect_contents() {
-    for (const size_t index : schedule_.taken()) {
-      const Group& group = pool_.group(index);
-      ASSERT_EQ(std::ssize(group.members), drawn_.n);
-      for (int64_t i = 0; i < drawn_.n; ++i) {
-        const std::string text = "sample " + std::to_string(static_cast<int64_t>(index) * drawn_.n + i);
-        ASSERT_EQ(group.members[static_cast<size_t>(i)].sample.text, text);
-        if (!drawn_.is_graded) continue;
-        ASSERT_EQ(group.graded.grades.at(static_cast<size_t>(i)).reason, "grade of " + text);
-      }
-    }
-  }
-
-  const Drawn& drawn_;
-  Numbers numbers_;
-  GroupPool pool_;
-  Schedule schedule_;
-  const int64_t stops_at_;
-  const int64_t percent_certain_ = 50 * numbers_.below(3);
-  std::map<SamplerId, Sampler> samplers_;
-  SamplerId next_id_ = 0;
-  std::vector<std::pair<SamplerId, Answer>> late_;  // answers of samplers that were given up
-  std::set<std::pair<size_t, size_t>> used_;        // group and member
-  std::set<size_t> done_;
-};
-
-TEST(GroupPool, ARolloutIsTheSameInAnyLife) {
-  int64_t num_taken = 0, num_stopped = 0;
-  for (uint64_t seed = 0; seed < 2'500; ++seed) {
-    const Drawn drawn(seed);
-    for (uint64_t timing = 4 * seed; timing < 4 * seed + 4; ++timing) {
-      SCOPED_TRACE(testing::Message() << "seed " << seed << ", timing " << timing);
-      const std::vector<size_t> taken = Life(drawn, timing).live();
-      ASSERT_FALSE(HasFailure());
-      if (taken.empty()) {
-        ++num_stopped;
-        continue;
-      }
-      ASSERT_EQ(taken, drawn.taken());
-      ++num_taken;
-    }
-  }
-  EXPECT_GT(num_taken, 8'000);
-  EXPECT_GT(num_stopped, 100);
 }
 
 // In any order of asking, no rank has more than another by more than a group.

@@ -6,7 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "base/rng.h"
 #include "groups/group_pool.h"
+#include "tests/groups/simulated_samplers.h"
 
 namespace tandem::groups {
 namespace {
@@ -151,23 +153,6 @@ TEST(InFlightSchedule, GivesUpWhenALimitIsReachedAndAllHaveEnded) {
   EXPECT_TRUE(in_a_row.taken().empty());
 }
 
-class Numbers {
- public:
-  explicit Numbers(uint64_t seed) : seed_(seed) {}
-  int64_t below(int64_t end) {
-    return static_cast<int64_t>(base::uniform(seed_, 0, next_++) * static_cast<double>(end));
-  }
-  bool chance(int64_t percent) { return below(100) < percent; }
-
- private:
-  uint64_t seed_, next_ = 0;
-};
-
-const session::PromptLine& line() {
-  static const session::PromptLine one = {.record = {}, .prompt = rl::make_prompt({1, 2, 3})};
-  return one;
-}
-
 // A run as it is drawn before anybody samples.
 struct DrawnRun {
   int64_t n, wanted, at_once, phase_tokens, percent_kept, num_rollouts;
@@ -193,7 +178,21 @@ struct DrawnRun {
   bool is_kept(size_t group) const {
     return base::uniform(seed + 2, group, 0) * 100.0 < static_cast<double>(percent_kept);
   }
+  SimulatedSamplers::Draws draws() const {
+    return {.n = n,
+            .length = [this](size_t group, size_t member) { return length(group, member); },
+            .is_kept = [this](size_t group) { return is_kept(group); }};
+  }
 };
+
+// Tells the schedule which groups have ended, and drops those that are not kept.
+void decide(const std::vector<size_t>& ended, GroupPool& pool, InFlightSchedule& schedule) {
+  for (const size_t group : ended) {
+    const bool is_kept = pool.group(group).graded.verdict.is_kept;
+    schedule.decide(group, is_kept);
+    if (!is_kept) pool.take(group);
+  }
+}
 
 // What a run's rollouts are, as text: the groups of each, and of each sample how many tokens each version gave.
 class Life {
@@ -204,12 +203,12 @@ class Life {
         timing_(timing.value_or(0)),
         has_troubles_(timing.has_value()),
         pool_(run.n, /*is_graded=*/true),
+        samplers_(pool_, run_.draws()),
         schedule_({.wanted = run.wanted, .at_once = run.at_once, .max_staleness = run.max_staleness}, 0) {}
 
   std::string live() {
     std::string text;
-    pool_.join(0);
-    samplers_.insert(0);
+    samplers_.join();
     for (rollout_ = 0; rollout_ < run_.num_rollouts; ++rollout_) {
       while (!schedule_.is_over()) phase();
       for (const size_t group : schedule_.taken()) {
@@ -238,12 +237,6 @@ class Life {
   int64_t num_deaths = 0;
 
  private:
-  struct Work {
-    SamplerId sampler;
-    std::optional<SampleLoan> samples;
-    std::optional<GradeLoan> grading;
-  };
-
   void phase() {
     for (int64_t left = schedule_.num_to_begin(); left > 0; --left) {
       pool_.open_resting(next_, line(), {.completion = 10, .is_certain = next_ % 3 == 0});
@@ -254,88 +247,57 @@ class Life {
     for (int64_t turn = 0; !pool_.is_idle(); ++turn) {
       ASSERT_LT(turn, 100'000) << "the phase does not end";
       if (has_troubles_) come_and_go();
-      for (const SamplerId id : samplers_) {
+      for (const SamplerId id : samplers_.ids()) {
         if (has_troubles_ && timing_.chance(40)) continue;
-        if (const auto loan = pool_.lend(id, has_troubles_ ? 1 + timing_.below(2 * run_.n) : run_.n))
-          work_.push_back({id, loan, {}});
+        if (Work* work = samplers_.borrow(id, has_troubles_ ? 1 + timing_.below(2 * run_.n) : run_.n)) sample(*work);
       }
-      for (auto& [id, grading] : pool_.lend_grading()) work_.push_back({id, {}, std::move(grading)});
+      samplers_.borrow_gradings();
       answer();
-      for (const size_t group : pool_.take_done()) ended.push_back(group);
+      std::ranges::copy(pool_.take_done(), std::back_inserter(ended));
     }
     std::ranges::sort(ended);
-    for (const size_t group : ended) {
-      const bool is_kept = pool_.group(group).graded.verdict.is_kept;
-      schedule_.decide(group, is_kept);
-      if (!is_kept) pool_.take(group);
-    }
+    decide(ended, pool_, schedule_);
   }
 
   void come_and_go() {
-    if (timing_.chance(samplers_.empty() ? 50 : 5)) {
-      pool_.join(next_sampler_);
-      samplers_.insert(next_sampler_++);
-    }
-    if (samplers_.empty() || !timing_.chance(4)) return;
-    const SamplerId dead = *std::next(samplers_.begin(), timing_.below(std::ssize(samplers_)));
-    pool_.lost(dead);
-    samplers_.erase(dead);
+    const std::set<SamplerId>& ids = samplers_.ids();
+    if (timing_.chance(ids.empty() ? 50 : 5)) samplers_.join();
+    if (ids.empty() || !timing_.chance(4)) return;
+    std::vector<Work> had = samplers_.lose(*std::next(ids.begin(), timing_.below(std::ssize(ids))));
     ++num_deaths;
-    if (timing_.chance(50)) std::erase_if(work_, [&](const Work& work) { return work.sampler == dead; });
+    if (timing_.chance(50)) std::ranges::move(had, std::back_inserter(late_));
+  }
+
+  // Lets each sample have the tokens of a phase.
+  void sample(Work& work) const {
+    EXPECT_EQ(work.samples->budgets, std::vector<int64_t>(work.samples->count, run_.phase_tokens));
+    for (size_t i = 0; i < work.num_tokens.size(); ++i) {
+      const int64_t length = run_.length(work.samples->group, work.samples->first + i);
+      EXPECT_LT(work.num_tokens[i], length) << "a sample that has ended is lent again";
+      work.num_tokens[i] = std::min(length, work.num_tokens[i] + run_.phase_tokens);
+    }
   }
 
   // Answers some of the loans, in any order; those of the dead are not wanted any more.
   void answer() {
-    std::vector<Work> later;
-    for (Work& work : work_) {
-      if (has_troubles_ && timing_.chance(60)) {
-        later.push_back(std::move(work));
-        continue;
-      }
-      const bool lives = samplers_.contains(work.sampler);
-      EXPECT_EQ(work.samples ? pool_.take_back(work.sampler, sampled(*work.samples))
-                             : pool_.take_back(work.sampler, graded(*work.grading)),
-                lives);
-    }
-    work_ = std::move(later);
-  }
-
-  SampledLoan sampled(const SampleLoan& loan) const {
-    EXPECT_EQ(loan.budgets, std::vector<int64_t>(loan.count, run_.phase_tokens));
-    SampledLoan result = {.key = loan.key, .members = {}};
-    for (size_t i = 0; i < loan.count; ++i) {
-      const rl::Completion begun = loan.begun.empty() ? rl::Completion() : loan.begun[i];
-      Member& member = result.members.emplace_back();
-      member.sample.completion = begun.tokens;
-      member.sample.versions = begun.versions;
-      const auto has = std::ssize(begun.tokens);
-      const int64_t length = run_.length(loan.group, loan.first + i);
-      EXPECT_LT(has, length) << "a sample that has ended is lent again";
-      const int64_t end = std::min(length, has + run_.phase_tokens);
-      if (begun.versions.empty() || begun.versions.back().version != static_cast<uint64_t>(rollout_))
-        member.sample.versions.push_back({.begin = has, .version = static_cast<uint64_t>(rollout_)});
-      member.sample.completion.resize(static_cast<size_t>(end));
-      member.is_paused = end < length;
-    }
-    return result;
-  }
-  GradedLoan graded(const GradeLoan& loan) const {
-    GradedLoan result = {.key = loan.key, .graded = {}};
-    result.graded.verdict.is_kept = run_.is_kept(loan.group);
-    if (result.graded.verdict.is_kept) result.graded.grades.resize(loan.members.size());
-    return result;
+    const auto is_done = [this](const Work&) { return !has_troubles_ || !timing_.chance(60); };
+    for (const Work& work : samplers_.take_if(is_done)) EXPECT_TRUE(samplers_.answer(work.sampler, work, rollout_));
+    std::erase_if(late_, [&](const Work& work) {
+      if (!is_done(work)) return false;
+      EXPECT_FALSE(samplers_.answer(work.sampler, work, rollout_));
+      return true;
+    });
   }
 
   const DrawnRun run_;
   Numbers timing_;
   const bool has_troubles_;
   GroupPool pool_;
+  SimulatedSamplers samplers_;
   InFlightSchedule schedule_;
-  std::set<SamplerId> samplers_;
-  std::vector<Work> work_;
+  std::vector<Work> late_;  // what samplers had that died
   std::set<size_t> used_;
   size_t next_ = 0;
-  SamplerId next_sampler_ = 1;
   int64_t rollout_ = 0;
 };
 
@@ -365,6 +327,7 @@ class LiveLife {
       : run_(run),
         timing_(run.seed + 5),
         pool_(run.n, /*is_graded=*/true),
+        samplers_(pool_, run_.draws()),
         schedule_({.wanted = run.wanted, .at_once = run.at_once, .max_staleness = run.max_staleness}, 0) {}
 
   // Returns the largest age of a token when it was trained.
@@ -384,7 +347,8 @@ class LiveLife {
       if (training_ends < 0 && schedule_.is_over()) {
         for (const size_t group : schedule_.taken()) {
           for (const Member& member : pool_.take(group).members) {
-            EXPECT_EQ(std::ssize(member.sample.completion), run_.length(group, member.sample.sample_id));
+            EXPECT_EQ(std::ssize(member.sample.completion),
+                      run_.length(group, member.sample.sample_id % static_cast<uint64_t>(run_.n)));
             for (const rl::VersionSpan& span : member.sample.versions)
               oldest = std::max(oldest, version_ - static_cast<int64_t>(span.version));
           }
@@ -406,95 +370,55 @@ class LiveLife {
   int64_t num_deaths = 0, num_begun_again = 0;
 
  private:
-  struct Work {
-    SamplerId sampler;
-    SampleLoan loan;
-    std::vector<int64_t> has;  // tokens of each member
-    int64_t begun_at = 0;
-  };
-
   void work() {
-    while (samplers_.empty() || timing_.chance(2)) {
-      pool_.join(next_sampler_);
-      samplers_.insert(next_sampler_++);
-    }
-    if (samplers_.size() > 1 && timing_.chance(2)) {
-      const SamplerId dead = *samplers_.begin();
-      pool_.lost(dead);
-      samplers_.erase(dead);
-      std::erase_if(work_, [&](const Work& work) { return work.sampler == dead; });
+    const std::set<SamplerId>& ids = samplers_.ids();
+    while (ids.empty() || timing_.chance(2)) samplers_.join();
+    if (ids.size() > 1 && timing_.chance(2)) {
+      samplers_.lose(*ids.begin());
       ++num_deaths;
     }
-    for (const SamplerId id : samplers_) {
+    for (const SamplerId id : ids) {
       if (timing_.chance(50)) continue;
-      if (const auto loan = pool_.lend(id, 1 + timing_.below(run_.n))) {
-        Work work = {.sampler = id, .loan = *loan, .has = {}};
-        for (size_t i = 0; i < loan->count; ++i)
-          work.has.push_back(loan->begun.empty() ? 0 : std::ssize(loan->begun[i].tokens));
-        num_begun_again += loan->begun.empty() ? 0 : 1;
-        work_.push_back(std::move(work));
-      }
+      const Work* work = samplers_.borrow(id, 1 + timing_.below(run_.n));
+      num_begun_again += work == nullptr || work->samples->begun.empty() ? 0 : 1;
     }
-    std::erase_if(work_, [&](Work& work) {
+    give_back(samplers_.take_if([this](Work& work) {
       bool has_ended = true;
-      for (size_t i = 0; i < work.has.size(); ++i) {
-        const int64_t length = run_.length(work.loan.group, work.loan.first + i);
-        work.has[i] = std::min(length, work.has[i] + timing_.below(4));
-        has_ended &= work.has[i] == length;
+      for (size_t i = 0; i < work.num_tokens.size(); ++i) {
+        const int64_t length = run_.length(work.samples->group, work.samples->first + i);
+        work.num_tokens[i] = std::min(length, work.num_tokens[i] + timing_.below(4));
+        has_ended &= work.num_tokens[i] == length;
       }
-      if (has_ended) give_back(work);
       return has_ended;
-    });
-    grade();
+    }));
   }
 
   void pause() {
     pool_.end_phase();
-    for (const Work& work : std::exchange(work_, {})) give_back(work);
-    grade();
+    give_back(samplers_.take_if([](const Work&) { return true; }));
     EXPECT_TRUE(pool_.is_idle());
   }
 
-  void give_back(const Work& work) {
-    SampledLoan result = {.key = work.loan.key, .members = {}};
-    for (size_t i = 0; i < work.loan.count; ++i) {
-      const rl::Completion begun = work.loan.begun.empty() ? rl::Completion() : work.loan.begun[i];
-      Member& member = result.members.emplace_back();
-      member.sample.sample_id = work.loan.first + i;
-      member.sample.versions = begun.versions;
-      if (work.has[i] > std::ssize(begun.tokens)) {
+  // Gives samples back, and grades the groups that have ended with them.
+  void give_back(const std::vector<Work>& samples) {
+    for (const Work& work : samples) {
+      for (const rl::Completion& begun : work.samples->begun)
         EXPECT_TRUE(begun.versions.empty() || begun.versions.back().version <= static_cast<uint64_t>(version_));
-        member.sample.versions.push_back(
-            {.begin = std::ssize(begun.tokens), .version = static_cast<uint64_t>(version_)});
-      }
-      member.sample.completion.resize(static_cast<size_t>(work.has[i]));
-      member.is_paused = work.has[i] < run_.length(work.loan.group, work.loan.first + i);
+      EXPECT_TRUE(samplers_.answer(work.sampler, work, version_));
     }
-    EXPECT_TRUE(pool_.take_back(work.sampler, std::move(result)));
-  }
-  void grade() {
-    for (auto& [id, loan] : pool_.lend_grading()) {
-      GradedLoan graded = {.key = loan.key, .graded = {}};
-      graded.graded.verdict.is_kept = run_.is_kept(loan.group);
-      if (graded.graded.verdict.is_kept) graded.graded.grades.resize(loan.members.size());
-      pool_.take_back(id, std::move(graded));
-    }
-    for (const size_t group : pool_.take_done()) {
-      const bool is_kept = pool_.group(group).graded.verdict.is_kept;
-      schedule_.decide(group, is_kept);
-      if (!is_kept) pool_.take(group);
-    }
+    samplers_.borrow_gradings();
+    for (const Work& work : samplers_.take_if([](const Work& work) { return work.grading.has_value(); }))
+      EXPECT_TRUE(samplers_.answer(work.sampler, work));
+    decide(pool_.take_done(), pool_, schedule_);
   }
 
   const DrawnRun run_;
   Numbers timing_;
   GroupPool pool_;
+  SimulatedSamplers samplers_;
   InFlightSchedule schedule_;
-  std::set<SamplerId> samplers_;
-  std::vector<Work> work_;
   std::set<size_t> used_;
   size_t next_ = 0;
-  SamplerId next_sampler_ = 1;
   int64_t version_ = 0;  // published, as weights are
 };
 

@@ -4,16 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <ctime>
 #include <regex>
 #include <sstream>
 
-#include "base/file_calls.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "tandem/error.h"
+#include "tests/base/faulty_disk.h"
 #include "tests/base/temporary_directory.h"
 
 namespace tandem::report {
@@ -69,20 +68,9 @@ TEST(Report, QuietShowsResultsAndWarningsAlone) {
   }
 }
 
-// Fails every write from now on until told otherwise.
-class FullDisk : public base::FileCalls {
- public:
-  ssize_t write(int fd, const void* bytes, size_t count) override {
-    if (!is_full_) return base::FileCalls::write(fd, bytes, count);
-    errno = ENOSPC;
-    return -1;
-  }
-  bool is_full_ = false;
-};
-
 TEST(Report, KeepsRecordsThatTheDiskRefusesWhereAskedTo) {
   base::TemporaryDirectory folder;
-  FullDisk disk;
+  base::FullAtTimes disk;
   const base::ReplacedFileCalls replaced(disk);
   testing::internal::CaptureStderr();
   {
@@ -90,11 +78,11 @@ TEST(Report, KeepsRecordsThatTheDiskRefusesWhereAskedTo) {
     options.keep_unwritten = true;
     Report report(options);
     report.log("train", 0, {});
-    disk.is_full_ = true;
+    disk.is_full = true;
     report.log("train", 1, {});
     report.log("train", 2, {});
     EXPECT_THROW(report.sync(), EnvironmentError);
-    disk.is_full_ = false;
+    disk.is_full = false;
     report.log("train", 3, {});
     report.sync();
   }
@@ -111,9 +99,9 @@ TEST(Report, KeepsRecordsThatTheDiskRefusesWhereAskedTo) {
   Report::Options options = files_in(folder);
   options.append = true;
   Report report(options);
-  disk.is_full_ = true;
+  disk.is_full = true;
   EXPECT_THROW(report.log("train", 4, {}), EnvironmentError);
-  disk.is_full_ = false;
+  disk.is_full = false;
 }
 
 TEST(Report, KeepsWhatTheTerminalShowed) {

@@ -3,11 +3,8 @@
 // the TensorBoard sink, the graders' threads.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cerrno>
 #include <deque>
 
-#include "base/file_calls.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "checkpoint/load_checkpoint.h"
@@ -100,17 +97,6 @@ class InstantEngine : public rollout::Engine {
  private:
   std::deque<rollout::GroupRequest> waiting_;
   std::deque<rl::Group> finished_;
-};
-
-// A disk that claims to have synced, and that refuses to write while it is full, whichever thread asks.
-class FullAtTimes : public base::UnsyncedFileCalls {
- public:
-  ssize_t write(int fd, const void* data, size_t size) override {
-    if (!is_full) return UnsyncedFileCalls::write(fd, data, size);
-    errno = ENOSPC;
-    return -1;
-  }
-  std::atomic<bool> is_full = false;
 };
 
 config::CheckpointOptions keeping(int64_t count, const std::string& on_save_error = "stop") {
@@ -224,7 +210,7 @@ TEST(SaverThreads, ACheckpointIsItsStepsWhileTheNextRolloutRuns) {
 }
 
 TEST(SaverThreads, ADiskThatIsFullAtTimesCostsCheckpointsAndNothingElse) {
-  FullAtTimes disk;
+  base::FullAtTimes disk;
   const base::ReplacedFileCalls replaced(disk);
   const base::TemporaryDirectory folder;
   SavedRun run(folder / "run", keeping(2, "continue"));

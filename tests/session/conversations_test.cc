@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "base/files.h"
-#include "run/answer_end.h"
-#include "run/sft_samples.h"
+#include "session/answer_end.h"
 #include "session/prompt_set.h"
+#include "session/sft_samples.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/text/parquet_lines.h"
@@ -69,7 +69,7 @@ class Conversations : public testing::Test {
   std::string why(const std::string& chat_template, const std::vector<int32_t>& eos) {
     use_template(chat_template);
     model_.eos_token_ids = eos;
-    return run::why_answers_run_on(options_, rollout_, model_, *text_);
+    return why_answers_run_on(options_, rollout_, model_, *text_);
   }
   base::TemporaryDirectory folder_;
   config::DataOptions options_;
@@ -152,11 +152,11 @@ TEST_F(Conversations, ToImitateHaveTheSystemMessageInTheirContext) {
   model_.eos_token_ids = {kImEnd};
   model_.max_positions = 1024;
   base::write_file_durably(options_.lines.path, R"({"prompt": [{"role": "user", "content": "a?"}], "response": "b"})");
-  const run::SftSamples samples = run::load_sft_samples(options_, /*append_eos=*/true, *text_, model_);
+  const SftSamples samples = load_sft_samples(options_, /*append_eos=*/true, *text_, model_);
   EXPECT_EQ(text_->decode({samples.samples.at(0).prompt->tokens}, false)[0],
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na?<|im_end|>\n<|im_start|>assistant\n");
   base::write_file_durably(options_.lines.path, R"({"prompt": "a?", "response": "b"})");
-  EXPECT_THROW(run::load_sft_samples(options_, true, *text_, model_), UserError);
+  EXPECT_THROW(load_sft_samples(options_, true, *text_, model_), UserError);
 }
 
 // Qwen2.5's Base checkpoints have <|endoftext|> as EOS, and the template of their Instruct siblings.

@@ -1,4 +1,4 @@
-// Attention of query rows over KV blocks of 16 positions, forward and backward.
+// Computes attention of query rows over KV blocks of 16 positions, forward and backward.
 //
 // A block holds, per kv head, K as [K][16] (lanes are keys, so a score is a running sum over the head dim with no
 // horizontal step) and V as [16][K] (lanes are the head dim). For one query row: scores sum over d = 0, 1, ...; the

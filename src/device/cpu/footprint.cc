@@ -20,7 +20,7 @@ Size packed_bytes(Size rows, Size inner) {
   return std::min(rows * width, std::max(Size(kPackedFloats), kLeastPackedRows * width)) * kFloatBytes;
 }
 
-// attention_scratch_floats() of the largest tile, 16 rows (AMX).
+// This is attention_scratch_floats() of the largest tile, 16 rows (AMX).
 Size attention_scratch_bytes(const OpsShape& s, Size context) {
   const Size vectors = 16 * (s.num_heads / s.num_kv_heads), width = (s.head_dim + 31) / 32 * 32;
   return (vectors * (3 * width + 48 + (context + 31) / 32 * 32) + 144 * width + 16) * kFloatBytes;

@@ -1,4 +1,4 @@
-// Matrix products on the CPU: blocking, packing and threads around the kernels of one instruction set.
+// Multiplies matrices on the CPU: blocking, packing and threads around the kernels of one instruction set.
 #pragma once
 
 #include <cstdint>

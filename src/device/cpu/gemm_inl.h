@@ -1,6 +1,6 @@
-// The matrix kernels behind GemmKernels, for one instruction set S. There is one order: every element of C sums over k
-// = 0, 1, 2, ... with one fused multiply-add each (in pair mode, one bf16 dot instruction per k, k + 1). Lanes are
-// columns, so no sum is ever split, and a row's bits cannot depend on the other rows.
+// Defines the matrix kernels behind GemmKernels, for one instruction set S. There is one order: every element of C sums
+// over k = 0, 1, 2, ... with one fused multiply-add each (in pair mode, one bf16 dot instruction per k, k + 1). Lanes
+// are columns, so no sum is ever split, and a row's bits cannot depend on the other rows.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The CPU kernels as a table of plain functions over pointers, one table per instruction set. No torch here, so the
-// files that are compiled with AVX flags hold nothing else. cpu_ops.cc chooses a table and brings tensors and threads.
+// Declares the CPU kernels as a table of plain functions over pointers, one table per instruction set. No torch here,
+// so the files that are compiled with AVX flags hold nothing else. cpu_ops.cc chooses a table and brings tensors and
+// threads.
 //
 // Elements are float (kF32) or bfloat16 bits (kBF16). Arithmetic is float32. Every function computes a row from that
 // row alone, in an order that does not depend on how many rows there are.
@@ -27,8 +28,8 @@ struct PackedBlock {
   void* out;  // kc entries of the block's rows, rounded up to row_unit: as many floats, and 16 spare
 };
 
-// The matrix kernels of one instruction set for one kind of operands. Only these functions know the layout of packed
-// operands:
+// Names the matrix kernels of one instruction set for one kind of operands. Only these functions know the layout of
+// packed operands:
 //   floats   A in blocks [k][rows], B in panels [k][panel], as float32
 //   pairs    the same with 32-bit words of k, k + 1 for one instruction that multiplies two bf16; half as many
 //   tiles    (AMX) A in tiles of 16 rows x 32 k, B as pairs
@@ -65,7 +66,7 @@ struct NormArgs {
   Elem elem;
 };
 
-// The arguments for query rows against their keys; attention_inl.h has the kernel.
+// These are the arguments for query rows against their keys; attention_inl.h has the kernel.
 struct AttentionArgs {
   const void* q;                   // [T, H, K]
   const void* kv;                  // [B, 2, G, K * 16]

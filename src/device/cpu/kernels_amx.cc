@@ -1,5 +1,5 @@
-// The kernels for AMX: bf16 products and attention in tiles, everything else as on AVX-512. This file is compiled with
-// its own flags: include nothing here that other files share code with.
+// Defines the kernels for AMX: bf16 products and attention in tiles, everything else as on AVX-512. This file is
+// compiled with its own flags: include nothing here that other files share code with.
 #include "device/cpu/attention_amx.h"
 #include "device/cpu/gemm_amx.h"
 #include "device/cpu/simd_avx512.h"

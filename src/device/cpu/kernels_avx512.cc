@@ -1,5 +1,5 @@
-// The kernels for AVX-512 F, BW, VL, DQ. This file is compiled with its own flags: include nothing here that other
-// files share code with.
+// Defines the kernels for AVX-512 F, BW, VL, DQ. This file is compiled with its own flags: include nothing here that
+// other files share code with.
 #include "device/cpu/simd_avx512.h"
 #include "device/cpu/table_inl.h"
 

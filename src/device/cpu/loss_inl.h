@@ -1,4 +1,4 @@
-// The kernels at the end of the model: log-probabilities over a row of logits, their backward, and AdamW.
+// Defines the kernels at the end of the model: log-probabilities over a row of logits, their backward, and AdamW.
 #pragma once
 
 #include <cmath>

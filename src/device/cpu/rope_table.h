@@ -1,4 +1,4 @@
-// Cosine and sine of the rotary angles by position, computed once. They are float32 as in Hugging Face: inverse
+// Keeps cosine and sine of the rotary angles by position, computed once. They are float32 as in Hugging Face: inverse
 // frequency theta^(-2i/K) rounded to float, times its factor, angle = position * frequency in float.
 #pragma once
 

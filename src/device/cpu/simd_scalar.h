@@ -1,4 +1,4 @@
-// The meaning of each SIMD function, in plain C++: sixteen floats at a time. The AVX headers are the same text in
+// Says in plain C++ what each SIMD function means: sixteen floats at a time. The AVX headers are the same text in
 // registers. This is also the fallback on a processor without AVX2; its fma() rounds twice, so its bits are its own.
 #pragma once
 

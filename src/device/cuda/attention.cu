@@ -149,8 +149,8 @@ struct TileRows {
   uint32_t lane;
 };
 
-// Shared memory of a warp. It holds the keys and values of a step while the warp walks them, and at the end the warp's
-// sums, which the other warps read.
+// Each warp has this shared memory. It holds the keys and values of a step while the warp walks them, and at the end
+// the warp's sums, which the other warps read.
 template <uint32_t kHeadDim>
 union WarpStorage {
   struct {

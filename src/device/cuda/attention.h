@@ -1,5 +1,5 @@
-// Paged attention on a GPU of compute capability 8.0 and later, bfloat16, without torch: plain pointers into device
-// memory and a stream. Functions queue their work, wait for nothing, and return the error of the launch.
+// Computes paged attention on a GPU of compute capability 8.0 and later, bfloat16, without torch: plain pointers into
+// device memory and a stream. Functions queue their work, wait for nothing, and return the error of the launch.
 //
 // The cache. Block b of a layer begins at data + b * block_stride elements and holds [2, G, kBlockTokens, K]: keys of
 // each KV head, then values (device/block.h; as_slots() of device/attention_aten.h reads the same). Slot s is position
@@ -27,7 +27,7 @@ constexpr bool supports_attention(int64_t head_dim, int64_t num_heads, int64_t n
          num_heads % num_kv_heads == 0 && num_heads / num_kv_heads <= kMaxAttentionGroup;
 }
 
-// One layer of the KV cache.
+// Points to one layer of the KV cache.
 struct PagedKv {
   void* data;            // address of block 0
   int64_t block_stride;  // elements from a block to the next

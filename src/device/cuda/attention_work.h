@@ -14,7 +14,7 @@
 
 namespace tandem::device::cuda {
 
-// Rows of an attention call and their keys, on the host: AttentionRows of device/ops.h as plain numbers.
+// Holds the rows of an attention call and their keys, on the host: AttentionRows of device/ops.h as plain numbers.
 struct PagedRows {
   const int32_t* sequence_of_row;  // [num_rows], -1: the row only fills up
   const int32_t* row_position;     // [num_rows], not read where the sequence is -1
@@ -32,7 +32,7 @@ constexpr bool has_attention_kernel(int64_t head_dim) { return head_dim == 64 ||
 // Keys of a step, in which the kernel walks all keys.
 constexpr int64_t attention_step(int64_t head_dim) { return head_dim == 64 ? 256 : 128; }
 
-// The head counts of an attention call.
+// Counts the heads of an attention call.
 struct AttentionHeads {
   int64_t group = 1;  // query heads of a KV head
   int64_t num_kv_heads = 1, head_dim = 128;

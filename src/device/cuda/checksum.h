@@ -1,4 +1,4 @@
-// The checksum of device/checksum.h on a GPU, at the speed of its memory. No torch.
+// Computes the checksum of device/checksum.h on a GPU, at the speed of its memory. No torch.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// The CUDA driver for the files of this folder, loaded at run time, so that a build without a driver loads there too; a
-// device's primary context; and its errors as ours. No torch, and no CUDA runtime: the context is the one that the
+// Gives the files of this folder the CUDA driver, loaded at run time, so that a build without a driver loads there too;
+// a device's primary context; and its errors as ours. No torch, and no CUDA runtime: the context is the one that the
 // runtime uses too.
 #pragma once
 

@@ -1,5 +1,5 @@
-// HostMemory of an NVIDIA GPU: huge pages registered with the driver by several threads, and two streams, one for each
-// direction. This header needs no CUDA. No torch.
+// Implements HostMemory for an NVIDIA GPU: huge pages registered with the driver by several threads, and two streams,
+// one for each direction. This header needs no CUDA. No torch.
 #pragma once
 
 #include <functional>

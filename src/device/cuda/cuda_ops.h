@@ -1,6 +1,6 @@
-// The operations of device/ops.h on an NVIDIA GPU of compute capability 8.0 or newer. In bfloat16 they are kernels of
-// this folder and matrix products that are exact by certificate (linear_plans.h); everything else (float32, widths that
-// no kernel has) is done by ops_aten.h.
+// Implements the operations of device/ops.h on an NVIDIA GPU of compute capability 8.0 or newer. In bfloat16 they are
+// kernels of this folder and matrix products that are exact by certificate (linear_plans.h); everything else (float32,
+// widths that no kernel has) is done by ops_aten.h.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Vmm of an NVIDIA GPU, through the driver's virtual memory calls. Memory lies on the device, and may be registered for
-// NCCL and for RDMA where the device can. This header needs no CUDA. No torch.
+// Implements Vmm for an NVIDIA GPU, through the driver's virtual memory calls. Memory lies on the device, and may be
+// registered for NCCL and for RDMA where the device can. This header needs no CUDA. No torch.
 #pragma once
 
 #include <map>

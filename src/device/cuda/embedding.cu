@@ -16,7 +16,7 @@ __global__ void copy_rows(const Copy* table, TableRows rows, const int32_t* ids,
     out[token * width + i] = is_here ? table[row * width + i] : Copy{};
 }
 
-// An id and its place in the batch.
+// Holds an id and its place in the batch.
 struct Place {
   int32_t id, token;
 };

@@ -76,8 +76,8 @@ class CudaOpsPlan final : public OpsPlan {
     const Size parts = (kMultiprocessors + blocks - 1) / blocks;
     const Size expanded = 2 * keys * s.kv_width * element(), dq = load.rows * s.q_width * element();
     const Size sums = parts * padded_rows * s.q_width * kFloatBytes;
-    // The logarithms and the sums of out * dout; gradients of keys and values for each query head, then for each of
-    // their own.
+    // There are the logarithms and the sums of out * dout; gradients of keys and values for each query head, then for
+    // each of their own.
     const Size rows = (load.rows + padded_rows) * s.num_heads * kFloatBytes;
     const Size by_head = 2 * keys * s.q_width * element();
     const Size result = dq + 2 * load.rows * s.kv_width * element();

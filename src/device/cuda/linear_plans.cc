@@ -156,7 +156,7 @@ class Problem {
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, d_ = nullptr;
 };
 
-// The operands in ordered_product()'s terms: out's rows and columns, and the depth of the sums.
+// Describes the operands in ordered_product()'s terms: out's rows and columns, and the depth of the sums.
 struct Sides {
   Operand p, q;
   int64_t I, J, depth;
@@ -199,7 +199,7 @@ Product certified_product(const Product& p) {
   return small;
 }
 
-// Data for a certified product, and the result of ordered_product() on it.
+// Holds data for a certified product, and the result of ordered_product() on it.
 class Certificate {
  public:
   Certificate(const Product& product, cudaStream_t stream)

@@ -1,6 +1,6 @@
-// Matrix products of bfloat16 by cuBLASLt, every one with the bits of ordered_product(): one float32 accumulator an
-// output, terms in ascending order, one rounding. So a row's bits depend neither on how many rows there are nor on
-// which kernel the library has for them.
+// Computes matrix products of bfloat16 by cuBLASLt, every one with the bits of ordered_product(): one float32
+// accumulator an output, terms in ascending order, one rounding. So a row's bits depend neither on how many rows there
+// are nor on which kernel the library has for them.
 //
 // For each product and number of rows (in steps, bucket_of()) the kernel is chosen when it is first asked for, which
 // takes some tens of milliseconds. Of the kernels that the library proposes, without a split of the sum, those are kept

@@ -1,4 +1,4 @@
-// Log-probabilities and entropies over rows of logits on the GPU, and their backward. No torch.
+// Computes log-probabilities and entropies over rows of logits on the GPU, and their backward. No torch.
 //
 // A row's results depend on that row, its target and the temperature alone: the sums of the forward are exact
 // (device/sampling_weight.h), so that no cut of a row can change them.

@@ -11,7 +11,7 @@
 
 namespace tandem::device::cuda {
 
-// An operand [lines, depth]: element (i, k) at data[i * line_stride + k * depth_stride].
+// Describes an operand [lines, depth]: element (i, k) is at data[i * line_stride + k * depth_stride].
 struct Operand {
   const __nv_bfloat16* data;
   int64_t line_stride, depth_stride;

@@ -22,7 +22,7 @@ struct SumMemory {
   uint32_t ready[kPeerBlocks][kMostPeers];
 };
 
-// Passed by value to the kernel.
+// The kernel gets it by value.
 struct Peers {
   int rank = 0, size = 1;
   SumMemory* memory[kMostPeers] = {};

@@ -94,7 +94,7 @@ struct RowShared {
   int64_t weighted_exponents[kRowWarps];
 };
 
-// A block's part of a row. kAligned means that rows start at multiples of 16 bytes, and V is a multiple of 4.
+// Computes a block's part of a row. kAligned means that rows start at multiples of 16 bytes, and V is a multiple of 4.
 template <int kCluster, bool kAligned>
 class RowPart {
  public:

@@ -1,5 +1,5 @@
-// Row-wise operations of a forward and backward in bfloat16 on a GPU, those between the matrix products. They compute
-// in float32 inside, with one rounding per result. The formulas are those of device/ops.h.
+// Declares the row-wise operations of a forward and backward in bfloat16 on a GPU, those between the matrix products.
+// They compute in float32 inside, with one rounding per result. The formulas are those of device/ops.h.
 //
 // Forward: a row's result depends on that row and its width alone; the width decides how a sum over a row is cut among
 // threads. Backward: results are the same for the same inputs; gradients of weights are summed first by the blocks of a

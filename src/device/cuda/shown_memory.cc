@@ -18,7 +18,7 @@
 namespace tandem::device {
 namespace {
 
-// A stretch of an allocation: the contents of an IPC handle.
+// An IPC handle holds this stretch of an allocation.
 struct Shown {
   cudaIpcMemHandle_t handle;
   int64_t allocation_bytes, first_byte, num_bytes;
@@ -36,7 +36,7 @@ bool has_kernels(int index) {
   return is_done(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index)) && major >= 8;
 }
 
-// Another process's allocation, at addresses of this one.
+// Maps another process's allocation at addresses of this one.
 class Mapping {
  public:
   static std::shared_ptr<Mapping> open(const cudaIpcMemHandle_t& handle) {

@@ -13,7 +13,7 @@
 
 namespace tandem::device::cuda {
 
-// A pinned buffer, and the event after the last copy that used it.
+// Owns a pinned buffer, and the event after the last copy that used it.
 class PinnedBuffer {
  public:
   explicit PinnedBuffer(size_t bytes);

@@ -72,7 +72,7 @@ class StreamCommunicator : public Communicator {
   Clock::time_point deadline() const;
 
  private:
-  // An exchange in the view of the thread that watches it.
+  // Shows an exchange to the thread that watches it.
   struct Watched {
     std::shared_ptr<Event> done;
     Clock::time_point deadline;

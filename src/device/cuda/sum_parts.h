@@ -1,4 +1,4 @@
-// The sum over tensor ranks on a GPU: device::Ops::sum_parts(). No torch.
+// Sums over tensor ranks on a GPU: device::Ops::sum_parts(). No torch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@ namespace tandem::device::cuda {
 
 constexpr int kMostParts = 8;
 
-// Passed by value to the kernel. Each data[i] is 16-byte aligned, float32 or bfloat16.
+// The kernel gets it by value. Each data[i] is 16-byte aligned, float32 or bfloat16.
 struct Parts {
   int count;
   bool is_float32;

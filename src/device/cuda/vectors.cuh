@@ -10,7 +10,7 @@ namespace tandem::device::cuda {
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = ~0U;
 
-// Eight bfloat16.
+// Holds eight bfloat16.
 struct alignas(16) Vector {
   __nv_bfloat162 pairs[4];
 };

@@ -27,7 +27,7 @@ class Walk {
   Size alive_ = 0, most_ = 0;
 };
 
-// The bytes of a block's tensors. `stream` is what a rank keeps of the hidden state between pieces.
+// Counts the bytes of a block's tensors. `stream` is what a rank keeps of the hidden state between pieces.
 struct Sizes {
   Sizes(const ModelConfig& config, Dtype dtype, Size rows);
   Size hidden, stream, q, kv, qkv, gate_up, activated;
@@ -93,7 +93,7 @@ struct LayerCost {
   device::OpBytes norm_backward() const { return norm_backward_bytes(config, ops, rows); }
 };
 
-// The cost of one of the two pieces of a block.
+// Counts what one of the two pieces of a block costs.
 struct PieceCost {
   Size graph = 0;  // what its backward reads; the block's input is its caller's
   // Walks from the piece's input to its result. Both stay, as does all that lives until the block has run.

@@ -21,7 +21,7 @@
 #include "rl/sample.h"
 #include "text/text_worker.h"
 
-namespace tandem::run {
+namespace tandem::session {
 
 struct SftSamples {
   std::vector<rl::Sample> samples;   // never empty; the loss mask is 1 on answers
@@ -45,4 +45,4 @@ SftSamples load_sft_samples(const config::DataOptions& data, bool append_eos, te
 SftSamples load_all_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
                                 const model::ModelConfig& model);
 
-}  // namespace tandem::run
+}  // namespace tandem::session

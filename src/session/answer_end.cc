@@ -1,4 +1,4 @@
-#include "run/answer_end.h"
+#include "session/answer_end.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,12 +10,12 @@
 #include "base/log.h"
 #include "session/conversations.h"
 
-namespace tandem::run {
+namespace tandem::session {
 
 std::string why_answers_run_on(const config::DataOptions& data, const config::RolloutOptions& rollout,
                                const model::ModelConfig& model, text::TextWorker& text) {
   if (rollout.ignore_eos) return "";
-  std::string behind = session::text_behind_answer(data, text);
+  std::string behind = text_behind_answer(data, text);
   const auto is_met = [&behind](const std::string& stop) { return behind.find(stop) != std::string::npos; };
   if (std::ranges::any_of(rollout.stop, is_met)) return "";
   behind.erase(0, behind.find_first_not_of(" \t\r\n"));  // the whole of it if it is all white space
@@ -41,4 +41,4 @@ void warn_where_answers_run_on(const config::DataOptions& data, const config::Ro
   }
 }
 
-}  // namespace tandem::run
+}  // namespace tandem::session

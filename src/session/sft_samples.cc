@@ -1,4 +1,4 @@
-#include "run/sft_samples.h"
+#include "session/sft_samples.h"
 
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@
 #include "session/conversations.h"
 #include "session/open_parquet.h"
 
-namespace tandem::run {
+namespace tandem::session {
 
 namespace {
 
@@ -32,7 +32,7 @@ rl::SftData read_data(const config::DataOptions& data) {
   options.response_key = data.lines.label_key;
   options.tool_key = data.lines.tool_key;
   options.skip_bad_lines = data.lines.skip_bad_lines;
-  rl::SftData records = rl::read_sft(options, session::open_parquet);
+  rl::SftData records = rl::read_sft(options, open_parquet);
   if (records.bad_lines.count > 0) {
     base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", data.lines.path,
                       records.bad_lines.count, records.bad_lines.messages.front());
@@ -108,7 +108,7 @@ class SampleMaker {
   text::TextWorker& text_;
   const model::ModelConfig& model_;
   std::vector<Answer> answers_;  // answers that wait to be encoded
-  std::vector<session::Conversation> prompts_,
+  std::vector<Conversation> prompts_,
       wholes_;  // conversations of the answers that the template renders, in their order
   SftSamples result_;
   bool joins_ = false;  // true while the last sample belongs to the record whose answers are being joined
@@ -151,7 +151,7 @@ void SampleMaker::add(const rl::SftRecord& record) {
         {{{"role", "user"}, {"content", record.prompt}}, {{"role", "assistant"}, {"content", record.response}}});
     return add_conversation(messages, {1}, record.tools, form);
   }
-  session::check_plain_text(data_, form.place);
+  check_plain_text(data_, form.place);
   form.prompt_text = record.prompt;
   form.text = record.response;
   form.is_whole_text = is_whole_text;
@@ -166,7 +166,7 @@ void SampleMaker::add_conversation(const base::Json& messages, const std::vector
     if (is_trained) prompts_.push_back({before, tools, form.place});
     before.push_back(messages[i]);
     if (!is_trained) continue;
-    wholes_.push_back({before, tools, form.place, session::Ending::kClosed});
+    wholes_.push_back({before, tools, form.place, Ending::kClosed});
     answers_.push_back(form);
     answers_.back().is_rendered = true;
     answers_.back().continues_record = i != trained.front();
@@ -185,8 +185,8 @@ void SampleMaker::flush() {
 }
 
 void SampleMaker::render() {
-  const std::vector<std::string> prompts = session::render_prompts(data_, text_, prompts_);
-  const std::vector<std::string> wholes = session::render_prompts(data_, text_, wholes_);
+  const std::vector<std::string> prompts = render_prompts(data_, text_, prompts_);
+  const std::vector<std::string> wholes = render_prompts(data_, text_, wholes_);
   size_t next = 0;
   for (Answer& answer : answers_) {
     if (!answer.is_rendered) continue;
@@ -200,12 +200,12 @@ void SampleMaker::render() {
 // Counts reasoning that the template leaves out: it is not trained on, and may be most of the data. Reasoning was left
 // out if the answer is rendered alike without it.
 void SampleMaker::check_reasoning() {
-  std::vector<session::Conversation> without;
+  std::vector<Conversation> without;
   std::vector<const Answer*> answers;
   size_t next = 0;
   for (const Answer& answer : answers_) {
     if (!answer.is_rendered) continue;
-    const session::Conversation& whole = wholes_[next++];
+    const Conversation& whole = wholes_[next++];
     if (!has_reasoning(whole.prompt.back())) continue;
     without.push_back(whole);
     without.back().prompt.back().erase(kReasoning);
@@ -213,7 +213,7 @@ void SampleMaker::check_reasoning() {
   }
   wholes_.clear();
   num_with_reasoning_ += std::ssize(without);
-  const std::vector<std::string> texts = session::render_prompts(data_, text_, without);
+  const std::vector<std::string> texts = render_prompts(data_, text_, without);
   for (size_t i = 0; i < texts.size(); ++i) {
     if (texts[i] != answers[i]->prompt_text + answers[i]->text) continue;
     ++num_without_it_;
@@ -264,7 +264,7 @@ void SampleMaker::encode() {
 
 void SampleMaker::begin_text(std::vector<int32_t>& prompt) {
   const size_t num_written = prompt.size();
-  prompt = session::plain_text_tokens(data_, text_, std::move(prompt));
+  prompt = plain_text_tokens(data_, text_, std::move(prompt));
   if (prompt.size() == num_written) return;
   result_.text_prefix = text_.text_prefix();
   ++num_prefixed_;
@@ -422,4 +422,4 @@ SftSamples load_all_sft_samples(const config::DataOptions& data, bool append_eos
   return all;
 }
 
-}  // namespace tandem::run
+}  // namespace tandem::session

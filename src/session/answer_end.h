@@ -8,7 +8,7 @@
 #include "model/config.h"
 #include "text/text_worker.h"
 
-namespace tandem::run {
+namespace tandem::session {
 
 // Returns why a completion will continue after the end of its answer, and what helps. This happens when the special
 // token with which the template ends answers is neither an EOS token of the model nor a stop token of the flags (a Base
@@ -21,4 +21,4 @@ std::string why_answers_run_on(const config::DataOptions& data, const config::Ro
 void warn_where_answers_run_on(const config::DataOptions& data, const config::RolloutOptions& rollout,
                                const model::ModelConfig& model, text::TextWorker& text);
 
-}  // namespace tandem::run
+}  // namespace tandem::session

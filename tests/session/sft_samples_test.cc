@@ -1,5 +1,5 @@
 // Checks what supervised training learns of each kind of data, token by token, against the chat template's own text.
-#include "run/sft_samples.h"
+#include "session/sft_samples.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
-namespace tandem::run {
+namespace tandem::session {
 namespace {
 
 constexpr const char* kModel = "tests/golden/models/qwen3-tied";  // model with Qwen3's template
@@ -350,4 +350,4 @@ TEST_F(SftSamplesTest, LinesThatCannotBeLearntAreNamed) {
 }
 
 }  // namespace
-}  // namespace tandem::run
+}  // namespace tandem::session
