@@ -96,10 +96,10 @@ class _Host:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
             )
-            cleanup.callback(process.kill)
+            assert process.stdin is not None and process.stdout is not None
+            cleanup.callback(process.stdin.close)
             if self._is_asked_to_stop:
                 process.terminate()
-            assert process.stdout is not None
             for line in process.stdout:
                 yield line.decode("utf-8", "replace").rstrip("\r\n")
             yield process.wait()

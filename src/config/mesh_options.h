@@ -24,7 +24,7 @@ struct MeshOptions {
   bool rollout_join = false;              // this process joins a running run as a rollout worker
   std::string rollout_join_address;       // HOST:PORT of such a run on another machine; "": on this one
   double rollout_health_check_timeout = 60.0;
-  int64_t update_weight_buffer_size = int64_t{512} << 20;
+  int64_t update_weight_buffer_size = int64_t{64} << 20;
 
   void visit(base::Options& options);
 

@@ -70,6 +70,13 @@ std::optional<std::string> FrameReader::next() {
   return payload;
 }
 
+bool FrameReader::has_next() const {
+  if (bytes_.size() < kHeaderBytes) return !kMagic.starts_with(std::string_view(bytes_).substr(0, kMagic.size()));
+  uint64_t size = 0;
+  std::memcpy(&size, bytes_.data() + kMagic.size(), sizeof size);
+  return size > max_bytes_ || bytes_.size() - kHeaderBytes >= size || !bytes_.starts_with(kMagic);
+}
+
 size_t FrameReader::take(std::span<std::byte> into) {
   const size_t size = std::min(into.size(), bytes_.size());
   if (size == 0) return 0;

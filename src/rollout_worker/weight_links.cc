@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -20,6 +21,7 @@ namespace tandem::rollout_worker {
 namespace {
 
 constexpr size_t kWaitingBytes = size_t{64} << 20;
+constexpr double kConnects = 10.0;  // seconds in which the worker before connects; it does nothing else then
 
 std::string address_at(const std::string& address, int port) {
   return address.empty() ? "" : fmt::format("{}:{}", address, port);
@@ -51,10 +53,11 @@ sampling::WeightDoor WeightLinks::door() const {
 bool WeightLinks::take_place(const sampling::Chain& chain, const TakePiece& take) {
   chain_ = chain.number;
   next_ = nullptr;
-  if (!chain.next.is_none()) connect_to_next(chain.next);
-  if (chain.is_first) return true;  // its pieces come from the run
   try {
-    const std::unique_ptr<mesh::Channel> previous = wait_for_previous();
+    // The worker before is answered first: it must not wait because the one after is frozen.
+    const std::unique_ptr<mesh::Channel> previous = chain.is_first ? nullptr : wait_for_previous();
+    if (!chain.next.is_none()) connect_to_next(chain.next);
+    if (previous == nullptr) return true;  // its pieces come from the run
     while (true) {
       const std::optional<std::string> frame = previous->receive(patience_s_);
       if (!frame) return false;
@@ -82,7 +85,8 @@ void WeightLinks::connect_to_next(const sampling::WeightDoor& door) {
 
 std::unique_ptr<mesh::Channel> WeightLinks::wait_for_previous() {
   const base::Clock::time_point begin = base::Clock::now();
-  for (double left_s = patience_s_; left_s > 0.0; left_s = patience_s_ - base::seconds_since(begin)) {
+  const double patience_s = std::min(patience_s_, kConnects);
+  for (double left_s = patience_s; left_s > 0.0; left_s = patience_s - base::seconds_since(begin)) {
     std::unique_ptr<mesh::Channel> previous = listener_.accept();
     if (!previous) {
       base::wait_readable(listener_.descriptors(), left_s);
@@ -90,7 +94,7 @@ std::unique_ptr<mesh::Channel> WeightLinks::wait_for_previous() {
       return previous;
     }
   }
-  throw mesh::ChannelClosed(fmt::format("no weights have come for {:g} s", patience_s_));
+  throw mesh::ChannelClosed(fmt::format("nobody has come for {:g} s", patience_s));
 }
 
 std::shared_ptr<const std::vector<std::byte>> WeightLinks::take_piece(const sampling::Weights& piece,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -151,7 +152,7 @@ void Connections::poll(double wait_s, Events& events, std::span<const int> news)
   if (!take_messages(events)) {
     std::vector<int> descriptors(news.begin(), news.end());
     std::ranges::copy(listener_.descriptors(), std::back_inserter(descriptors));
-    for (const auto& [id, worker] : workers_) descriptors.push_back(worker.channel->descriptor());
+    descriptors.push_back(channels_.descriptor());
     lock.unlock();
     base::wait_readable(descriptors, wait_s);
     lock.lock();
@@ -168,6 +169,7 @@ void Connections::poll(double wait_s, Events& events, std::span<const int> news)
 void Connections::accept_new() {
   while (std::unique_ptr<mesh::Channel> channel = listener_.accept()) {
     const groups::SamplerId id = next_id_++;
+    channels_.add(channel->descriptor(), id);
     workers_[id] = {
         .channel = std::move(channel), .name = fmt::format("rollout worker {}", id), .last_heard = base::Clock::now()};
   }
@@ -175,7 +177,10 @@ void Connections::accept_new() {
 
 bool Connections::take_messages(Events& events) {
   bool has_come = false;
+  const std::vector<int64_t> ready = channels_.ready();
+  const std::unordered_set<int64_t> can_be_read(ready.begin(), ready.end());
   for (auto& [id, worker] : workers_) {
+    if (!can_be_read.contains(id) && !worker.channel->has_frame()) continue;
     attempt(worker, [&] {
       while (worker.state != State::kGone) {
         const std::optional<std::string> frame = worker.channel->receive(0.0);
@@ -330,30 +335,56 @@ void Connections::give_weights(const std::vector<groups::SamplerId>& ids, bool i
   }
 }
 
-void Connections::give_in_chains(std::vector<groups::SamplerId> ids) {
+// Workers of one machine stand beside each other, those of this one first: each machine is entered once.
+std::vector<Connections::WorkerChain> Connections::chains_of(std::vector<groups::SamplerId> ids) const {
   const std::string here = mesh::local_place();
-  // Workers of one machine stand beside each other, those of this one first: each machine is entered once.
   std::ranges::stable_sort(ids, {}, [&](groups::SamplerId id) {
     const std::string& place = workers_.at(id).door.place;
     return std::pair(place != here, place);
   });
+  std::vector<WorkerChain> chains;
+  for (const groups::SamplerId id : ids) {
+    if (chains.empty() || workers_.at(id).starts_chain) chains.emplace_back();
+    chains.back().push_back(id);
+  }
+  return chains;
+}
+
+void Connections::give_in_chains(std::vector<groups::SamplerId> ids) {
   while (!ids.empty()) {
-    tell_places(ids);
-    Worker& first = workers_.at(ids.front());
-    attempt(first, [&] { send_pieces(first, /*is_base=*/false); });
+    const std::vector<WorkerChain> chains = chains_of(ids);
+    for (const WorkerChain& chain : chains) tell_places(chain);
+    for (const WorkerChain& chain : chains) {
+      Worker& first = workers_.at(chain.front());
+      attempt(first, [&] { send_pieces(first, /*is_base=*/false); });
+    }
     wait_until_taken(ids);
-    // The first one has taken them or is gone, so this ends.
+    for (const WorkerChain& chain : chains) note_links(chain);
+    // The first of each chain has taken them or is gone, so this ends.
     std::erase_if(ids, [&](groups::SamplerId id) {
       const Worker& worker = workers_.at(id);
       return !worker.is_to_take || worker.state == State::kGone;
     });
-    if (!ids.empty())
-      base::log_warning("new weights did not reach {} through another one; they are sent again",
-                        base::counted(std::ssize(ids), "rollout worker"));
+    if (ids.empty()) return;
+    base::log_warning("new weights did not reach {} through another one; they are sent again",
+                      base::counted(std::ssize(ids), "rollout worker"));
   }
 }
 
-void Connections::tell_places(const std::vector<groups::SamplerId>& chain) {
+void Connections::note_links(const WorkerChain& chain) {
+  for (size_t i = 1; i < chain.size(); ++i) {
+    const Worker& before = workers_.at(chain[i - 1]);
+    Worker& worker = workers_.at(chain[i]);
+    if (!worker.is_chain_broken || before.state == State::kGone || before.is_to_take) continue;
+    worker.starts_chain = true;
+    base::log_warning(
+        "{} is not reached by {}, and gets weights from the run itself; let workers reach each other's "
+        "ports",
+        worker.name, before.name);
+  }
+}
+
+void Connections::tell_places(const WorkerChain& chain) {
   ++num_chains_;
   for (size_t i = 0; i < chain.size(); ++i) {
     Worker& worker = workers_.at(chain[i]);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/ready_set.h"
 #include "mesh/agreement.h"
 #include "mesh/channel.h"
 #include "mesh/channel_listener.h"
@@ -92,6 +93,7 @@ class Connections {
     std::optional<uint64_t> is_to_take = {};  // version that was announced and that it has not taken yet
     WeightDoor door = {};                     // where another worker passes weights on to it
     bool is_chain_broken = false;             // it has said that the chain which it is in is
+    bool starts_chain = false;                // other workers do not reach it
     std::string why_gone = {};
     base::Clock::time_point last_heard;
   };
@@ -117,8 +119,12 @@ class Connections {
   void send_pieces(Worker& worker, bool is_base);
   // Gives the trained weights to workers that do not map them, so that they leave this machine once, and waits until
   // all have taken them or are gone. Where the chain breaks, those after that place get them in a chain of their own.
+  using WorkerChain = std::vector<groups::SamplerId>;
   void give_in_chains(std::vector<groups::SamplerId> ids);
-  void tell_places(const std::vector<groups::SamplerId>& chain);
+  std::vector<WorkerChain> chains_of(std::vector<groups::SamplerId> ids) const;
+  void tell_places(const WorkerChain& chain);
+  // Remembers who did not get weights from a worker that had them.
+  void note_links(const WorkerChain& chain);
   void wait_until_taken(const std::vector<groups::SamplerId>& ids);
   void wait_until_taken(groups::SamplerId id, base::Clock::time_point since);
   // Reads what a worker said before it was gone, which may lie unread if a message to it has failed first.
@@ -128,6 +134,7 @@ class Connections {
   const Settings settings_;
   WeightFeed* const weights_;  // or null
   mesh::ChannelListener listener_;
+  base::ReadySet channels_;             // the workers' sockets, by their number
   mutable std::recursive_mutex mutex_;  // recursive, because a receiver of events calls back
   base::Clock::time_point last_beat_ = base::Clock::now();
   std::map<groups::SamplerId, Worker> workers_;

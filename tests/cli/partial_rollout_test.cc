@@ -1,14 +1,20 @@
 // Checks --partial-rollout through the whole program: completions go on with newer weights, and a run has the same bits
 // on any number of devices, together or apart, however often it is killed.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
 #include <map>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/files.h"
+#include "tests/base/soak.h"
 #include "tests/cli/rank_processes.h"
 #include "tests/cli/worker_runs.h"
 
@@ -125,6 +131,46 @@ TEST_F(PartialRollout, AKilledRunGoesOnToTheSameBits) {
   const Captured rest = run_program(words);
   ASSERT_EQ(rest.code, 0) << rest.err;
   expect_as_alone(name);
+}
+
+// Whole programs: one to three ranks that train and sample, or one that trains and one to three that sample, other ones
+// after each death, and killed, stopped, or robbed of a worker at random times.
+TEST_F(PartialRollout, DrawnDeathsChangeNoBit) {
+  const unsigned seed = std::random_device()();
+  std::mt19937 random(seed);
+  const auto draw = [&](uint64_t count) { return static_cast<int64_t>(random() % count); };
+  int64_t num_killed = 0, num_stopped = 0, num_robbed = 0, num_runs = 0;
+  while (num_killed + num_stopped + num_robbed < base::short_or_full(4, 200)) {
+    const std::string name = fmt::format("drawn_{}", num_runs++);
+    SCOPED_TRACE(fmt::format("seed {}, {}", seed, name));
+    const Arguments words = going_on(in_phases(run_arguments(name, graded_slowly(0.05))), path(name));
+    for (bool is_over = false; !is_over;) {
+      const bool is_apart = draw(2) == 0;
+      const int count = 1 + static_cast<int>(draw(3));
+      Program program(is_apart ? with_workers(words, 1, count) : with_ranks(words, count));
+      is_over = program.wait_for(0.5 + 0.001 * static_cast<double>(draw(3'000)));
+      if (!is_over && is_apart && draw(2) == 0) {
+        const std::map<int, pid_t> processes = processes_of(program.pid(), 1 + count);
+        if (const auto worker = processes.find(1 + static_cast<int>(draw(static_cast<uint64_t>(count))));
+            worker != processes.end())
+          kill(worker->second, SIGKILL);
+        ++num_robbed;
+        is_over = count > 1;  // else nobody is left who samples
+      } else if (!is_over) {
+        const bool is_killed = draw(4) > 0;
+        program.signal(is_killed ? SIGKILL : SIGTERM);
+        ++(is_killed ? num_killed : num_stopped);
+        if (!is_killed) program.wait_for(30.0);
+      }
+      if (!is_over) program.signal(SIGKILL);
+      const int code = program.wait();
+      ASSERT_TRUE(code == 0 || (!is_over && code < 0)) << code;
+    }
+    expect_as_alone(name);
+    std::filesystem::remove_all(path(name));
+  }
+  std::printf("seed %u: %ld runs; %ld killed, %ld stopped, %ld lost a worker\n", seed, num_runs, num_killed,
+              num_stopped, num_robbed);
 }
 
 TEST_F(PartialRollout, ASignalSavesTheGroupsInFlight) {

@@ -279,6 +279,17 @@ class OnRay(unittest.TestCase):
         self.assertEqual(second.code(), 0, second.text())
         self.assertEqual(second.weights(), self.expect(3))
 
+    def test_what_was_told_to_stop_saves_although_the_driver_is_killed(self):
+        job = self.start("outlived", *self.APART, num_rollout=500, reward="slow")
+        job.wait_for("rollout 2/")
+        job.process.send_signal(signal.SIGTERM)
+        job.wait_for("stopping: ")
+        job.process.kill()
+        self.assertEqual(job.code(), -signal.SIGKILL)
+        self.assert_nothing_is_left(job)
+        self.assertIn("stopped after", (job.save / "log.txt").read_text())
+        self.assertTrue(list(job.save.glob("checkpoints/step_*/*")))
+
     def test_a_user_s_mistake_is_not_restarted(self):
         job = self.start("mistake", "--colocate", "--prompt-data", "/none", options=("--max-restarts", "5"))
         self.assertEqual(job.code(), 2, job.text())

@@ -74,7 +74,11 @@ class ScriptedWorker {
       const auto bytes = links_.take_piece(*piece, channel_);
       if (num_pieces == dies_at_piece) throw Dead();
       are_new = weights_->take(*piece, [&](std::span<std::byte> into) { std::ranges::copy(*bytes, into.begin()); });
-    } else if (const auto* const chain = std::get_if<sampling::Chain>(&message)) {
+    } else if (const auto* const chain = std::get_if<sampling::Chain>(&message);
+               chain != nullptr && is_behind_a_wall && !chain->is_first) {
+      ++num_broken_chains;
+      say(sampling::ChainBroken{});
+    } else if (chain != nullptr) {
       const bool is_whole = links_.take_place(*chain, [&](const sampling::Weights& piece, WeightLinks::Bytes bytes) {
         ++num_passed_pieces;
         if (num_passed_pieces == dies_at_piece) throw Dead();
@@ -106,6 +110,7 @@ class ScriptedWorker {
   int num_passed_pieces = 0;  // from another worker
   int num_broken_chains = 0;
   int dies_at_piece = -1;
+  bool is_behind_a_wall = false;  // no other worker reaches it
 
  private:
   const session::ModelSession& session_;
@@ -265,6 +270,18 @@ TEST_F(Chains, CloseWhereAWorkerDies) {
   }
 }
 
+TEST_F(Chains, BeginWhereAWorkerIsNotReachedByTheOneBefore) {
+  join_all();
+  workers_[2]->is_behind_a_wall = true;
+  update_all();
+  EXPECT_EQ(workers_[2]->num_broken_chains, 1);
+  const int num_before = num_pieces();
+  update_all();
+  EXPECT_EQ(workers_[2]->num_broken_chains, 1);
+  EXPECT_EQ(num_pieces() - num_before, workers_[1]->num_passed_pieces) << "two chains, each of which gets all pieces";
+  EXPECT_EQ(events_.num_lost, 0);
+}
+
 TEST_F(Chains, LeaveOutAWorkerThatIsFrozen) {
   join_all(/*silence_s=*/4.0);
   const std::unique_ptr<ScriptedWorker> frozen = std::exchange(workers_[1], nullptr);
@@ -277,7 +294,7 @@ TEST_F(Chains, LeaveOutAWorkerThatIsFrozen) {
 TEST_F(Chains, SurviveDrawnDeaths) {
   const unsigned seed = std::random_device()();
   std::mt19937 random(seed);
-  for (int life = 0; life < 12; ++life) {
+  for (int life = 0; life < 6; ++life) {
     SCOPED_TRACE(fmt::format("seed {}, life {}", seed, life));
     events_ = {};
     workers_.clear();
