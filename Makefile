@@ -79,6 +79,7 @@ test: test-dev test-tsan  ## everything under ASan and UBSan, then the torch-fre
 
 test-dev: setup
 	@tools/setup.sh wandb
+	@tools/setup.sh clusters
 	$(call configure,dev)
 	cmake --build build/dev -j $(JOBS)
 	ctest --preset dev -j $(JOBS)

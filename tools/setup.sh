@@ -3,9 +3,10 @@
 # pinned requirements. Does nothing where that is already there. As root it installs the packages; as another user it
 # prints the line to type.
 #
-#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ray
+#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray
 #   fuzz, cuda, wheel: what `make fuzz`, `make cuda` and `make wheel` alone need. wandb: what --use-wandb needs, and its
-#   tests. ray: an environment .venv-ray for the tests of python -m tandem.ray. PYTHON=python3.12 chooses the interpreter of a new .venv
+#   tests. clusters: what the tests of examples/clusters need. ray: an environment .venv-ray for the tests of python -m
+#   tandem.ray. PYTHON=python3.12 chooses the interpreter of a new .venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -139,6 +140,7 @@ case "${1:-}" in
   cuda) install_more cuda "the CUDA libraries and compiler (about 2.2 GB)" ;;
   wheel) install_more wheel "what builds a wheel (1 MB)" ;;
   wandb) install_more wandb "the package of Weights & Biases (about 125 MB)" ;;
+  clusters) install_more clusters "the schemas of cluster tools (45 MB)" ;;
   ray) install_ray ;;
-  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ray"; exit 2 ;;
+  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray"; exit 2 ;;
 esac

@@ -102,6 +102,7 @@ void ViewConfig::visit(base::Options& options) {
 
 void PlanConfig::visit(base::Options& options) {
   train.visit(options);
+  failures.visit(options);
   options.require_only({"hf-checkpoint"});
   options.option(json, "json", "memory plan", "print one JSON record instead of the table").does_not_affect_results();
 }

@@ -9,6 +9,7 @@
 #include "config/custom_generate_options.h"
 #include "config/data_options.h"
 #include "config/eval_options.h"
+#include "config/failure_options.h"
 #include "config/model_options.h"
 #include "config/reward_options.h"
 #include "config/rollout_options.h"
@@ -88,6 +89,7 @@ struct ViewConfig {
 // `tandem plan` has the options of `tandem train`, of which only --hf-checkpoint must be given.
 struct PlanConfig {
   TrainConfig train;
+  FailureOptions failures;
   bool json = false;
 
   void visit(base::Options& options);

@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "base/check.h"
+#include "plan/failure_budget.h"
+#include "plan/plan_changes.h"
 #include "plan/plan_text.h"
+#include "run/run_space.h"
 #include "run/verbs.h"
 #include "session/read_model.h"
 
@@ -26,9 +29,42 @@ std::vector<std::pair<const char*, plan::Role>> roles_of(const config::TrainConf
 // The first trainer is planned: it also sends the weights of the others.
 plan::PlanInputs facts_of(plan::Role role) { return {.role = role, .gives_weights = role == plan::Role::kTrainer}; }
 
+// The cost of a checkpoint is what the user measured, or its bytes at --save-bytes-per-second.
+struct CheckpointCost {
+  double seconds;
+  std::string is_from;
+};
+
+CheckpointCost checkpoint_cost(const config::PlanConfig& config, const model::ModelConfig& model) {
+  const config::FailureOptions& failures = config.failures;
+  if (failures.checkpoint_seconds) return {*failures.checkpoint_seconds, "as given"};
+  const int64_t bytes =
+      checkpoint_space(model, 0, 0, 1, 0, config.train.loss.ref_update_interval.has_value()).checkpoints;
+  return {static_cast<double>(bytes) / static_cast<double>(failures.save_bytes_per_second),
+          fmt::format("{} at {:.3g} GB/s, as if training waited for all of it", plan::gib_text(bytes),
+                      static_cast<double>(failures.save_bytes_per_second) / 1e9)};
+}
+
+// Returns what --hosts asks for, as text and as JSON.
+std::pair<std::string, base::Json> failure_plan(const config::PlanConfig& config, const model::ModelConfig& model) {
+  const config::FailureOptions& failures = config.failures;
+  const CheckpointCost cost = checkpoint_cost(config, model);
+  const plan::FailureBudget budget = plan::failure_budget({.hosts = *failures.hosts,
+                                                           .devices = config.train.num_processes(),
+                                                           .training_devices = config.train.mesh.num_ranks(),
+                                                           .run_hours = 24.0 * failures.run_days,
+                                                           .hours_between_failures = failures.hours_between_failures,
+                                                           .checkpoint_seconds = cost.seconds,
+                                                           .restart_seconds = 60.0 * failures.restart_minutes,
+                                                           .repair_hours = failures.repair_hours,
+                                                           .step_seconds = failures.step_seconds});
+  return {plan::budget_text(budget, cost.is_from), plan::budget_json(budget)};
+}
+
 }  // namespace
 
 int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/) {
+  config.failures.check(config.train.num_processes());
   // The last rank of a tensor-parallel group has the largest part: it holds the remainder of the vocabulary.
   const auto parts = static_cast<int>(config.train.mesh.tensor_model_parallel_size);
   const model::ModelConfig model =
@@ -46,6 +82,11 @@ int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/
                           role == plan::Role::kTrainer ? "trains" : "only samples");
     }
     text += plan::plan_text(plan, model);
+  }
+  if (config.failures.hosts) {
+    const auto [said, facts] = failure_plan(config, model);
+    text += "\n\n" + said;
+    json["failures"] = facts;
   }
   text = (config.json ? base::dump_json(json) : text) + "\n";
   TANDEM_ENV_CHECK(std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0,

@@ -309,7 +309,7 @@ def failed_scripts(program, folder):
     (folder / "keep_going.sh").write_text(keep_going, encoding="utf-8")
     line = next(line for line in script_of("docs/RUNS.md", "bash keep_going.sh $RUN").split("\n") if "bash" in line
                 and "keep_going" in line)
-    check("docs/RUNS.md", shell(folder, line, RUN="runs/kept_going"))
+    check("docs/RUNS.md", shell(folder, line.replace("srun ", ""), RUN="runs/kept_going"))
     for code, last in ((75, "saved"), (0, "  done after 1 of 1 rollouts"), (3, "")):
         # The log ends like that of a run that was stopped, one that is finished, and one that failed.
         (folder / "runs/kept_going/log.txt").write_text(last + "\n", encoding="utf-8")
