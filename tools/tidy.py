@@ -38,7 +38,7 @@ MAY_INCLUDE = {
     "rollout_worker": {"rollout_worker", "evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
     "bench": {"bench", "session", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
     "run": {"run", "rollout_worker", "evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "cli": {"cli", "run", "session", "bench", "plan", "config", "worker", "base", "mesh"},
+    "cli": {"cli", "device", "run", "session", "bench", "plan", "config", "worker", "base", "mesh"},
 }
 
 SKIPPED_FOLDERS = {"build", "runs", "__pycache__", "golden", "results"}  # and those that begin with a dot

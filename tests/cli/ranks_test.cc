@@ -175,5 +175,123 @@ TEST(Launch, StartsAgainAsOftenAsItMay) {
   EXPECT_EQ(mistake.err.find("restart"), std::string::npos) << "a mistake is not mended by trying again";
 }
 
+// Runs lines of a shell in which $tandem is the program.
+int shell(const std::string& lines) {
+  const int status = std::system(("tandem='" TANDEM_PROGRAM "'; " + lines).c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+std::string typed(const Arguments& words) {
+  std::string line;
+  for (const std::string& word : words) line += " '" + word + "'";
+  return line;
+}
+
+TEST(Launch, EndsWithStandardInputIfItIsAsked) {
+  const base::TemporaryDirectory folder;
+  const std::string errors = folder / "err";
+  const auto command = [&](const std::string& name) {
+    return "$tandem" +
+           typed(launched({"--nproc-per-node", "2", "--end-with-stdin"},
+                          train_arguments(folder / name, {"--num-rollout", "1000000"}))) +
+           " > /dev/null 2> " + errors;
+  };
+  EXPECT_EQ(shell("sleep 3 | " + command("killed")), 3);
+  EXPECT_NE(base::read_file(errors).find("was killed by signal 9"), std::string::npos) << base::read_file(errors);
+  // Who was told to stop before may save.
+  const std::string fifo = folder / "fifo", log = folder / "stopped/log.txt";
+  EXPECT_EQ(shell("mkfifo " + fifo + "; " + command("stopped") + " < " + fifo + " & launcher=$!; exec 3> " + fifo +
+                  "; until grep -q 'rollout 1/' " + log +
+                  " 2> /dev/null; do sleep 0.1; done; kill -TERM $launcher; "
+                  "exec 3>&-; wait $launcher"),
+            0);
+  EXPECT_NE(base::read_file(log).find("stopped after"), std::string::npos) << base::read_file(errors);
+}
+
+TEST(Launch, StartsOneEngineThatJoins) {
+  const base::TemporaryDirectory folder;
+  const auto joining = [&](const Arguments& options) {
+    Arguments train = train_arguments(folder / "run", {"--rollout-num-gpus", "2", "--rollout-join"});
+    std::erase(train, "--colocate");
+    return program(launched(options, train));
+  };
+  expect_one_line_failure(joining({"--nproc-per-node", "2"}), 2, "an engine that joins a run has one process");
+  expect_one_line_failure(joining({"--max-restarts", "2"}), 2, "--max-restarts: is for a run");
+}
+
+base::Json placement(const Arguments& options, const Arguments& train) {
+  Arguments words = {"placement"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), train.begin(), train.end());
+  const Captured result = program(words);
+  EXPECT_EQ(result.code, 0) << result.err;
+  return base::parse_json(result.out, "placement");
+}
+
+TEST(Placement, SaysWhatAClusterHasToReserve) {
+  const base::TemporaryDirectory folder;
+  const std::string save = folder / "run";
+  const base::Json together =
+      placement({}, train_arguments(save, {"--actor-num-nodes", "2", "--actor-num-gpus-per-node", "8"}));
+  EXPECT_EQ(together["resource"], "CPU");
+  EXPECT_EQ(together["visible_devices"], "");
+  EXPECT_EQ(together["hosts"], 2);
+  EXPECT_EQ(together["devices_per_host"], 8);
+  EXPECT_EQ(together["engines"], 0);
+  EXPECT_EQ(together["max_restarts"], 0);
+  EXPECT_EQ(together["train"], together["join"]);
+
+  Arguments train = train_arguments(save, {"--actor-num-gpus-per-node", "4", "--rollout-num-gpus", "6",
+                                           "--tensor-model-parallel-size", "2", "--device", "cuda"});
+  std::erase(train, "--colocate");
+  const base::Json apart = placement({"--max-restarts", "3", "--wait-minutes", "2.5"}, train);
+  EXPECT_EQ(apart["resource"], "GPU");
+  EXPECT_EQ(apart["visible_devices"], "CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(apart["hosts"], 1);
+  EXPECT_EQ(apart["devices_per_host"], 4);
+  EXPECT_EQ(apart["engines"], 3);
+  EXPECT_EQ(apart["devices_per_engine"], 2);
+  EXPECT_EQ(apart["max_restarts"], 3);
+  EXPECT_EQ(apart["wait_minutes"], 2.5);
+  Arguments words(train.begin() + 1, train.end());
+  EXPECT_EQ(apart["join"], words);
+  words.insert(words.end(), {"--rollout-num-gpus", "0"});
+  EXPECT_EQ(apart["train"], words);
+}
+
+TEST(Placement, OfARestartGoesOnWhereTheRunWas) {
+  const base::TemporaryDirectory folder;
+  const Arguments train = train_arguments(folder / "run");
+  Arguments words(train.begin() + 1, train.end());
+  Arguments anew = words;
+  anew.insert(anew.end(), {"--load", folder / "run", "--allow-fresh-start"});
+  EXPECT_EQ(placement({"--restart"}, train)["train"], anew) << "there is no checkpoint yet";
+  std::filesystem::create_directories(folder / "run/checkpoints/step_000002");
+  words.insert(words.end(), {"--load", folder / "run"});
+  EXPECT_EQ(placement({"--restart"}, train)["train"], words);
+}
+
+TEST(Placement, RefusesWhatTrainWould) {
+  const base::TemporaryDirectory folder;
+  expect_one_line_failure(program({"placement"}), 2, "placement: the run stands behind the options");
+  expect_one_line_failure(program({"placement", "--max-restarts", "-1", "train"}), 2, "--max-restarts");
+  Arguments train =
+      train_arguments(folder / "run", {"--actor-num-gpus-per-node", "3", "--tensor-model-parallel-size", "2"});
+  train.insert(train.begin(), "placement");
+  expect_one_line_failure(program(train), 2,
+                          "--tensor-model-parallel-size 2: a copy of the model lies on devices of one");
+  train = train_arguments(folder / "run", {"--rollout-num-gpus", "1", "--rollout-join"});
+  std::erase(train, "--colocate");
+  train.insert(train.begin(), "placement");
+  expect_one_line_failure(program(train), 2, "placement: --rollout-join");
+}
+
+TEST(Placement, OfARunThatAllJoinHasTrainersAndWorkersInItsPlan) {
+  const Captured plan = program({"plan", "--hf-checkpoint", kModel, "--rollout-num-gpus", "0"});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_NE(plan.out.find("trainer"), std::string::npos) << plan.out;
+  EXPECT_NE(plan.out.find("rollout"), std::string::npos) << plan.out;
+}
+
 }  // namespace
 }  // namespace tandem::cli
