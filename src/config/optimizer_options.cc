@@ -7,6 +7,8 @@
 
 namespace tandem::config {
 
+constexpr int64_t kMostOfAGroup = 64;  // devices of a host; a longer chain would be added up between hosts anyway
+
 void OptimizerOptions::visit(base::Options& options) {
   const char* const group = "optimizer";
   options.option(schedule.max_lr, "lr", group, "learning rate").at_least(0.0).finite();
@@ -49,6 +51,13 @@ void OptimizerOptions::visit(base::Options& options) {
 void OptimizerOptions::visit_memory(base::Options& options) {
   const char* const group = "training memory";
   visit_batch(batch, options, group);
+  options
+      .option(
+          batch.gradient_sum_group, "gradient-sum-group", group,
+          "add up the gradients of so many neighbouring micro-batches first, then these sums; with the devices of a "
+          "host, less goes between hosts")
+      .at_least(1)
+      .at_most(kMostOfAGroup);
   options
       .option(recompute_granularity, "recompute-granularity", group,
               "how many layers are recomputed in the backward pass: none keeps all activations, full recomputes "

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -19,7 +20,7 @@ namespace tandem::mesh {
 
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks{5};
+constexpr std::chrono::milliseconds kFirstLook{2}, kLastLook{50};
 
 void limit_waits(int socket, std::chrono::milliseconds timeout) {
   const timeval limit = {.tv_sec = timeout.count() / 1000, .tv_usec = timeout.count() % 1000 * 1000};
@@ -39,10 +40,12 @@ LocalStore::LocalStore(OwnedDescriptor socket, std::string who, std::chrono::mil
 void LocalStore::throw_lost(int error) const {
   shutdown(socket_.get(), SHUT_RDWR);
   const bool is_silent = error == EAGAIN || error == EWOULDBLOCK;
-  throw EnvironmentError(is_silent
-                             ? fmt::format("{}: rank 0 did not answer within {:g} s (--distributed-timeout-minutes)",
-                                           who_, static_cast<double>(timeout_.count()) / 1000.0)
-                             : fmt::format("{}: rank 0 is gone; look at what it said", who_));
+  throw EnvironmentError(is_silent ? no_answer() : fmt::format("{}: rank 0 is gone; look at what it said", who_));
+}
+
+std::string LocalStore::no_answer() const {
+  return fmt::format("{}: rank 0 did not answer within {:g} s (--distributed-timeout-minutes)", who_,
+                     static_cast<double>(timeout_.count()) / 1000.0);
 }
 
 void LocalStore::send(std::string_view bytes) const {
@@ -130,9 +133,11 @@ int64_t LocalStore::getNumKeys() { return ask(StoreCall::kCount, "").number; }
 
 void LocalStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
   const base::Clock::time_point give_up = base::Clock::now() + timeout;
+  std::chrono::milliseconds pause = kFirstLook;
   while (!check(keys)) {
-    if (base::Clock::now() >= give_up) throw_lost(EAGAIN);
-    std::this_thread::sleep_for(kBetweenLooks);
+    if (base::Clock::now() >= give_up) throw EnvironmentError(no_answer());  // of the server there is one
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kLastLook);
   }
 }
 

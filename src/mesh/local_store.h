@@ -37,6 +37,7 @@ class LocalStore final : public c10d::Store {
   bool check(const std::vector<std::string>& keys) override;
   int64_t getNumKeys() override;
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
+  // A key that does not come within the time is an EnvironmentError too, after which the store still answers.
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
   c10::intrusive_ptr<Store> clone() override;  // BugError: nobody asks for it
   bool hasExtendedApi() const override { return false; }
@@ -51,6 +52,7 @@ class LocalStore final : public c10d::Store {
   void send(std::string_view bytes) const;
   void receive(char* into, size_t bytes, OwnedDescriptor* descriptor = nullptr) const;
   [[noreturn]] void throw_lost(int error) const;
+  std::string no_answer() const;
 
   const OwnedDescriptor socket_;
   const std::string who_;

@@ -11,8 +11,10 @@
 #include <thread>
 #include <utility>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/hmac.h"
+#include "base/json.h"
 #include "base/sha256.h"
 #include "device/communicator.h"
 #include "mesh/channel_listener.h"
@@ -43,6 +45,26 @@ Door door_of(const std::string& text) {
   words.get();
   std::getline(words, door.place, '\0');
   return door;
+}
+
+// What rank 0 says of the doors of all ranks.
+struct DoorList {
+  std::vector<std::string> doors = {};  // texts by rank
+  std::string error = "";               // why there are none
+};
+
+std::string text_of(const DoorList& list) {
+  return base::Json({{"doors", list.doors}, {"error", list.error}})
+      .dump(-1, ' ', /*ensure_ascii=*/false, base::Json::error_handler_t::replace);
+}
+
+DoorList door_list_of(const std::string& text) {
+  try {
+    const base::Json json = base::Json::parse(text);
+    return {.doors = json.at("doors").get<std::vector<std::string>>(), .error = json.at("error").get<std::string>()};
+  } catch (const base::Json::exception&) {
+    throw EnvironmentError("rank 0 does not say where the ranks listen; give all hosts the same program");
+  }
 }
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
@@ -80,26 +102,53 @@ class Peers {
   }
   std::string local_name(int rank) const { return "peer-" + digits_of(fmt::format("local {}", rank)); }
   // A rank first sends these bytes, whose length is fixed: its run, its communicator and itself.
-  std::string greeting_of(int rank) const { return fmt::format("{}{:08d}", digits_of("greeting"), rank); }
+  std::string greeting_of(int rank) const { return fmt::format("{}{:08d}", greeting_digits_, rank); }
 
-  // Returns the connections by rank.
+  // Returns the doors by rank: rank 0 reads those of all, and the others read the list that it makes of them.
   std::vector<Door> exchange_doors(int port) {
+    store_.set(key_of(settings_.rank),
+               text_of(Door{.port = port, .address = settings_.address, .place = settings_.place}));
+    if (settings_.rank == 0) return list_doors();
+    await({list_key()});
+    const DoorList list = door_list_of(store_.get_to_str(list_key()));
+    if (!list.error.empty()) throw EnvironmentError(list.error);
+    TANDEM_ENV_CHECK(std::ssize(list.doors) == settings_.size,
+                     fmt::format("{}: joining: rank 0 lists {} ranks of {}; give all hosts the same program",
+                                 settings_.name, list.doors.size(), settings_.size));
+    return doors_of(list);
+  }
+  std::vector<Door> list_doors() {
     std::vector<std::string> keys;
-    for (int rank = 0; rank < settings_.size; ++rank) keys.push_back(fmt::format("peers/{}/{}", settings_.name, rank));
-    store_.set(keys[static_cast<size_t>(settings_.rank)],
-               text_of({.port = port, .address = settings_.address, .place = settings_.place}));
+    for (int rank = 0; rank < settings_.size; ++rank) keys.push_back(key_of(rank));
+    await(keys);
+    DoorList list;
+    try {
+      for (const std::string& key : keys) list.doors.push_back(store_.get_to_str(key));
+    } catch (const EnvironmentError& error) {
+      store_.set(list_key(), text_of(DoorList{.error = error.what()}));
+      throw;
+    }
+    store_.set(list_key(), text_of(list));
+    return doors_of(list);
+  }
+  static std::vector<Door> doors_of(const DoorList& list) {
+    std::vector<Door> doors;
+    for (const std::string& text : list.doors) doors.push_back(door_of(text));
+    return doors;
+  }
+  std::string key_of(int rank) const { return fmt::format("peers/{}/{}", settings_.name, rank); }
+  std::string list_key() const { return fmt::format("peers/{}", settings_.name); }
+  void await(const std::vector<std::string>& keys) const {
     try {
       store_.wait(keys, std::chrono::milliseconds(static_cast<int64_t>(settings_.timeout_s * 1000)));
     } catch (const std::exception&) {  // c10d's tells of sockets
       std::vector<int> missing;
       for (int rank = 0; rank < settings_.size; ++rank) {
-        if (!store_.check({keys[static_cast<size_t>(rank)]})) missing.push_back(rank);
+        if (!store_.check({key_of(rank)})) missing.push_back(rank);
       }
+      if (missing.empty()) missing.push_back(0);  // it has not listed them
       throw_missing(missing);
     }
-    std::vector<Door> doors;
-    for (const std::string& key : keys) doors.push_back(door_of(store_.get_to_str(key)));
-    return doors;
   }
 
   // A listener that strangers crowd may turn a rank away: it comes again.
@@ -175,6 +224,7 @@ class Peers {
   c10d::Store& store_;
   const PeerSettings& settings_;
   const base::Clock::time_point begin_ = base::Clock::now();
+  const std::string greeting_digits_ = digits_of("greeting");
   std::vector<Connection> connections_;  // by rank
 };
 

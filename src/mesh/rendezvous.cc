@@ -2,15 +2,11 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 #include <vector>
@@ -20,6 +16,7 @@
 #include "mesh/agreement.h"
 #include "mesh/hosts.h"
 #include "mesh/local_socket.h"
+#include "mesh/meeting.h"
 #include "mesh/network.h"
 #include "mesh/peers.h"
 #include "mesh/sealed_store.h"
@@ -31,18 +28,7 @@ namespace tandem::mesh {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
-using std::chrono::milliseconds;
-
-// Rank 0 gives up first, and reports the reason to all; the others wait a little longer for its message.
-constexpr milliseconds kLongerThanRank0{3000};
-constexpr milliseconds kFarewell{2000};  // time that rank 0 stays for others to read why all end
-constexpr milliseconds kFirstLook{2}, kLastLook{100};
-
-std::string duration(double seconds) {
-  return seconds < 120.0 ? fmt::format("{:g} s", seconds) : fmt::format("{:g} minutes", seconds / 60.0);
-}
 
 // Returns the store for ranks with a secret: its values are theirs, and of this run.
 StorePointer sealed(StorePointer store, const JoinSettings& settings, const std::string& run) {
@@ -50,113 +36,15 @@ StorePointer sealed(StorePointer store, const JoinSettings& settings, const std:
   return c10::make_intrusive<SealedStore>(std::move(store), settings.secret, run);
 }
 
-// The ranks' meeting, before they know each other: they use keys of the store.
-class Meeting {
- public:
-  Meeting(c10d::Store& store, const LaunchVariables& launch, const JoinSettings& settings)
-      : store_(store), launch_(launch), settings_(settings) {}
-
-  // Ends on every rank with the same error, or on none. Returns a text that no other run has: each rank has put random
-  // digits into it, so that each knows that it is new.
-  std::string agree() {
-    const std::string mine = random_digits();
-    store_.set(key(launch_.rank), text_of({.version = settings_.version,
-                                           .contract = static_cast<int>(device::kBackendContract),
-                                           .size = launch_.size,
-                                           .host = host_name(),
-                                           .random = mine,
-                                           .flags = settings_.flags,
-                                           .device = settings_.device_id}));
-    wait_for_all();
-    const std::vector<RankFacts> ranks = read_all();
-    const std::string differs = disagreement(ranks);
-    if (!differs.empty()) {
-      leave(launch_.size);
-      throw UserError(differs);
-    }
-    std::string run;
-    for (const RankFacts& facts : ranks) run += facts.random;
-    return run;
-  }
-
- private:
-  static std::string key(int rank) { return fmt::format("rank/{}", rank); }
-
-  // A forged message ends every rank, and each of them must read it.
-  std::vector<RankFacts> read_all() {
-    try {
-      std::vector<RankFacts> ranks;
-      for (int rank = 0; rank < launch_.size; ++rank) {
-        const std::string text = store_.get_to_str(key(rank));
-        TANDEM_ENV_CHECK(!settings_.secret.empty() || !looks_sealed(text),
-                         fmt::format("rank {} was started with TANDEM_SECRET_FILE, rank {} without; set it for all "
-                                     "ranks",
-                                     rank, launch_.rank));
-        ranks.push_back(facts_of(text));
-      }
-      return ranks;
-    } catch (const EnvironmentError&) {
-      leave(launch_.size);
-      throw;
-    }
-  }
-
-  void wait_for_all() {
-    const auto patience = milliseconds(static_cast<int64_t>(settings_.timeout_s * 1000.0));
-    const auto give_up = Clock::now() + patience + (launch_.rank == 0 ? milliseconds(0) : kLongerThanRank0);
-    milliseconds pause = kFirstLook;
-    for (int next = 0; next < launch_.size;) {
-      if (store_.check({key(next)})) {
-        ++next;
-        continue;
-      }
-      if (launch_.rank != 0 && store_.check({"given_up"})) {
-        const std::string why = store_.get_to_str("given_up");
-        leave(0);
-        throw EnvironmentError(why);
-      }
-      if (Clock::now() >= give_up) give_up_waiting();
-      std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, kLastLook);
-    }
-  }
-
-  [[noreturn]] void give_up_waiting() {
-    std::vector<int> missing;
-    for (int rank = 0; rank < launch_.size; ++rank) {
-      if (!store_.check({key(rank)})) missing.push_back(rank);
-    }
-    const int here = launch_.size - static_cast<int>(missing.size());
-    const std::string why = fmt::format(
-        "rank{} {} of {}{} {} not joined within {} (--distributed-timeout-minutes); look whether they were started, "
-        "and {}",
-        missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), launch_.size,
-        launch_.party.empty() ? "" : " of " + launch_.party, missing.size() == 1 ? "has" : "have",
-        duration(settings_.timeout_s),
-        launch_.is_one_host() ? "share /tmp" : fmt::format("reach {}:{}", launch_.master_address, launch_.master_port));
-    store_.set("given_up", why);
-    leave(here);
-    throw EnvironmentError(why);
-  }
-
-  // The store goes with rank 0, which therefore waits until so many ranks have read everything.
-  void leave(int num_ranks) {
-    const auto key_of = [](int rank) { return fmt::format("left/{}", rank); };
-    store_.set(key_of(launch_.rank), std::string("left"));
-    if (launch_.rank != 0) return;
-    const auto give_up = Clock::now() + kFarewell;
-    const auto num_left = [&] {
-      int count = 0;
-      for (int rank = 0; rank < launch_.size; ++rank) count += store_.check({key_of(rank)}) ? 1 : 0;
-      return count;
-    };
-    while (num_left() < num_ranks && Clock::now() < give_up) std::this_thread::sleep_for(kFirstLook);
-  }
-
-  c10d::Store& store_;
-  const LaunchVariables& launch_;
-  const JoinSettings& settings_;
-};
+RankFacts own_facts(const LaunchVariables& launch, const JoinSettings& settings) {
+  return {.version = settings.version,
+          .contract = static_cast<int>(device::kBackendContract),
+          .size = launch.size,
+          .host = host_name(),
+          .random = random_digits(),
+          .flags = settings.flags,
+          .device = settings.device_id};
+}
 
 // Ends the exchanges of devices with a network of their own when a rank is lost: the hosts' network notices a death at
 // once, and theirs only after its timeout.
@@ -306,7 +194,15 @@ std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& se
       joined.store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("tandem/{}", launch.attempt),
                                                             open_store(launch, settings.timeout_s));
     }
-    joined.run = Meeting(*sealed(joined.store, settings, "meeting"), launch, settings).agree();
+    joined.run =
+        meet(*sealed(joined.store, settings, "meeting"), own_facts(launch, settings),
+             {.rank = launch.rank,
+              .size = launch.size,
+              .has_secret = !settings.secret.empty(),
+              .timeout_s = settings.timeout_s,
+              .party = launch.party,
+              .remedy = launch.is_one_host() ? "share /tmp"
+                                             : fmt::format("reach {}:{}", launch.master_address, launch.master_port)});
     joined.store = sealed(joined.store, settings, joined.run);
     return std::make_unique<JoinedMesh>(std::move(joined), launch, settings);
   } catch (const c10::Error&) {  // its text is about sockets

@@ -126,7 +126,8 @@ class MemoryEstimate {
     if (config.loss.needs_reference() && is_reference_adapter()) {
       reference_bytes_ = config.loss.ref_update_interval ? trained : Size(0);
     }
-    gradient_bytes_ = optimizer.gradient + trainer::gradient_scratch_bytes(model, data_ranks, takes_several);
+    gradient_bytes_ = optimizer.gradient + trainer::gradient_scratch_bytes(model, data_ranks, takes_several,
+                                                                           config.optimizer.batch.gradient_sum_group);
     // Offloaded tensors lie in the host's memory, which may be the device's too.
     const bool is_host = footprint_.shares_host_memory;
     if (facts.gives_weights && is_host) standing_[Tag::kWeights] += bytes_of_other_parts(model);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -79,17 +80,48 @@ at::Tensor AdamW::own_rows(const Parameter& parameter) const {
   return parameter.weight.narrow(0, parameter.rows.begin, parameter.rows.count());
 }
 
+std::vector<at::Tensor> AdamW::weights_of(int rank) const {
+  std::vector<at::Tensor> weights;
+  for (const Parameter& p : parameters_) {
+    const Rows rows = rows_of(p.packed->shape, {.rank = rank, .size = ranks_.size()});
+    if (rows.count() > 0) weights.push_back(p.weight.narrow(0, rows.begin, rows.count()));
+  }
+  return weights;
+}
+
 void AdamW::gather_weights() const {
   if (ranks_.is_alone()) return;
-  device::TensorLists parts(static_cast<size_t>(ranks_.size()));
-  for (int r = 0; r < ranks_.size(); ++r) {
-    for (const Parameter& p : parameters_) {
-      const Rows rows = rows_of(p.packed->shape, {.rank = r, .size = ranks_.size()});
-      if (rows.count() == 0) continue;
-      parts[static_cast<size_t>(r)].push_back(p.weight.narrow(0, rows.begin, rows.count()));
+  if (works_in_two_levels(ranks_.size(), ranks_.group_size)) return gather_weights_in_two_levels();
+  device::TensorLists parts;
+  for (int r = 0; r < ranks_.size(); ++r) parts.push_back(weights_of(r));
+  device::all_gather(ranks_.device, parts);
+}
+
+// First each rank gets the rows of the ranks that have its place in other groups, then neighbours hand each other what
+// they have: so rows come into a group once, not once for each of its ranks.
+void AdamW::gather_weights_in_two_levels() const {
+  const auto n = static_cast<int>(ranks_.group_size);
+  const int num_groups = ranks_.size() / n, group = ranks_.rank() / n, place = ranks_.rank() % n;
+  const auto size = static_cast<size_t>(ranks_.size());
+  if (num_groups > 1) {
+    device::TensorLists to(size), from(size);
+    for (int r = place; r < ranks_.size(); r += n) {
+      if (r == ranks_.rank()) continue;
+      to[static_cast<size_t>(r)] = weights_of(ranks_.rank());
+      from[static_cast<size_t>(r)] = weights_of(r);
+    }
+    ranks_.device.start_exchange(std::move(to), std::move(from))->wait();
+  }
+  device::TensorLists to(size), from(size);
+  for (int mate = 0; mate < n; ++mate) {
+    if (mate == place) continue;
+    const auto r = static_cast<size_t>(group * n + mate);
+    for (int g = 0; g < num_groups; ++g) {
+      std::ranges::move(weights_of(g * n + place), std::back_inserter(to[r]));
+      std::ranges::move(weights_of(g * n + mate), std::back_inserter(from[r]));
     }
   }
-  device::all_gather(ranks_.device, parts);
+  ranks_.device.start_exchange(std::move(to), std::move(from))->wait();
 }
 
 void AdamW::begin_step() { gradients_.begin_step(); }

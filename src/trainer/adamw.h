@@ -76,6 +76,8 @@ class AdamW {
   void update(const StatePiece& piece, double lr, double grad_scale);
   // Copies every rank's rows of every weight from their owners into the store.
   void gather_weights() const;
+  void gather_weights_in_two_levels() const;
+  std::vector<at::Tensor> weights_of(int rank) const;
   void check_whole() const;
   size_t index_of(const std::string& packed_name) const;
 

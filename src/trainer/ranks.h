@@ -1,6 +1,8 @@
 // The ranks that take an optimizer step together.
 #pragma once
 
+#include <cstdint>
+
 #include "device/communicator.h"
 #include "trainer/shard.h"
 
@@ -14,6 +16,9 @@ struct Ranks {
   device::Communicator& host;
   // Connects the hosts of the ranks that hold the other parts, whose data rank is this one's.
   device::Communicator& parts;
+  // Neighbouring ranks that exchange among each other what goes to or comes from other such groups, where the number of
+  // ranks is a multiple (shard.h, works_in_two_levels()); 1: each rank exchanges with each other one.
+  int64_t group_size = 1;
 
   int rank() const { return device.rank(); }
   int size() const { return device.size(); }

@@ -88,4 +88,15 @@ Buckets buckets_of(const weights::Layout& layout, const Shard& shard) {
   return buckets;
 }
 
+Size column_elements_of(const std::vector<Buckets>& ranks_of_a_place) {
+  Size largest = 0, outer = 0;
+  for (size_t layer = 0; layer < ranks_of_a_place.front().layers.size(); ++layer) {
+    Size elements = 0;
+    for (const Buckets& rank : ranks_of_a_place) elements += rank.layers[layer].num_elements;
+    largest = std::max(largest, elements);
+  }
+  for (const Buckets& rank : ranks_of_a_place) outer += rank.outer.num_elements;
+  return std::max(largest, outer);
+}
+
 }  // namespace tandem::trainer

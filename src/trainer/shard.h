@@ -61,4 +61,12 @@ constexpr int64_t gradient_layer_slots(int64_t data_ranks) { return data_ranks =
 // Returns the buckets of whole tensors, or of the rows that `shard` owns.
 Buckets buckets_of(const weights::Layout& layout, const Shard& shard = {});
 
+// Returns whether neighbouring ranks add up their gradients before the owners get them (trainer/gradient_sum.h), and
+// hand each other the weights of other groups.
+constexpr bool works_in_two_levels(int64_t data_ranks, int64_t group_size) {
+  return group_size > 1 && data_ranks > 1 && data_ranks % group_size == 0;
+}
+// Returns the elements that a rank then needs for the largest bucket, given the buckets of all ranks of its place.
+base::Size column_elements_of(const std::vector<Buckets>& ranks_of_a_place);
+
 }  // namespace tandem::trainer

@@ -35,6 +35,7 @@ void check_config(const TrainerConfig& config, const model::ModelConfig& model) 
   TANDEM_CHECK(config.batch.max_tokens_per_gpu > 0 && config.batch.logprob_chunk_rows > 0,
                config.batch.max_tokens_per_gpu, config.batch.logprob_chunk_rows);
   TANDEM_CHECK(config.batch.micro_batches_multiple > 0, config.batch.micro_batches_multiple);
+  TANDEM_CHECK(config.batch.gradient_sum_group > 0, config.batch.gradient_sum_group);
   TANDEM_CHECK(config.recompute_layers >= -1 && config.recompute_layers <= model.num_layers, config.recompute_layers);
   TANDEM_CHECK(config.gradient.clip_grad >= 0 && config.gradient.max_grad_norm_skip >= 0, config.gradient.clip_grad,
                config.gradient.max_grad_norm_skip);
@@ -49,17 +50,22 @@ void check_config(const TrainerConfig& config, const model::ModelConfig& model) 
   rl::check_loss_config(config.loss);
 }
 
+Ranks in_groups(Ranks ranks, int64_t group_size) {
+  ranks.group_size = group_size;
+  return ranks;
+}
+
 class TrainerImpl final : public Trainer {
  public:
   TrainerImpl(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
               const std::optional<OptimizerOffload>& offload, const Ranks& ranks)
       : config_(config),
         head_{.temperature = config.temperature, .chunk_rows = config.batch.logprob_chunk_rows},
-        ranks_(ranks),
+        ranks_(in_groups(ranks, config.batch.gradient_sum_group)),
         store_(store),
         model_(model),
-        optimizer_(config.adamw, store, model.ops(), offload, ranks),
-        gradients_(store, optimizer_.gradients(), ranks.device) {
+        optimizer_(config.adamw, store, model.ops(), offload, ranks_),
+        gradients_(store, optimizer_.gradients(), ranks.device, config.batch.gradient_sum_group) {
     model_.set_gradient_sink(&gradients_);
   }
   ~TrainerImpl() override { model_.set_gradient_sink(nullptr); }
@@ -76,7 +82,7 @@ class TrainerImpl final : public Trainer {
     const std::vector<rl::MicroBatch> micro_batches = rl::split_into_micro_batches(samples, config_.batch.split());
     SampleSums sums(samples.size());
     std::vector<std::pair<const rl::MicroBatch*, PendingLoss>> pending;
-    gradients_.begin_step(micro_batches.size() > 1);
+    gradients_.begin_step(std::ssize(micro_batches));
     for_each_round(samples, micro_batches, [&](const rl::MicroBatch& members, const PackedBatch& batch) {
       if (batch.num_targets() == 0) {
         begin_round(/*contributes=*/false);

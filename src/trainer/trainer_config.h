@@ -29,6 +29,7 @@ struct GradientConfig {
 struct BatchConfig {
   int64_t max_tokens_per_gpu = 8192;   // packed tokens of one micro-batch (a longer sample gets its own), > 0
   int64_t micro_batches_multiple = 1;  // multiple to which a step's micro-batches are rounded up (rl/packing.h), > 0
+  int64_t gradient_sum_group = 1;      // neighbouring micro-batches whose gradients are added up first, in [1, 64]
   int64_t logprob_chunk_rows = 1024;   // rows of logits alive at once, > 0
   int64_t activation_bytes = 0;        // budget for kept graphs when TrainerConfig::recompute_layers is -1; 0: no limit
   rl::Split split() const { return {.max_tokens = max_tokens_per_gpu, .multiple = micro_batches_multiple}; }

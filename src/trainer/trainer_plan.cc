@@ -62,16 +62,33 @@ OptimizerBytes optimizer_bytes(const model::ModelConfig& config, int64_t data_ra
           .gradient = memory::allocated_bytes(gradient)};
 }
 
-Size gradient_scratch_bytes(const model::ModelConfig& config, int64_t data_ranks, bool has_several_micro_batches) {
+Size gradient_scratch_bytes(const model::ModelConfig& config, int64_t data_ranks, bool has_several_micro_batches,
+                            int64_t group_size) {
   if (data_ranks == 1 && !has_several_micro_batches) return 0;
   const weights::Layout trained = model::trained_layout(config);
   const Buckets whole = buckets_of(trained);
-  const Size scratch = Size(gradient_layer_slots(data_ranks)) * whole.largest_layer() + whole.outer.num_elements;
-  const Size received = (data_ranks - 1) * most_of_ranks(data_ranks, [&](const Shard& shard) {
-                          return buckets_of(trained, shard).largest();
-                        });
-  return memory::allocated_bytes(scratch * kFloatBytes) +
-         (data_ranks == 1 ? Size(0) : memory::allocated_bytes(received * kFloatBytes));
+  const Size scratch =
+      kFloatBytes * (Size(gradient_layer_slots(data_ranks)) * whole.largest_layer() + whole.outer.num_elements);
+  const Size own = kFloatBytes * most_of_ranks(data_ranks, [&](const Shard& shard) {
+                     return Size(buckets_of(trained, shard).largest());
+                   });
+  Size bytes = memory::allocated_bytes(scratch);
+  if (works_in_two_levels(data_ranks, group_size)) {
+    const Size column =
+        kFloatBytes * most_of_ranks(group_size, [&](const Shard& place) {
+          std::vector<Buckets> ranks;
+          for (int64_t r = place.rank; r < data_ranks; r += group_size) {
+            ranks.push_back(buckets_of(trained, {.rank = static_cast<int>(r), .size = static_cast<int>(data_ranks)}));
+          }
+          return column_elements_of(ranks);
+        });
+    const Size sums = (data_ranks / group_size - 1) * own;
+    return bytes + memory::allocated_bytes((group_size - 1) * column) + memory::allocated_bytes(column) +
+           (sums > 0 ? memory::allocated_bytes(sums) : Size(0));
+  }
+  if (data_ranks > 1) bytes += memory::allocated_bytes((data_ranks - 1) * own);
+  if (group_size > 1 && has_several_micro_batches) bytes += optimizer_bytes(config, data_ranks).gradient;
+  return bytes;
 }
 
 OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements, int64_t data_ranks) {

@@ -27,9 +27,10 @@ struct OptimizerBytes {
 OptimizerBytes optimizer_bytes(const model::ModelConfig& config, int64_t data_ranks = 1);
 
 // Returns the bytes, besides the accumulators, in which a micro-batch's gradients are computed and, with several data
-// ranks, the others' are received (trainer/gradient_sum.h). They last as long as the gradients. A single rank that
-// computes one micro-batch a step needs none.
-Size gradient_scratch_bytes(const model::ModelConfig& config, int64_t data_ranks, bool has_several_micro_batches);
+// ranks, the others' are received (trainer/gradient_sum.h), and those that sums of groups of micro-batches take. They
+// last as long as the gradients. A single rank that computes one micro-batch a step needs none.
+Size gradient_scratch_bytes(const model::ModelConfig& config, int64_t data_ranks, bool has_several_micro_batches,
+                            int64_t group_size = 1);
 
 // With an OptimizerOffload the device has no master and no moments: the host has them, pinned, as long as the trainer.
 // An update streams them through buffers on the device, which last as long as it.

@@ -77,6 +77,22 @@ TEST_F(DataParallel, AnyNumberGivesTheSameRun) {
   }
 }
 
+// Groups of 8 micro-batches have ranks that wait for their second round, and groups of 2 are neighbours among 4 ranks.
+TEST_F(DataParallel, SumsOfGroupsAreTheSameForAnyNumber) {
+  for (const char* group : {"2", "8"}) {
+    const Arguments flags = {"--gradient-sum-group", group, "--max-tokens-per-gpu", "20", "--global-batch-size", "12"};
+    const std::string alone = fmt::format("sums_{}_alone", group);
+    const Captured first = run_program(with_ranks(arguments(*folder_, alone, flags), 1));
+    ASSERT_EQ(first.code, 0) << first.err;
+    for (const int ranks : {2, 4}) {
+      const std::string name = fmt::format("sums_{}_{}", group, ranks);
+      const Captured result = run_program(with_ranks(arguments(*folder_, name, flags), ranks));
+      ASSERT_EQ(result.code, 0) << ranks << " ranks: " << result.err;
+      expect_equal(results(name), results(alone), fmt::format("sums of {}, {} ranks", group, ranks));
+    }
+  }
+}
+
 // Completions of one length make micro-batches of one shape, whose tensors leave holes of other sizes.
 TEST_F(DataParallel, TheArenaHoldsATinyModelWhateverTheLengths) {
   const base::TemporaryDirectory folder;

@@ -346,6 +346,8 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
               "128",
               "--micro-batches-multiple",
               "4",
+              "--gradient-sum-group",
+              "2",
               "--logprob-chunk-rows",
               "16"});
   train("c", {"--disable-rewards-normalization",

@@ -143,6 +143,8 @@ TEST(TrainConfig, NumbersOutOfRangeAreRefusedByTheirFlag) {
       {{"--lr-warmup-iters", "-1"}, "--lr-warmup-iters: must be at least 0, not -1"},
       {{"--max-tokens-per-gpu", "0"}, "--max-tokens-per-gpu: must be at least 1, not 0"},
       {{"--micro-batches-multiple", "0"}, "--micro-batches-multiple: must be at least 1, not 0"},
+      {{"--gradient-sum-group", "0"}, "--gradient-sum-group: must be at least 1, not 0"},
+      {{"--gradient-sum-group", "65"}, "--gradient-sum-group: must be at most 64, not 65"},
       {{"--logprob-chunk-rows", "0"}, "--logprob-chunk-rows: must be at least 1, not 0"},
       {{"--rollout-max-batch-tokens", "0"}, "--rollout-max-batch-tokens: must be at least 1, not 0"},
       {{"--rollout-max-running", "0"}, "--rollout-max-running: must be at least 1, not 0"},

@@ -20,6 +20,7 @@
 #include "tests/device/communicator_conformance.h"
 #include "tests/device/forked_ranks.h"
 #include "tests/device/forked_store.h"
+#include "tests/mesh/counting_store.h"
 #include "tests/mesh/foreign_user.h"
 
 namespace tandem::mesh {
@@ -128,6 +129,29 @@ TEST(Peers, WhoDoesNotComeIsNamed) {
   EXPECT_EQ(outcomes[0], "test: joining: rank 1 did not come within 2 s");
   EXPECT_EQ(outcomes[2], "test: joining: rank 1 did not come within 1 s");
   EXPECT_LT(base::seconds_since(begin), 15.0);
+}
+
+// If each rank reads where every other one listens, this is 576 reads.
+TEST(Peers, OfManyRanksReadOneList) {
+  constexpr int kRanks = 24;
+  Values values;
+  std::vector<Counts> counts(kRanks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      CountingStore counting(values);
+      const std::vector<Connection> connections = connect_peers(counting, settings_of(rank, kRanks, "", kRanks));
+      for (int other = 0; other < kRanks; ++other) {
+        EXPECT_EQ(connections[static_cast<size_t>(other)].socket.get() < 0, other == rank);
+      }
+      counts[static_cast<size_t>(rank)] = counting.counts;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_EQ(counts[static_cast<size_t>(rank)].gets, rank == 0 ? kRanks : 1);
+    EXPECT_EQ(counts[static_cast<size_t>(rank)].sets, rank == 0 ? 2 : 1);
+  }
 }
 
 // The connections tell the secrets apart even where the store does not.

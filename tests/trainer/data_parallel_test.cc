@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -212,6 +214,23 @@ std::vector<Case> cases() {
   c.config.batch.max_tokens_per_gpu = 8192;
   c.config.batch.micro_batches_multiple = 4;
   all.push_back(c);
+  for (const int64_t group : {2, 3, 8}) {  // 10 to 15 micro-batches
+    c = basic(fmt::format("SumsOf{}", group));
+    c.sizes = group == 3 ? std::vector<int>{2, 3, 6} : std::vector<int>{2, 3, 4, 8, 16};
+    c.config.batch.gradient_sum_group = group;
+    c.config.batch.max_tokens_per_gpu = 30;
+    all.push_back(c);
+    c.name += "BFloat16AdapterOffload";
+    c.sizes = {4, static_cast<int>(2 * group)};
+    c.dtype = at::kBFloat16;
+    c.has_adapter = c.offloads = true;
+    all.push_back(c);
+    c = silent(fmt::format("SumsOf{}WithoutSome", group));
+    c.sizes = {2, 4, static_cast<int>(group), static_cast<int>(2 * group)};
+    c.config.batch.gradient_sum_group = group;
+    c.config.batch.max_tokens_per_gpu = 30;
+    all.push_back(c);
+  }
   c = basic("SkippedSteps");
   c.steps[1][4].advantages.assign(c.steps[1][4].completion.size(), NAN);
   all.push_back(c);
@@ -251,6 +270,83 @@ TEST_P(DataParallel, TheNumberOfRanksChangesNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, DataParallel, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
+
+// Counts the bytes that a rank sends to each other one.
+class CountingRanks final : public device::Communicator {
+ public:
+  explicit CountingRanks(device::Communicator& ranks) : sent(static_cast<size_t>(ranks.size())), ranks_(ranks) {}
+  int rank() const override { return ranks_.rank(); }
+  int size() const override { return ranks_.size(); }
+  std::unique_ptr<Exchange> start_exchange(device::TensorLists to, device::TensorLists from) override {
+    for (size_t r = 0; r < to.size(); ++r)
+      for (const at::Tensor& tensor : to[r]) sent[r] += tensor.nbytes();
+    return ranks_.start_exchange(std::move(to), std::move(from));
+  }
+  void abort() noexcept override { ranks_.abort(); }
+
+  std::vector<size_t> sent;  // bytes by rank
+
+ private:
+  device::Communicator& ranks_;
+};
+
+// What eight ranks send each other in a step of a micro-batch each, by sender and receiver: gradients and weights.
+struct Sent {
+  std::vector<std::vector<size_t>> bytes;
+  size_t between(size_t ranks_per_host) const {
+    size_t sum = 0;
+    for (size_t from = 0; from < bytes.size(); ++from)
+      for (size_t to = 0; to < bytes.size(); ++to)
+        if (from / ranks_per_host != to / ranks_per_host) sum += bytes[from][to];
+    return sum;
+  }
+  size_t peers_of(size_t rank) const {
+    return static_cast<size_t>(std::ranges::count_if(bytes[rank], [](size_t sent) { return sent > 0; }));
+  }
+};
+Sent sent_with(int64_t group) {
+  Case c = basic("");
+  c.steps = random_steps(/*num_groups=*/8, /*group_size=*/1);
+  c.config.batch.max_tokens_per_gpu = 1;  // a micro-batch for each sample
+  c.config.batch.gradient_sum_group = group;
+  return {.bytes = on_ranks(8, [&](const Ranks& ranks) {
+            const RankModel m(c);
+            CountingRanks counting(ranks.device);
+            Ranks counted{.device = counting, .host = ranks.host, .parts = ranks.parts};
+            const auto trainer = make_trainer(c.config, m.trained(), *m.model, std::nullopt, counted);
+            std::vector<rl::Sample> samples = c.steps[0];
+            for (rl::Sample& sample : samples) {
+              sample.advantages.assign(sample.completion.size(), 1.0);
+              sample.loss_mask.assign(sample.completion.size(), 1);
+            }
+            trainer->step(pointers(samples));
+            return counting.sent;
+          })};
+}
+
+TEST(DataParallelSums, OfGroupsSendAnNthBetweenGroupsToFewerRanks) {
+  const Sent each = sent_with(1);
+  EXPECT_EQ(each.peers_of(0), 7U);
+  for (const size_t group : {2U, 4U}) {
+    const Sent sums = sent_with(static_cast<int64_t>(group));
+    std::printf("groups of %zu of 8 ranks: %zu bytes leave a group, %zu without groups; %zu peers, not 7\n", group,
+                sums.between(group), each.between(group), sums.peers_of(0));
+    EXPECT_EQ(sums.between(group) * group, each.between(group));
+    EXPECT_EQ(sums.peers_of(0), group - 1 + 8 / group - 1);
+  }
+}
+
+TEST(DataParallelSums, OfGroupsHaveBitsOfTheirOwn) {
+  Case c = basic("");
+  c.config.batch.max_tokens_per_gpu = 30;
+  const Outcome chain = train(c, no_other_ranks());
+  for (const int64_t group : {2, 3, 8}) {
+    c.config.batch.gradient_sum_group = group;
+    EXPECT_FALSE(train(c, no_other_ranks()).state == chain.state) << group;
+  }
+  c.config.batch.gradient_sum_group = 64;  // all of a step's
+  EXPECT_TRUE(train(c, no_other_ranks()).state == chain.state);
+}
 
 // From the state of some ranks, row by row, any other number of ranks can continue.
 TEST(DataParallelState, AnotherNumberOfRanksGoesOnFromTheRowsOfTheFirst) {

@@ -73,28 +73,32 @@ TEST(Gradients, AreSetByTheFirstOfAStepAndThenAddedTo) {
 }
 
 // The plan is for accumulators, scratch and receive buffers of the rank that has most of them.
-TEST(GradientSum, TakesWhatThePlanStates) {
-  const TestModel m = make_small_model(at::kFloat, /*tied=*/false, test_ops());
-  for (const int size : {1, 2, 3, 8}) {
+void expect_planned_bytes(const TestModel& m, int64_t group_size) {
+  for (const int size : {1, 2, 3, 4, 8}) {
     for (const bool has_several : {false, true}) {
-      SCOPED_TRACE(testing::Message() << size << " ranks, several: " << has_several);
+      SCOPED_TRACE(testing::Message() << size << " ranks, several: " << has_several << ", groups of " << group_size);
       const auto ranks = device::thread_communicators(size);
       int64_t most = 0;
       for (int rank = 0; rank < size; ++rank) {
         Gradients accumulators(*m.store, {.rank = rank, .size = size});
-        GradientSum sum(*m.store, accumulators, *ranks[static_cast<size_t>(rank)]);
+        GradientSum sum(*m.store, accumulators, *ranks[static_cast<size_t>(rank)], group_size);
         const CountingAllocator allocator;
-        sum.begin_step(has_several);
+        sum.begin_step(has_several ? group_size + 1 : 1);
         most = std::max(most, allocator.live_bytes());
         sum.release();
         EXPECT_EQ(allocator.live_bytes(), 0);
       }
       const int64_t plan =
-          optimizer_bytes(m.config, size).gradient + gradient_scratch_bytes(m.config, size, has_several);
+          optimizer_bytes(m.config, size).gradient + gradient_scratch_bytes(m.config, size, has_several, group_size);
       EXPECT_LE(most, plan);
-      EXPECT_LE(plan, most + most / 50 + memory::rounding_of(3));
+      EXPECT_LE(plan, most + most / 50 + memory::rounding_of(5));
     }
   }
+}
+
+TEST(GradientSum, TakesWhatThePlanStates) {
+  const TestModel m = make_small_model(at::kFloat, /*tied=*/false, test_ops());
+  for (const int64_t group_size : {1, 2, 4, 8}) expect_planned_bytes(m, group_size);
 }
 
 TEST(Gradients, AReleaseBetweenStepsChangesNoBit) {

@@ -506,6 +506,7 @@ TEST(Trainer, WhatOptionsRefuseIsABug) {
   const std::vector<std::function<void(TrainerConfig&)>> changes = {
       [](TrainerConfig& c) { c.batch.max_tokens_per_gpu = 0; },
       [](TrainerConfig& c) { c.batch.micro_batches_multiple = 0; },
+      [](TrainerConfig& c) { c.batch.gradient_sum_group = 0; },
       [](TrainerConfig& c) { c.batch.logprob_chunk_rows = 0; },
       [](TrainerConfig& c) { c.recompute_layers = 4; },
       [](TrainerConfig& c) { c.gradient.clip_grad = -1; },
