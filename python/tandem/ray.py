@@ -1,14 +1,15 @@
 """`python -m tandem.ray [--max-restarts N] [--wait-minutes M] train ...`: a run of `tandem train ...` on a Ray cluster.
 
 Ray only finds the machines and starts processes there: samples and weights go between these as in any other run, and
-`tandem placement` says what is needed, so that no flag of a run is read here. One actor on each machine that trains, and
-one for each engine, keeps a `tandem launch` and passes on its lines. Engines join the run, so one that is lost is
+`tandem placement` says what is needed, so that no flag of a run is read here. One actor on each machine that trains,
+and one for each engine, keeps a `tandem launch` and passes on its lines. Engines join the run, so one that is lost is
 replaced while the run goes on; when a machine that trains is lost, all begin again from the last checkpoint.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import queue
@@ -23,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tandem._program import EnvironmentFault, TandemError, UserFault, environment, failure, program_path
+from tandem._program import EnvironmentFault, TandemError, environment, failure, program_path
 
 try:
     import ray
@@ -72,7 +73,8 @@ class _Host:
     def place(self) -> tuple[str, str, list[str]]:
         """Node, address, and the numbers of the devices that are this actor's."""
         context = ray.get_runtime_context()
-        return context.get_node_id(), ray.util.get_node_ip_address(), context.get_accelerator_ids().get(self._resource, [])
+        devices = context.get_accelerator_ids().get(self._resource, [])
+        return context.get_node_id(), ray.util.get_node_ip_address(), devices
 
     def free_port(self) -> int:
         with socket.socket() as probe:
@@ -148,7 +150,8 @@ class _Attempt:
         self._spec, self._words, self._is_restart, self._is_stopped = spec, words, is_restart, is_stopped
         self._secret = secrets.token_hex(32)
         self._events: queue.Queue[_Member] = queue.Queue()
-        self._starts: dict[str, int] = {}  # of each engine
+        self._engines: dict[int, _Member] = {}
+        self._starts: dict[int, int] = {}  # how often each engine was started again
         self._due: list[tuple[float, int]] = []  # when which engine is to be started again
         self._places: dict[str, list[list[str]]] = {}  # devices of the actors on each node
 
@@ -161,6 +164,8 @@ class _Attempt:
             if not _wait_for(self._group, self._spec, sizes, self._is_stopped):
                 return 128 + signal.SIGTERM, "stopped before it had its devices"
             return self._train()
+        except ray.exceptions.RayError as error:
+            return _EXIT_ENVIRONMENT, f"a machine was lost before the run began ({type(error).__name__})"
         finally:
             remove_placement_group(self._group)  # its actors end with it
 
@@ -203,7 +208,6 @@ class _Attempt:
             listen += ["--network-interface", address] if engine_actors or hosts > 1 else []
             member.start([*launch, "--", "train", *words, *listen], self._secret, self._visible(node, devices))
             trainers.append(member)
-        self._engines = {}
         for i, (actor, (node, address, devices)) in enumerate(zip(engine_actors, places[hosts:])):
             self._start_engine(i, actor, node, address, devices)
         return self._watch(trainers)
@@ -244,12 +248,10 @@ class _Attempt:
             for due in [due for due in self._due if due[0] <= now and not failed]:
                 self._due.remove(due)
                 self._replace_engine(due[1])
-            if self._is_stopped() and not is_told:  # they save, for as long as it takes
+            if not self._is_stopped() and settled and now >= settled:
+                deadline = deadline or now + _END_S  # without one, they save for as long as it takes
+            if (self._is_stopped() or deadline) and not is_told:
                 is_told = True
-                for member in [*trainers, *self._engines.values()]:
-                    member.actor.stop.remote()
-            if settled and now >= settled and deadline is None and not self._is_stopped():
-                deadline = now + _END_S
                 for member in [*trainers, *self._engines.values()]:
                     member.actor.stop.remote()
             if deadline and now >= deadline:
@@ -270,7 +272,7 @@ class _Attempt:
             if member.code:
                 print(f"tandem.ray: warning: {member.end()}; it is not replaced", file=sys.stderr, flush=True)
             return
-        starts = self._starts[member.name] = self._starts.get(member.name, 0) + 1
+        starts = self._starts[i] = self._starts.get(i, 0) + 1
         pause = min(2.0 ** (starts - 1), _LONGEST_PAUSE_S)
         print(f"tandem.ray: warning: {member.end()}; the run goes on, and another one joins it (start {starts + 1} of "
               f"engine {i}, in {pause:g} s)", file=sys.stderr, flush=True)  # fmt: skip
@@ -284,7 +286,8 @@ def _lacking(resource: str, sizes: list[int]) -> str:
     for size in sorted(sizes, reverse=True):
         at = next((i for i, devices in enumerate(free) if devices >= size), None)
         if at is None:
-            return f"{sum(sizes)} {resource} in shares of {sizes}, each on one machine; the cluster's machines have {had}"
+            shares = f"{sum(sizes)} {resource} in shares of {sizes}, each on one machine"
+            return f"{shares}; the cluster's machines have {had}"
         free[at] -= size
         free.sort()
     return ""
@@ -318,16 +321,23 @@ def train(words: list[str]) -> int:
         raise EnvironmentFault(f"no Ray cluster is to be found ({error}): start one with `ray start --head`, or set "
                                "RAY_ADDRESS", _EXIT_ENVIRONMENT) from None  # fmt: skip
     stopped = threading.Event()
+
+    def stop(number: int, _: object) -> None:
+        if stopped.is_set():  # a second signal ends us at once; what was told to stop still saves
+            os._exit(128 + number)
+        stopped.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):  # after ray.init(), which sets its own
-        signal.signal(number, lambda *_: stopped.set())
-    for restarts in range(spec["max_restarts"] + 1):
+        signal.signal(number, stop)
+    most = spec["max_restarts"]
+    for restarts in itertools.count():
         code, end = _Attempt(spec, words, restarts > 0, stopped.is_set).run()
         if code == 0 or stopped.is_set():
             return code
-        if code == _EXIT_USER or restarts == spec["max_restarts"]:
+        if code == _EXIT_USER or restarts == most:
             raise failure(code, end)
-        print(f"tandem.ray: warning: {end}; restart {restarts + 1} of {spec['max_restarts']}", file=sys.stderr, flush=True)
-    raise UserFault("--max-restarts is negative", _EXIT_USER)
+        print(f"tandem.ray: warning: {end}; restart {restarts + 1} of {most}", file=sys.stderr, flush=True)
+    raise AssertionError("counting has no end")
 
 
 def main() -> None:

@@ -27,17 +27,17 @@ class SoloCommunicator final : public Communicator {
 
 at::Tensor bytes_of(int64_t count) { return at::empty({count}, at::kByte); }
 
-// Sends x from one rank to all others.
+// Sends x from one rank to all others: in each round who has it sends it to one more, so nobody sends it more than
+// log2(ranks) times.
 void broadcast(Communicator& ranks, int from, const at::Tensor& x) {
-  TensorLists to(static_cast<size_t>(ranks.size())), received(to.size());
-  if (ranks.rank() != from) {
-    received[static_cast<size_t>(from)].push_back(x);
-  } else {
-    for (int r = 0; r < ranks.size(); ++r) {
-      if (r != from) to[static_cast<size_t>(r)].push_back(x);
-    }
+  const int size = ranks.size(), place = (ranks.rank() - from + size) % size;
+  const auto rank_at = [&](int of_place) { return static_cast<size_t>((of_place + from) % size); };
+  for (int reach = 1; reach < size; reach *= 2) {
+    TensorLists to(static_cast<size_t>(size)), received(to.size());
+    if (place < reach && place + reach < size) to[rank_at(place + reach)].push_back(x);
+    if (place >= reach && place < 2 * reach) received[rank_at(place - reach)].push_back(x);
+    ranks.start_exchange(std::move(to), std::move(received))->wait();
   }
-  ranks.start_exchange(std::move(to), std::move(received))->wait();
 }
 
 }  // namespace
