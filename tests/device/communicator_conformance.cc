@@ -330,6 +330,18 @@ TEST_P(CommunicatorConformance, GathersTextsNumbersAndYes) {
   });
 }
 
+TEST_P(CommunicatorConformance, GivesATextOfAnyRankToAll) {
+  if (GetParam().device != at::kCPU) GTEST_SKIP() << "for communicators of the CPU";
+  expect_right([](Communicator& ranks) {
+    for (int from = 0; from < ranks.size(); ++from) {
+      for (const size_t length : {size_t{0}, size_t{1}, size_t{300'000}}) {
+        const std::string text(length, static_cast<char>('a' + from));
+        check(broadcast_text(ranks, from, ranks.rank() == from ? text : "ignored") == text, "a wrong text");
+      }
+    }
+  });
+}
+
 TEST_P(CommunicatorConformance, SumsInRankOrderAreTheSameAloneAndInBatches) {
   const uint64_t seed = draw_seed();
   expect_right([device = GetParam().device, seed](Communicator& ranks) {
