@@ -70,13 +70,6 @@ std::optional<std::string> FrameReader::next() {
   return payload;
 }
 
-bool FrameReader::has_next() const {
-  if (bytes_.size() < kHeaderBytes) return !kMagic.starts_with(std::string_view(bytes_).substr(0, kMagic.size()));
-  uint64_t size = 0;
-  std::memcpy(&size, bytes_.data() + kMagic.size(), sizeof size);
-  return size > max_bytes_ || bytes_.size() - kHeaderBytes >= size || !bytes_.starts_with(kMagic);
-}
-
 size_t FrameReader::take(std::span<std::byte> into) {
   const size_t size = std::min(into.size(), bytes_.size());
   if (size == 0) return 0;
@@ -175,7 +168,8 @@ bool Channel::read_some() {
   std::array<std::byte, 65536> buffer;
   const std::optional<size_t> received = read_now(buffer);
   if (received) reader_.add(text_of(std::span(buffer).first(*received)));
-  return received.has_value();
+  may_have_more_ = received.has_value();
+  return may_have_more_;
 }
 
 std::optional<std::string> Channel::receive(double wait_s, std::span<const int> news) {
@@ -194,6 +188,7 @@ std::optional<std::string> Channel::receive(double wait_s, std::span<const int> 
 }
 
 void Channel::receive_bytes(std::span<std::byte> into) {
+  may_have_more_ = true;
   into = into.subspan(reader_.take(into));
   while (!into.empty()) {
     if (const std::optional<size_t> received = read_now(into)) {

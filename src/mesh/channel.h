@@ -46,8 +46,6 @@ class FrameReader {
   void add(std::string_view bytes) { bytes_.append(bytes); }
   // Returns the payload of the next frame, once all of it is there. Throws ChannelClosed if these bytes are no frame.
   std::optional<std::string> next();
-  // Returns whether next() has something to return, or to throw.
-  bool has_next() const;
   // Takes bytes that are not in a frame, as many as there are and as `into` holds. Returns how many.
   size_t take(std::span<std::byte> into);
 
@@ -79,8 +77,9 @@ class Channel {
   // Waits at most `wait_s` for a frame. Returns nullopt when none has come, or once one of the descriptors `news` is
   // readable.
   std::optional<std::string> receive(double wait_s, std::span<const int> news = {});
-  // Returns whether a frame is here already, whatever the socket has.
-  bool has_frame() const { return reader_.has_next(); }
+  // Returns whether something may have come that makes the socket readable no more: TLS and the frames before have
+  // taken it in already. It is false once receive() has found nothing.
+  bool may_have_more() const { return may_have_more_; }
   // Reads bytes straight into `into`, all of it. If this throws, they must not be used.
   void receive_bytes(std::span<std::byte> into);
 
@@ -104,6 +103,7 @@ class Channel {
   const double patience_s_;
   std::unique_ptr<TlsSession> tls_;
   FrameReader reader_;
+  bool may_have_more_ = true;  // the handshake may have taken more than its own words
   std::string encrypted_;      // bytes as they came from the socket
   bool is_in_record_ = false;  // whether a part of a record may be in flight
 };

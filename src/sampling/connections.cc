@@ -180,7 +180,7 @@ bool Connections::take_messages(Events& events) {
   const std::vector<int64_t> ready = channels_.ready();
   const std::unordered_set<int64_t> can_be_read(ready.begin(), ready.end());
   for (auto& [id, worker] : workers_) {
-    if (!can_be_read.contains(id) && !worker.channel->has_frame()) continue;
+    if (!can_be_read.contains(id) && !worker.channel->may_have_more()) continue;
     attempt(worker, [&] {
       while (worker.state != State::kGone) {
         const std::optional<std::string> frame = worker.channel->receive(0.0);

@@ -37,26 +37,17 @@ TEST(Channel, WhatIsSentArrivesInOrder) {
   EXPECT_EQ(pair.b->receive(0.01), std::nullopt);
 }
 
-TEST(Channel, KnowsOfAFrameThatIsHereAlready) {
+TEST(Channel, KnowsWhetherSomethingMayHaveComeThatTheSocketDoesNotShow) {
   const Pair pair;
-  EXPECT_FALSE(pair.b->has_frame());
-  pair.a->send("one");
-  pair.a->send("two");
-  EXPECT_FALSE(pair.b->has_frame()) << "nothing was read yet";
+  EXPECT_TRUE(pair.b->may_have_more()) << "nobody has looked yet";
+  EXPECT_EQ(pair.b->receive(0.0), std::nullopt);
+  EXPECT_FALSE(pair.b->may_have_more());
+  for (const char* text : {"one", "two"}) pair.a->send(text);
   EXPECT_EQ(pair.b->receive(10.0), "one");
-  EXPECT_TRUE(pair.b->has_frame());
+  EXPECT_TRUE(pair.b->may_have_more());
   EXPECT_EQ(pair.b->receive(0.0), "two");
-  EXPECT_FALSE(pair.b->has_frame());
-  const std::string frame = frame_of("three");
-  FrameReader reader(/*max_bytes=*/100);
-  for (size_t i = 0; i < frame.size(); ++i) {
-    EXPECT_FALSE(reader.has_next()) << i;
-    reader.add(frame.substr(i, 1));
-  }
-  EXPECT_TRUE(reader.has_next());
-  FrameReader other(/*max_bytes=*/100);
-  other.add("no frame at all");
-  EXPECT_TRUE(other.has_next()) << "next() throws";
+  EXPECT_EQ(pair.b->receive(0.0), std::nullopt);
+  EXPECT_FALSE(pair.b->may_have_more());
 }
 
 TEST(Channel, BytesBehindAFrameGoStraightToTheirPlace) {

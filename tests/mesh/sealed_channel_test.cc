@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -280,6 +281,25 @@ TEST(SealedChannel, AnEndThatClosesSaysSo) {
                 is_cut ? "the other process is gone, or somebody has cut the connection" : "the other process is gone");
     }
   }
+}
+
+// A run once waited for workers whose words lay decrypted in their channels, while it looked at the sockets alone.
+TEST(SealedChannel, WhatTheSocketShowsNoMoreIsKnownToBeThere) {
+  Ends ends;
+  std::array<int, 2> sockets = {};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets.data()), 0);
+  Channel receiver(OwnedDescriptor(sockets[1]), 5.0, kMaxFrameBytes, std::move(ends.connects));
+  Channel sender(OwnedDescriptor(sockets[0]), 5.0, kMaxFrameBytes, std::move(ends.listens));
+  for (const char* text : {"one", "two", "three"}) sender.send(text);
+  EXPECT_TRUE(receiver.may_have_more());
+  EXPECT_EQ(receiver.receive(5.0), "one");
+  pollfd polled = {receiver.descriptor(), POLLIN, 0};
+  EXPECT_EQ(poll(&polled, 1, 0), 0) << "the socket shows nothing";
+  EXPECT_TRUE(receiver.may_have_more());
+  EXPECT_EQ(receiver.receive(0.0), "two");
+  EXPECT_EQ(receiver.receive(0.0), "three");
+  EXPECT_EQ(receiver.receive(0.0), std::nullopt);
+  EXPECT_FALSE(receiver.may_have_more());
 }
 
 // The bytes may be taken in other parts than they were sent in.
