@@ -283,7 +283,8 @@ class OnRay(unittest.TestCase):
         job = self.start("outlived", *self.APART, num_rollout=500, reward="slow")
         job.wait_for("rollout 2/")
         job.process.send_signal(signal.SIGTERM)
-        job.wait_for("stopping: ")
+        job.wait_for(r"\[host 0 \S+\] stopping: ")
+        time.sleep(1)  # all are told by then; Ray kills a driver three seconds after `job stop`
         job.process.kill()
         self.assertEqual(job.code(), -signal.SIGKILL)
         self.assert_nothing_is_left(job)
