@@ -102,6 +102,10 @@ soak: setup  ## the fault tests with their full counts, on the optimised program
 	build/release/tests/cli/async_cli_test --soak
 	build/release/tests/reward/reward_graders_test --gtest_filter='GraderFaults.KeepToTheTable' --repeat 50
 	build/release/tests/cli/resume_test --soak --gtest_filter='*Kill*:*Sigterm*:*Soak*'
+	@tools/setup.sh clusters
+	.venv/bin/python -B tests/tools/clusters_test.py build/release/src/cli/tandem --all
+	@tools/setup.sh ray
+	for test in ray ray_hosts; do .venv/bin/python -B tests/python/$${test}_test.py build/release/src/cli; done
 
 fuzz: setup  ## fuzz the parsers, hours by default: FUZZ_RUNS=n executions of each target, or FUZZ_SECONDS=n in all
 	@tools/setup.sh fuzz

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The files of examples/clusters do what docs/CLUSTERS.md says of them.
 
-    python3 -B tests/tools/clusters_test.py PROGRAM [--schemas DIR]
+    python3 -B tests/tools/clusters_test.py PROGRAM [--all] [--schemas DIR]
 
 Each file's own commands run here as on two hosts, with the variables that its tool sets, and programs that stand in for
 Slurm's (torchrun is the real one). The model is small, and the address of both hosts is this machine's. A run trains on
 both hosts, or on the first one while the second and a worker that joins sample: the weights have the SHA-256 of
-`tandem train` with two ranks. Runs that are stopped, and one whose rank is killed, go on and end with the same weights.
+`tandem train` with two ranks. Runs that are stopped, and one whose rank is killed, go on and end with the same weights; --all tries that with every
+tool that can do it.
 
 Files that no tool reads here are held against the tool's schema: JobSet's and Kubernetes' of the package
 kubeflow-trainer-api, SkyPilot's of its own package, which `tools/setup.sh clusters` installs. No package has KubeRay's,
@@ -564,6 +565,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program", type=Path)
     parser.add_argument("--schemas", type=Path)
+    parser.add_argument("--all", action="store_true", help="stops, departures and restarts with every tool, not with one")
     given = parser.parse_args()
     documents = {}
     try:
@@ -597,9 +599,9 @@ def main():
                 begin = time.monotonic()
                 parts = tool(documents)
                 check_tool(cluster, tool_name, parts, sums)
-                if tool_name in ("kubernetes", "slurm"):
+                if tool_name == "slurm" or given.all and tool_name == "kubernetes":
                     check_stopped(cluster, tool_name, parts, sums, 12)
-                if tool_name in ("kubernetes", "skypilot"):
+                if tool_name == "kubernetes" or given.all and tool_name == "skypilot":
                     check_leaves(cluster, tool_name, parts, sums, 12)
                 if tool_name == "torchrun":
                     check_killed(cluster, parts, sums, 12)
