@@ -22,7 +22,7 @@ namespace {
 
 // Returns the roles that processes of the run have, each with its name.
 std::vector<std::pair<const char*, plan::Role>> roles_of(const config::TrainConfig& config) {
-  if (config.colocate) return {{"", plan::Role::kBoth}};
+  if (config.colocate || !config.mesh.rollout_num_gpus) return {{"", plan::Role::kBoth}};
   return {{"trainer", plan::Role::kTrainer}, {"rollout", plan::Role::kRollout}};
 }
 
