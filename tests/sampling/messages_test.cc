@@ -66,7 +66,11 @@ std::vector<Message> one_of_each(uint64_t seed = 1) {
     grades.push_back(drawn_grade(drawn));
   }
   return {
-      Hello{.facts = "facts", .weight_hash = "hash", .process = 7, .machine = "here"},
+      Hello{.facts = "facts",
+            .weight_hash = "hash",
+            .process = 7,
+            .machine = "here",
+            .door = {.place = "a place", .name = "weights-1", .address = "10.0.0.1:5"}},
       Welcome{.longest_prompt = 1,
               .eval_context_tokens = 2,
               .eval_sequences = 3,
@@ -79,6 +83,8 @@ std::vector<Message> one_of_each(uint64_t seed = 1) {
       Prepared{.maps_weights = true},
       Weights{
           .is_base = true, .part = 1, .tensor = 1, .first_byte = 2, .num_bytes = 3, .checksum = "sum", .version = 4},
+      Chain{.number = 5, .is_first = true, .next = {.place = "another", .name = "", .address = "10.0.0.2:6"}},
+      ChainBroken{},
       CopyWeights{.is_base = true},
       WeightChecksums{.is_base = true, .version = 5, .sums = {1, UINT64_MAX}},
       TookWeights{6},
