@@ -1,6 +1,6 @@
-// What rank 0 does for a step of thousands of engines, in virtual time: engines ask for samples, and answer at once and
-// in a drawn order. Everything else is the code of a run: the pool, and the messages as bytes. Sockets, seals and
-// graders are left out. Prints the messages of a step and rank 0's processor time; then bytes and time a token, for
+// Measures what rank 0 does for a step of thousands of engines, in virtual time: engines ask for samples, and answer at
+// once and in a drawn order. Everything else is the code of a run: the pool, and the messages as bytes. Sockets, seals
+// and graders are left out. Prints the messages of a step and rank 0's processor time; then bytes and time a token, for
 // messages with bodies. Needs no torch.
 //
 //   cmake --preset release && cmake --build build/release --target scale_bench

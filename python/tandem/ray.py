@@ -39,9 +39,9 @@ _SETTLE_S = 2.0  # in which the failure is seen that others only followed
 _END_S = 20.0  # for those that a failure ends, and for engines when the run is over
 _SAY_EVERY_S = 60.0
 _LONGEST_PAUSE_S = 60.0  # between two starts of an engine
-# What says of a process that it is one of another launcher's, or Ray's.
+# Variables that tell a process of another launcher, or of Ray, which one it is. They are not passed on.
 _OF_LAUNCHERS = ("RAY_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_")
-_OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+_OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def _placement(words: list[str]) -> dict[str, Any]:
@@ -61,8 +61,8 @@ class _Host:
 
     def __init__(self, variables: dict[str, str], folder: str, resource: str):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
-        for name in _OF_RANKS:
-            kept.pop(name, None)  # Ray sets OMP_NUM_THREADS
+        for name in (*_OF_RANKS, "OMP_NUM_THREADS"):  # the last one is set by Ray; the driver's own is passed on
+            kept.pop(name, None)
         self._variables = {**variables, **kept}
         self._resource = resource
         self._process: subprocess.Popen[bytes] | None = None
@@ -115,8 +115,8 @@ class _Host:
 class _Member:
     """An actor as the driver sees it: what it prints is printed, and its end is an event."""
 
-    def __init__(self, name: str, actor: Any, address: str, events: queue.Queue[_Member]):
-        self.name, self.actor, self.address, self._events = name, actor, address, events
+    def __init__(self, name: str, actor: Any, events: queue.Queue[_Member]):
+        self.name, self.actor, self._events = name, actor, events
         self.code: int | None = None
         self._errors: list[str] = []  # what was said last, the reason before the consequence
 
@@ -176,7 +176,7 @@ class _Attempt:
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
         actor = ray.remote(_Host).options(max_restarts=0, max_concurrency=4, scheduling_strategy=strategy, **options)
         variables = {name: value for name, value in os.environ.items()
-                     if not name.startswith(_OF_LAUNCHERS) and name not in _OF_RANKS[:-1]}  # fmt: skip
+                     if not name.startswith(_OF_LAUNCHERS) and name not in _OF_RANKS}  # fmt: skip
         return actor.remote(variables, os.getcwd(), resource)
 
     def _visible(self, node: str, devices: list[str]) -> dict[str, str]:
@@ -200,7 +200,7 @@ class _Attempt:
         self._door = f"{self._master}:{ports[1]}"
         trainers = []
         for i, (actor, (node, address, devices)) in enumerate(zip(actors, places)):
-            member = _Member(f"host {i} {address}", actor, address, self._events)
+            member = _Member(f"host {i} {address}", actor, self._events)
             launch = ["launch", "--nnodes", str(hosts), "--node-rank", str(i), "--nproc-per-node",
                       str(self._spec["devices_per_host"]), "--end-with-stdin"]  # fmt: skip
             launch += ["--master-addr", self._master, "--master-port", str(ports[0])] if hosts > 1 else []
@@ -213,7 +213,7 @@ class _Attempt:
         return self._watch(trainers)
 
     def _start_engine(self, i: int, actor: Any, node: str, address: str, devices: list[str]) -> None:
-        member = _Member(f"engine {i} {address}", actor, address, self._events)
+        member = _Member(f"engine {i} {address}", actor, self._events)
         launch = ["launch", "--nproc-per-node", str(self._spec["devices_per_engine"]), "--end-with-stdin"]
         words = [*launch, "--", "train", *self._spec["join"], "--rollout-join-address", self._door]
         member.start(words, self._secret, self._visible(node, devices))

@@ -36,7 +36,7 @@ std::string duration(double seconds) {
   return seconds < 120.0 ? fmt::format("{:g} s", seconds) : fmt::format("{:g} minutes", seconds / 60.0);
 }
 
-// What all ranks are answered: that they are alike, or why all end.
+// Rank 0 answers all ranks with it: they are alike, or it says why all of them end.
 struct Digest {
   std::string random = "";  // random digits of all ranks, one after the other
   std::string user_error = "", environment_error = "";

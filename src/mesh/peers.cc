@@ -47,7 +47,7 @@ Door door_of(const std::string& text) {
   return door;
 }
 
-// What rank 0 says of the doors of all ranks.
+// Rank 0 makes this list of where all ranks listen, and the others read it.
 struct DoorList {
   std::vector<std::string> doors = {};  // texts by rank
   std::string error = "";               // why there are none

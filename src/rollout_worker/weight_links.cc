@@ -83,6 +83,15 @@ void WeightLinks::connect_to_next(const sampling::WeightDoor& door) {
   }
 }
 
+// Returns whether the one who has connected is of this chain. One of an earlier chain may have closed already.
+bool WeightLinks::is_of_chain(mesh::Channel& previous, double wait_s) const {
+  try {
+    return previous.receive(wait_s) == std::to_string(chain_);
+  } catch (const mesh::ChannelClosed&) {
+    return false;
+  }
+}
+
 std::unique_ptr<mesh::Channel> WeightLinks::wait_for_previous() {
   const base::Clock::time_point begin = base::Clock::now();
   const double patience_s = std::min(patience_s_, kConnects);
@@ -90,7 +99,7 @@ std::unique_ptr<mesh::Channel> WeightLinks::wait_for_previous() {
     std::unique_ptr<mesh::Channel> previous = listener_.accept();
     if (!previous) {
       base::wait_readable(listener_.descriptors(), left_s);
-    } else if (previous->receive(left_s) == std::to_string(chain_)) {  // else it is of an earlier chain
+    } else if (is_of_chain(*previous, left_s)) {
       return previous;
     }
   }

@@ -44,6 +44,7 @@ class WeightLinks {
  private:
   void connect_to_next(const sampling::WeightDoor& door);
   std::unique_ptr<mesh::Channel> wait_for_previous();
+  bool is_of_chain(mesh::Channel& previous, double wait_s) const;
 
   const std::string secret_;
   const double patience_s_;

@@ -37,7 +37,7 @@
 
 namespace tandem::sampling {
 
-// Where a worker takes weights from another one that passes them on (Chain).
+// The address at which a worker takes weights from another one that passes them on (Chain).
 struct WeightDoor {
   std::string place;    // mesh::local_place(): who is in the same one finds the local socket
   std::string name;     // the local socket's; "": none

@@ -60,7 +60,7 @@ TEST(BestInterval, IsWhereTheLeastTimeIsLost) {
   }
 }
 
-// Where nothing fails for long, what is lost is the checkpoint's share, half an interval a failure, and the restart.
+// If failures are rare, the time lost is the checkpoint's share, half an interval a failure, and the restart.
 TEST(ShareLost, IsTheSumOfItsPartsWhereFailuresAreRare) {
   const double between = 1e7, interval = 1000.0, cost = 10.0, restart = 500.0;
   EXPECT_NEAR(share_lost(interval, cost, restart, between),

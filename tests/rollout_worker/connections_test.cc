@@ -104,6 +104,7 @@ class ScriptedWorker {
       if (!std::holds_alternative<sampling::Alive>(message)) return message;
     }
   }
+  sampling::WeightDoor door() const { return links_.door(); }
   void say(const sampling::Message& message) { channel_.send(to_bytes(message)); }
 
   int num_pieces = 0;         // from the run
@@ -280,6 +281,14 @@ TEST_F(Chains, BeginWhereAWorkerIsNotReachedByTheOneBefore) {
   EXPECT_EQ(workers_[2]->num_broken_chains, 1);
   EXPECT_EQ(num_pieces() - num_before, workers_[1]->num_passed_pieces) << "two chains, each of which gets all pieces";
   EXPECT_EQ(events_.num_lost, 0);
+}
+
+// Somebody of an earlier chain may have connected, and have gone before it was heard.
+TEST_F(Chains, AreNotBrokenByWhoIsGone) {
+  join_all();
+  for (const auto& worker : workers_) mesh::connect_locally(worker->door().name).value();  // closed at once
+  update_all();
+  for (const auto& worker : workers_) EXPECT_EQ(worker->num_broken_chains, 0);
 }
 
 TEST_F(Chains, LeaveOutAWorkerThatIsFrozen) {

@@ -6,8 +6,8 @@
 Each file's own commands run here as on two hosts, with the variables that its tool sets, and programs that stand in for
 Slurm's (torchrun is the real one). The model is small, and the address of both hosts is this machine's. A run trains on
 both hosts, or on the first one while the second and a worker that joins sample: the weights have the SHA-256 of
-`tandem train` with two ranks. Runs that are stopped, and one whose rank is killed, go on and end with the same weights; --all tries that with every
-tool that can do it.
+`tandem train` with two ranks. Runs that are stopped, and one whose rank is killed, go on and end with the same weights;
+--all tries that with every tool that can do it.
 
 Files that no tool reads here are held against the tool's schema: JobSet's and Kubernetes' of the package
 kubeflow-trainer-api, SkyPilot's of its own package, which `tools/setup.sh clusters` installs. No package has KubeRay's,
@@ -260,7 +260,7 @@ def free_port(address):
 
 
 STAND_INS = {
-    # As srun: a process a task, and a signal to all of them.
+    # It works as srun does: it starts a process for each task, and passes a signal on to all of them.
     "srun": """#!/bin/bash
 while [[ $1 == --* ]]; do shift; done
 trap 'kill -TERM "${tasks[@]}"' TERM
@@ -415,7 +415,7 @@ def skypilot(documents):
     check(task["num_nodes"] == 2, "skypilot.yaml: not two hosts")
 
     def start(cluster, name, task, **variables):
-        # Its hosts have a home each.
+        # Each of its hosts has a home directory of its own.
         script = f"export HOME={cluster.work}/{name}; mkdir -p $HOME\n{task['run']}"
         variables = {**task["envs"], "DEVICES": "1", **variables}
         process = cluster.start(name, script, TANDEM_SECRET=cluster.secret, **variables)
