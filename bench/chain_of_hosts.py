@@ -1,9 +1,10 @@
 """How long new weights take to rollout workers on other hosts, and how many bytes leave the run's host: network namespaces of
 this machine on a switch, each with a cable of a given rate (tc tbf).
 
-    .venv/bin/python bench/chain_of_hosts.py [--programs NEW OLD] [--workers 1 2 4] [--rate 1gbit] [--out FILE]
+    .venv/bin/python bench/chain_of_hosts.py [--programs NEW OLD] [--workers 1 2 4] [--rate 1gbit] [--live] [--out FILE]
 
-One worker a host. The limit is the weights once over a cable. Needs root and network namespaces. Absolute times depend on this
+One worker a host. --live: the workers sample while the run trains (--max-weight-staleness 2 --partial-rollout), and how long they
+stand still for new weights is shown too. The limit is the weights once over a cable. Needs root and network namespaces. Absolute times depend on this
 machine, on whose cores all hosts encrypt and decrypt; compare them within a row."""
 
 import argparse
@@ -27,14 +28,15 @@ SHAPE = dict(tiny_model.CONFIG, hidden_size=1024, intermediate_size=3072, num_hi
 
 
 def measure(program, folder, count, options):
-    """Seconds and bytes of an update, and seconds of a step."""
+    """Seconds of an update, seconds that samplers stand still for it (0 where they wait for the run anyway), and bytes of it."""
     name = f"{count}-{len(list(folder.iterdir()))}"
     with contextlib.ExitStack() as cleanup:
         hosts = network.Hosts(count + 1, options.rate)
         cleanup.callback(hosts.clean_up)
         words = [program, "train", "--hf-checkpoint", folder / "model", "--dtype", "bfloat16", "--prompt-data", folder / "model/prompts.jsonl",
                  "--custom-rm-path", f"{folder}/reward.py:reward", "--rollout-batch-size", "4", "--n-samples-per-prompt", "2",
-                 "--rollout-max-response-len", "4", "--num-rollout", str(options.rollouts), "--lr", "1e-6", "--no-use-tensorboard",
+                 *(["--max-weight-staleness", "2", "--partial-rollout", "--rollout-max-response-len", "48"] if options.live else
+                   ["--rollout-max-response-len", "4"]), "--num-rollout", str(options.rollouts), "--lr", "1e-6", "--no-use-tensorboard",
                  "--sample-dump-interval", "0", "--num-threads", "1", "--save", folder / name, *(["--trust-network"] if options.trust else [])]
         secret = {} if options.trust else {"TANDEM_SECRET_FILE": str(folder / "secret")}
         run = hosts.start(0, folder / f"{name}.log", [*words, "--rollout-num-gpus", "0", "--rollout-listen", "29600", "--network-interface", "eth0"],
@@ -45,7 +47,8 @@ def measure(program, folder, count, options):
             sys.exit(run.log.read_text()[-2000:])
         sent = hosts.sent_bytes(0)
     records = [r for r in many_devices.records_of(folder / name) if "perf/update_weights_time" in r][2:]
-    return statistics.median(r["perf/update_weights_time"] for r in records), sent / (options.rollouts + count), len(records)
+    median = [statistics.median(r.get(f"perf/{name}", 0.0) for r in records) for name in ("update_weights_time", "weights_pause_time")]
+    return *median, sent / (options.rollouts + count)
 
 
 def main():
@@ -54,6 +57,7 @@ def main():
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--rollouts", type=int, default=8)
+    parser.add_argument("--live", action="store_true")
     parser.add_argument("--trust", action="store_true", help="without TLS")
     parser.add_argument("--out")
     options = parser.parse_args()
@@ -64,15 +68,16 @@ def main():
         os.chmod(folder / "secret", 0o600)
         (folder / "reward.py").write_text("def reward(prompts, completions, **kwargs):\n    return [float(i % 2) for i in range(len(completions))]\n")
         size = (folder / "model/model.safetensors").stat().st_size
-        lines = ["| workers, one a host | program | s an update | times the weights leave the run's host |", "|---|---|---|---|"]
+        lines = ["| workers, one a host | program | s an update | s that samplers stand still | times the weights leave the run's host |",
+                 "|---|---|---|---|---|"]
         for count in options.workers:
             for program in options.programs:
-                seconds, sent, _ = measure(program, folder, count, options)
-                lines.append(f"| {count} | {pathlib.Path(program).name} | {seconds:.2f} | {sent / size:.2f} |")
+                seconds, pause, sent = measure(program, folder, count, options)
+                lines.append(f"| {count} | {pathlib.Path(program).name} | {seconds:.2f} | {pause:.2f} | {sent / size:.2f} |")
                 print(lines[-1], file=sys.stderr, flush=True)
     text = "\n".join(["## Weights to rollout workers of other hosts", "", json.dumps(machine.describe("release")), "",
                       f"`bench/chain_of_hosts.py`: {size / 1e6:.0f} MB of weights, cables of {options.rate}, "
-                      f"{'no TLS' if options.trust else 'TLS'}; the first version of each worker is among the bytes.", "", *lines, ""])
+                      f"{'no TLS' if options.trust else 'TLS'}, samplers {'work while the run trains' if options.live else 'wait for the run'}; the first version of each worker is among the bytes.", "", *lines, ""])
     print(text)
     if options.out:
         pathlib.Path(options.out).write_text(text, encoding="utf-8")

@@ -24,6 +24,8 @@ void ReadySet::add(int descriptor, int64_t name) {
                    fmt::format("a socket cannot be watched: {}", std::strerror(errno)));
 }
 
+void ReadySet::remove(int descriptor) { epoll_ctl(descriptor_, EPOLL_CTL_DEL, descriptor, nullptr); }
+
 std::vector<int64_t> ReadySet::ready() const {
   std::array<epoll_event, 256> events;
   std::vector<int64_t> names;

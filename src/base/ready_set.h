@@ -16,6 +16,7 @@ class ReadySet {
 
   // `descriptor` is in the set, under that name, until it is closed. Throws EnvironmentError if the kernel has no room.
   void add(int descriptor, int64_t name);
+  void remove(int descriptor);
   // Returns the names of those that can be read now, or whose other end has closed, in no order.
   std::vector<int64_t> ready() const;
   // The descriptor is readable while one of the set is.

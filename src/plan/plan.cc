@@ -115,6 +115,11 @@ class MemoryEstimate {
     const Size trained = weights::store_bytes(model::trained_layout(model), element);
     const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model, data_ranks);
     standing_[Tag::kWeights] = model.lora ? weights + trained : weights;
+    if (role_ == Role::kRollout && config.async.is_live(config.colocate)) {
+      // New weights of all ranks of the engine wait on its first one until its samplers pause.
+      waiting_bytes_ = trained * model.shard.size;
+      if (footprint_.shares_host_memory) standing_[Tag::kWeights] += waiting_bytes_;
+    }
     const bool has_data_ranks = data_ranks > 1 && role_ != Role::kRollout;
     const int64_t communicators = (has_data_ranks ? 1 : 0) + (model.shard.is_whole() ? 0 : 1);
     standing_[Tag::kOverhead] = footprint_.context_bytes + footprint_.library_bytes +
@@ -144,6 +149,7 @@ class MemoryEstimate {
   Size recomputed_layers() const { return recomputed_layers_; }
   const device::Footprint& footprint() const { return footprint_; }
   Size pinned_bytes() const { return pinned_bytes_; }
+  Size waiting_bytes() const { return waiting_bytes_; }
 
   // These bytes last through rollouts and training, beside the arena.
   TagBytes lasting() const {
@@ -244,7 +250,7 @@ class MemoryEstimate {
   trainer::MicroBatchShape batch_;         // of an optimizer step
   trainer::MicroBatchShape scored_batch_;  // of a whole rollout
   Size recomputed_layers_ = 0;
-  Size gradient_bytes_ = 0, reference_bytes_ = 0, pinned_bytes_ = 0;
+  Size gradient_bytes_ = 0, reference_bytes_ = 0, pinned_bytes_ = 0, waiting_bytes_ = 0;
   TagBytes standing_;
 };
 
@@ -335,7 +341,7 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   if (facts.role != Role::kTrainer) choose_kv(plan, parts, config, model, sequences);
   add_arena(plan, config);
   if (!parts.footprint().shares_host_memory) {
-    plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes();
+    plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes() + parts.waiting_bytes();
   }
   plan.host_pinned_bytes = parts.pinned_bytes();
   return plan;

@@ -21,17 +21,18 @@ sampling::Message EngineRanks::next() {
   return sampling::message_of(device::broadcast_text(hosts_, kFirst, ""));
 }
 
-void EngineRanks::pass_bytes(int to_rank, std::span<std::byte> bytes) {
+std::vector<std::byte> EngineRanks::pass_bytes(int to_rank, std::span<const std::byte> bytes, int64_t num_bytes) {
   device::TensorLists to(static_cast<size_t>(size())), from(to.size());
-  if (!bytes.empty()) {
-    const at::Tensor tensor = at::from_blob(bytes.data(), {std::ssize(bytes)}, at::kByte);
-    if (is_first()) {
-      to[static_cast<size_t>(to_rank)] = {tensor};
-    } else {
-      from[kFirst] = {tensor};
-    }
+  std::vector<std::byte> received;
+  if (is_first()) {
+    // LibTorch has no tensor of constant bytes; an exchange only reads what it sends.
+    to[static_cast<size_t>(to_rank)] = {at::from_blob(const_cast<std::byte*>(bytes.data()), {num_bytes}, at::kByte)};
+  } else if (rank() == to_rank) {
+    received.resize(static_cast<size_t>(num_bytes));
+    from[kFirst] = {at::from_blob(received.data(), {num_bytes}, at::kByte)};
   }
   hosts_.start_exchange(std::move(to), std::move(from))->wait();
+  return received;
 }
 
 bool EngineRanks::any_of(bool mine) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <vector>
 
 #include "device/communicator.h"
 #include "sampling/messages.h"
@@ -29,9 +31,9 @@ class EngineRanks {
   void pass_on(const sampling::Message& message);
   // Waits for the first rank's next message, as long as it takes. Only the other ranks call it.
   sampling::Message next();
-  // Copies bytes of the host's memory from the first rank to `rank`. On the first rank `bytes` is the source, on `rank`
-  // the destination, of the same size; the others pass an empty span.
-  void pass_bytes(int rank, std::span<std::byte> bytes);
+  // Copies `num_bytes` of the host's memory from the first rank, where `bytes` are these, to `rank`, which gets them
+  // as its result; the result of the others is empty.
+  std::vector<std::byte> pass_bytes(int rank, std::span<const std::byte> bytes, int64_t num_bytes);
   bool any_of(bool mine);
 
  private:

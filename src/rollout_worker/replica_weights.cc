@@ -47,7 +47,8 @@ ReplicaWeights::ReplicaWeights(const session::ModelSession& session, const mesh:
       base::log_info("memory of the other GPUs cannot be mapped: the host keeps a copy of their weights, {:.2f} GiB",
                      static_cast<double>(copied_bytes()) / (int64_t{1} << 30));
   }
-  read_parts();
+  if (is_copied_) copy_parts();
+  if (is_shown_ && replica_.size() > 1) gather_checksums();
 }
 
 weights::WeightStore ReplicaWeights::empty_part(int part, at::Device device) const {
@@ -86,8 +87,10 @@ void ReplicaWeights::update(const std::function<void()>& begin, const std::funct
   wait_for_device();
   wait_for_all();
   const bool is_first = replica_.rank() == kFirst;
+  checksums_.clear();
+  if (is_copied_) copy_parts();
   if (is_first) begin();
-  read_parts();
+  if (is_shown_ && replica_.size() > 1) gather_checksums();
   if (is_first) finish();
   wait_for_all();
 }
@@ -102,15 +105,8 @@ void ReplicaWeights::wait_for_all() const {
   device::any_of(replica_.host, false);
 }
 
-void ReplicaWeights::read_parts() {
-  checksums_.clear();
-  if (replica_.size() == 1) return;
-  const memory::BypassArena outside;
-  if (is_shown_) gather_checksums();
-  if (is_copied_) copy_parts();
-}
-
 void ReplicaWeights::gather_checksums() {
+  const memory::BypassArena outside;
   std::vector<uint64_t> mine;
   append(weights::checksums(session_.trained(), session_.device()), mine);
   base::WireWriter bytes;
@@ -124,6 +120,7 @@ void ReplicaWeights::gather_checksums() {
 
 // Copies the parts in rounds, one piece of each part at a time: parts differ in size by the rows of the vocabulary.
 void ReplicaWeights::copy_parts() {
+  const memory::BypassArena outside;
   const auto size = static_cast<int64_t>(c10::elementSize(session_.dtype()));
   const int64_t most = std::max<int64_t>(piece_bytes_ / size, 1);  // elements
   std::vector<int64_t> sizes = {0};                                // elements of each part; the first rank sends none

@@ -54,7 +54,6 @@ class ReplicaWeights final : public sampling::WeightFeed {
   const weights::WeightStore& store(int part, bool is_base) const;
   weights::WeightStore empty_part(int part, at::Device device) const;
   bool map_parts();
-  void read_parts();
   void gather_checksums();
   void copy_parts();
   void wait_for_device() const;

@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -121,19 +120,24 @@ class Worker {
         rewards_(config_.reward, config_.dynamic_sampling, context_, evaluation_,
                  generation_of(config_, session, context_)) {}
 
+  // Returns whether new weights are copied from the run's memory: then they need no connection.
+  bool maps_weights() { return engine_.weights().maps(); }
+
   // Works until the run ends, or a process of this engine is asked to stop.
   void work() {
-    run_.send(to_bytes(sampling::Prepared{.maps_weights = engine_.weights().maps()}));
+    run_.send(to_bytes(sampling::Prepared{.maps_weights = maps_weights()}));
     while (!is_over_) {
       if (is_asked_to_stop()) return leave();
       take_messages();
+      take_pieces();
       if (rollout_) rollout_->client.work();
     }
   }
 
  private:
   void take_messages() {
-    std::optional<std::string> frame = rollout_ ? rollout_->client.receive(kLookEvery) : run_.receive(kLookEvery);
+    const std::array<int, 1> news = {links_.descriptor()};
+    std::optional<std::string> frame = rollout_ ? rollout_->client.receive(kLookEvery) : run_.receive(kLookEvery, news);
     silence_.look(frame.has_value());
     while (frame) {
       sampling::Message message = sampling::message_of(*frame);
@@ -154,23 +158,19 @@ class Worker {
     return ranks_.any_of(false);
   }
 
-  void take(const sampling::Chain& chain) {
-    const bool is_whole = links_.take_place(chain, [this](const sampling::Weights& piece, WeightLinks::Bytes bytes) {
-      take_piece(piece, bytes);
-      return piece.is_last && piece.part + 1 == ranks_.size();
-    });
-    if (!is_whole) run_.send(to_bytes(sampling::ChainBroken{}));
-  }
-  void take(const sampling::Weights& piece) {
-    const auto bytes = links_.take_piece(piece, run_);
-    take_piece(piece, *bytes);
-  }
-  void take_piece(const sampling::Weights& piece, WeightLinks::Bytes left) {
-    take_weights(piece, [&left](std::span<std::byte> into) {
-      std::ranges::copy(left.first(into.size()), into.begin());
-      left = left.subspan(into.size());
-    });
-    run_.send(to_bytes(sampling::Alive{}));
+  void take(const sampling::Chain& chain) { links_.take_place(chain); }
+  // Takes the pieces that have come, between two rollouts.
+  void take_pieces() {
+    while (!rollout_) {
+      const std::optional<WeightLinks::Arrival> arrival = links_.next();
+      if (!arrival) return;
+      if (!arrival->bytes) {
+        run_.send(to_bytes(sampling::ChainBroken{}));
+        continue;
+      }
+      take_weights(arrival->piece, *arrival->bytes);
+      run_.send(to_bytes(sampling::Alive{}));
+    }
   }
   void take(const sampling::CopyWeights& message) { take_weights(message); }
   void take(const sampling::WeightChecksums& message) { take_weights(message); }
@@ -184,6 +184,7 @@ class Worker {
 
   void take(const sampling::Open& open) {
     close_rollout();
+    links_.let_wait(true);
     ranks_.pass_on(open);
     rollout::Engine& engine = engine_.begin_rollout();
     rollout_.emplace(open,
@@ -224,6 +225,7 @@ class Worker {
     if (!rollout_) return;
     rollout_->sampler.abort_all();
     rollout_.reset();
+    links_.let_wait(false);
     engine_.end_rollout();
   }
   void leave() {
@@ -265,7 +267,10 @@ sampling::Welcome join_run(std::unique_ptr<mesh::Channel>& run, std::optional<We
                            const session::ModelSession& session, EngineRanks& ranks) {
   try {
     run = session::find_run(config, launch);
-    links.emplace(*run, launch.secret(), link_patience_s(config.mesh), session.empty_store().bytes() * ranks.size());
+    links.emplace(*run, WeightLinks::Settings{.secret = launch.secret(),
+                                              .patience_s = link_patience_s(config.mesh),
+                                              .num_parts = ranks.size(),
+                                              .whole_bytes = session.empty_store().bytes() * ranks.size()});
     sampling::Welcome welcome = greet(*run, config, mode, session, links->door());
     ranks.pass_on(welcome);
     return welcome;
@@ -286,7 +291,9 @@ void lead_engine(const config::TrainConfig& config, const config::RunMode& mode,
     const sampling::Welcome welcome = join_run(run, links, config, mode, launch, session, ranks);
     base::log_info("samples for the run {}", config.output.save);
     session::defer_stops("stopping: others get the groups that this process has (a second signal ends it at once)");
-    Worker(config, mode, *run, *links, session, ranks, welcome).work();
+    Worker worker(config, mode, *run, *links, session, ranks, welcome);
+    if (!worker.maps_weights()) links->connect_to_run(session::find_run(config, launch));
+    worker.work();
   } catch (const mesh::ChannelClosed& error) {
     throw EnvironmentError(fmt::format("the run {}: {}", config.output.save, error.what()));
   } catch (const device::PeerLost& lost) {

@@ -1,6 +1,5 @@
 #include "rollout_worker/worker_weights.h"
 
-#include <algorithm>
 #include <span>
 #include <utility>
 #include <vector>
@@ -11,15 +10,6 @@
 namespace tandem::rollout_worker {
 
 namespace {
-
-// The first rank has at most this many bytes in memory of a piece that it passes to another rank.
-constexpr int64_t kPassedBytes = int64_t{64} << 20;
-
-// Visits [0, num_bytes) in stretches of kPassedBytes at most.
-void for_each_stretch(int64_t num_bytes, const std::function<void(size_t begin, size_t count)>& visit) {
-  for (int64_t begin = 0; begin < num_bytes; begin += kPassedBytes)
-    visit(static_cast<size_t>(begin), static_cast<size_t>(std::min(kPassedBytes, num_bytes - begin)));
-}
 
 // Returns the word of the rank's part; "" if the run shows none.
 std::string word_of(const std::vector<std::string>& words, int rank) {
@@ -66,45 +56,29 @@ bool WorkerWeights::have_come(bool is_base, uint64_t version, const std::functio
   return !is_base;
 }
 
-bool WorkerWeights::take(const sampling::Weights& piece, const weights::WeightReceiver::ReadBytes& read_from_run) {
+bool WorkerWeights::take(const sampling::Weights& piece, std::span<const std::byte> bytes) {
   TANDEM_ENV_CHECK(piece.part >= 0 && piece.part < ranks_.size(), "new weights are of a part that there is not");
-  if (piece.part == ranks_.rank()) {
-    receive(
-        piece, ranks_.is_first() ? read_from_run : [this](std::span<std::byte> into) {
-          for_each_stretch(std::ssize(into), [&](size_t begin, size_t count) {
-            ranks_.pass_bytes(ranks_.rank(), into.subspan(begin, count));
-          });
-        });
-  } else if (piece.part != EngineRanks::kFirst) {
-    pass_on(piece, read_from_run);
+  if (piece.part == EngineRanks::kFirst) {
+    if (ranks_.is_first()) take_own(piece, bytes);
+  } else {
+    const std::vector<std::byte> passed = ranks_.pass_bytes(static_cast<int>(piece.part), bytes, piece.num_bytes);
+    if (piece.part == ranks_.rank()) take_own(piece, passed);
   }
   if (!piece.is_last || piece.part + 1 < ranks_.size()) return false;
   return have_come(piece.is_base, piece.version, [] {});
 }
 
-void WorkerWeights::receive(const sampling::Weights& piece, const weights::WeightReceiver::ReadBytes& read) {
+void WorkerWeights::take_own(const sampling::Weights& piece, std::span<const std::byte> bytes) {
   const bool begins_again = piece.tensor == 0 && piece.first_byte == 0;  // those that came before were cut off
   if (!receiver_ || begins_again) receiver_.emplace(store(piece.is_base));
   receiver_->take({.tensor = piece.tensor,
                    .first_byte = piece.first_byte,
                    .num_bytes = piece.num_bytes,
                    .checksum = piece.checksum},
-                  read);
+                  bytes);
   if (!piece.is_last) return;
   receiver_->finish(piece.version);
   receiver_.reset();
-}
-
-// Passes a piece to the rank that it belongs to.
-void WorkerWeights::pass_on(const sampling::Weights& piece, const weights::WeightReceiver::ReadBytes& read_from_run) {
-  std::vector<std::byte> bytes;
-  for_each_stretch(piece.num_bytes, [&](size_t /*begin*/, size_t count) {
-    if (ranks_.is_first()) {
-      bytes.resize(count);
-      read_from_run(bytes);
-    }
-    ranks_.pass_bytes(static_cast<int>(piece.part), bytes);
-  });
 }
 
 bool WorkerWeights::take(const sampling::CopyWeights& message) {

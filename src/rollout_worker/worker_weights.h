@@ -3,9 +3,11 @@
 // them have the new weights or none has.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "rollout_worker/engine_ranks.h"
@@ -27,8 +29,8 @@ class WorkerWeights {
 
   // All ranks call these together with the run's messages. Each returns whether the trained weights are new and whole,
   // on every rank. Throws EnvironmentError if a rank's weights differ from what was sent, or if the message is not the
-  // next one; the weights are then not whole. Only the first rank uses `read_from_run`.
-  bool take(const sampling::Weights& piece, const weights::WeightReceiver::ReadBytes& read_from_run);
+  // next one; the weights are then not whole. Only the first rank has the piece's `bytes`.
+  bool take(const sampling::Weights& piece, std::span<const std::byte> bytes);
   bool take(const sampling::CopyWeights& message);
   bool take(const sampling::WeightChecksums& message);
 
@@ -36,8 +38,7 @@ class WorkerWeights {
   bool has_adapter() const { return &session_.trained() != &session_.base(); }
   weights::WeightStore& store(bool is_base) const { return is_base ? session_.base() : session_.trained(); }
   weights::ShownWeights& shown(bool is_base);
-  void receive(const sampling::Weights& piece, const weights::WeightReceiver::ReadBytes& read);
-  void pass_on(const sampling::Weights& piece, const weights::WeightReceiver::ReadBytes& read_from_run);
+  void take_own(const sampling::Weights& piece, std::span<const std::byte> bytes);
   bool have_come(bool is_base, uint64_t version, const std::function<void()>& finish);
 
   const session::ModelSession& session_;

@@ -28,9 +28,11 @@ void RolloutLog::training_begins() { since_ = Clock::now(); }
 
 void RolloutLog::training_ended() { trained_s_ = seconds_since(since_); }
 
-void RolloutLog::weights_updated(std::optional<double> seconds) {
-  sent_s_ = seconds.value_or(0.0);
-  if (seconds) log_.add({{"perf/update_weights_time", *seconds}});
+void RolloutLog::weights_updated(const std::optional<Rollouts::WeightUpdate>& update) {
+  sent_s_ = update ? update->seconds : 0.0;
+  if (!update) return;
+  log_.add({{"perf/update_weights_time", update->seconds}});
+  if (update->num_sent_again > 0) log_.add({{"fault/weights_sent_again", static_cast<double>(update->num_sent_again)}});
 }
 
 void RolloutLog::write(int64_t rollout_id, const sampling::Rollout& rollout) {

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "report/report.h"
+#include "run/rollouts.h"
 #include "run/run_log.h"
 #include "run/train_inputs.h"
 #include "sampling/rollout.h"
@@ -20,11 +21,11 @@ class RolloutLog {
   RolloutLog(const TrainInputs& inputs, session::RunMemory& memory, RunLog& log, int64_t first_rollout);
 
   // Mark the phases of one rollout, in this order: it was sampled, its training begins, its training has ended, and the
-  // engines have the new weights. `seconds` is how long sending them to rollout workers took, if there are any.
+  // engines have the new weights. `update` says how rollout workers got them, if there are any.
   void sampled(const sampling::Rollout& rollout);
   void training_begins();
   void training_ended();
-  void weights_updated(std::optional<double> seconds);
+  void weights_updated(const std::optional<Rollouts::WeightUpdate>& update);
 
   // Writes the record of a rollout (counted from 0), with all that was added to the log since the last one, and the
   // samples of --sample-dump-interval and --save-debug-rollout-data. The wait for the next one's training begins here.

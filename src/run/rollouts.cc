@@ -67,12 +67,11 @@ class Rollouts::Workers {
   }
 
   sampling::Connections* connections() { return connections_ ? &*connections_ : nullptr; }
-  void update_weights() {
-    if (connections_) {
-      connections_->update_weights();
-    } else if (weights_) {
-      weights_->update();
-    }
+  // `pause` is called on the rank that has the connections (Connections::update_weights).
+  int64_t update_weights(const std::function<void()>& pause) {
+    if (connections_) return connections_->update_weights(pause);
+    if (weights_) weights_->update();
+    return 0;
   }
 
  private:
@@ -251,15 +250,14 @@ checkpoint::DataPosition Rollouts::position() const {
   return position;
 }
 
-std::optional<double> Rollouts::update_weights() {
+std::optional<Rollouts::WeightUpdate> Rollouts::update_weights() {
   if (engine_) {
     engine_->update_weights();
     return std::nullopt;
   }
   const base::Clock::time_point begin = base::Clock::now();
-  phase_->pause();
-  workers_->update_weights();
-  return base::seconds_since(begin);
+  const int64_t num_sent_again = workers_->update_weights([this] { phase_->pause(); });
+  return WeightUpdate{.seconds = base::seconds_since(begin), .num_sent_again = num_sent_again};
 }
 
 void Rollouts::restore(const checkpoint::Checkpoint& checkpoint, const checkpoint::RunState& state) {

@@ -38,9 +38,14 @@ class Rollouts {
   // search. Returns nullopt if the run was asked to stop. All ranks ask for the same rollouts and get the same, but for
   // the time that they took.
   std::optional<sampling::Rollout> next(int64_t rollout_id, evaluation::Rewards& rewards, report::Report& report);
-  // Gives all samplers the weights that are in the session's store now. Returns the seconds that other processes took
-  // to get them, or nullopt if this process samples. All ranks call it together.
-  std::optional<double> update_weights();
+  // How other processes got new weights.
+  struct WeightUpdate {
+    double seconds = 0.0;
+    int64_t num_sent_again = 0;  // rollout workers that did not get them through another one, and were sent them again
+  };
+  // Gives all samplers the weights that are in the session's store now. Returns nullopt if this process samples. All
+  // ranks call it together.
+  std::optional<WeightUpdate> update_weights();
 
   // Returns the place of the next prompts and, with --partial-rollout, the groups in flight. It is of between two
   // rollouts.

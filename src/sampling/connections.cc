@@ -170,8 +170,7 @@ void Connections::accept_new() {
   while (std::unique_ptr<mesh::Channel> channel = listener_.accept()) {
     const groups::SamplerId id = next_id_++;
     channels_.add(channel->descriptor(), id);
-    workers_[id] = {
-        .channel = std::move(channel), .name = fmt::format("rollout worker {}", id), .last_heard = base::Clock::now()};
+    workers_[id] = {.channel = std::move(channel), .name = "a process that connects", .last_heard = base::Clock::now()};
   }
 }
 
@@ -187,7 +186,15 @@ bool Connections::take_messages(Events& events) {
         if (!frame) break;
         has_come = true;
         take_frame(id, worker, *frame, &events);
+        if (!worker.channel) break;  // it was a worker's second connection
       }
+    });
+  }
+  std::erase_if(workers_, [](const auto& entry) { return entry.second.channel == nullptr; });
+  for (auto& [id, worker] : workers_) {
+    if (are_weights_held_ || !can_join(worker)) continue;
+    attempt(worker, [&, id = id] {
+      if (let_join(id)) events.joined(id);
     });
   }
   return has_come;
@@ -204,11 +211,12 @@ void Connections::take_frame(groups::SamplerId id, Worker& worker, std::string_v
     worker.name = fmt::format("rank {}", rank->rank);
     worker.is_rank = true;
     worker.state = State::kReady;
+  } else if (const auto* const line = std::get_if<WeightLine>(&message)) {
+    attach_line(worker, line->name);
   } else if (const auto* const prepared = std::get_if<Prepared>(&message);
              prepared != nullptr && worker.state == State::kPreparing) {
     worker.maps_weights = prepared->maps_weights;
     worker.state = State::kWaiting;
-    if (!are_weights_held_ && let_join(id)) events->joined(id);
   } else if (const auto* const took = std::get_if<TookWeights>(&message)) {
     TANDEM_ENV_CHECK(worker.is_to_take == took->version, "it took other weights than it was given");
     worker.is_to_take.reset();
@@ -229,14 +237,24 @@ void Connections::take_frame(groups::SamplerId id, Worker& worker, std::string_v
   }
 }
 
+void Connections::attach_line(Worker& line, const std::string& name) {
+  TANDEM_ENV_CHECK(line.state == State::kGreeting, "it greets twice");
+  const auto owner = std::ranges::find_if(workers_, [&](const auto& entry) {
+    return entry.second.state != State::kGone && !name.empty() && entry.second.door.name == name;
+  });
+  TANDEM_ENV_CHECK(owner != workers_.end(), "it is a connection for weights to a process that is not there");
+  channels_.remove(line.channel->descriptor());
+  owner->second.line = std::move(line.channel);
+}
+
 void Connections::greet(Worker& worker, const Hello& hello) {
   TANDEM_ENV_CHECK(worker.state == State::kGreeting, "it greets twice");
   TANDEM_ENV_CHECK(weights_ != nullptr, "it wants to join a run whose ranks sample themselves (--colocate)");
-  ++num_greeted_;
   const mesh::RankFacts facts = mesh::facts_of(hello.facts);
   const bool is_here = hello.machine == mesh::machine_id();
   worker.door = hello.door;
-  worker.name += fmt::format(" (process {}{})", hello.process, is_here ? "" : " on " + facts.host);
+  worker.name = fmt::format("rollout worker {} (process {}{})", num_greeted_++, hello.process,
+                            is_here ? "" : " on " + facts.host);
   std::string why = mesh::disagreement({settings_.facts, facts});
   if (why.empty() && hello.weight_hash != weights_->hash())
     why = "its model has other weights than the run's (names, shapes or dtype); give it the same --hf-checkpoint";
@@ -258,6 +276,10 @@ void Connections::check_heard(const Worker& worker, base::Clock::time_point sinc
                    fmt::format("has said nothing for {:g} s (--rollout-health-check-timeout)", settings_.silence_s));
 }
 
+bool Connections::can_join(const Worker& worker) {
+  return worker.state == State::kWaiting && (worker.maps_weights || worker.line);
+}
+
 bool Connections::let_join(groups::SamplerId id) {
   Worker& worker = workers_.at(id);
   worker.state = State::kTaking;
@@ -274,29 +296,48 @@ void Connections::hold_weights() {
   are_weights_held_ = true;
 }
 
-void Connections::update_weights() {
-  const std::vector<groups::SamplerId> ids = ready();
+int64_t Connections::update_weights(const std::function<void()>& pause) {
+  const int64_t num_before = num_sent_again_;
+  std::vector<groups::SamplerId> ids;
+  std::vector<WorkerChain> chains;
   weights_->update(
       [&] {
+        chains = tell_chains(with_mapping(ready(), /*maps=*/false));
+        send_pieces(chains, /*is_base=*/false);
+        pause();
         const std::scoped_lock lock(mutex_);
+        ids = with_mapping(ready(), /*maps=*/true);
         show_weights(ids, /*is_base=*/false);
       },
       [&] {
         const std::scoped_lock lock(mutex_);
-        give_weights(ids, /*is_base=*/false);
+        say_checksums(ids, /*is_base=*/false);
+        give_in_chains(not_reached(chains), /*with_base=*/false);
         wait_until_taken(ids);
         are_weights_held_ = false;
-        for (const auto& [id, worker] : workers_) {
-          if (worker.state == State::kWaiting) attempt(workers_.at(id), [&, id = id] { let_join(id); });
+        for (auto& [id, worker] : workers_) {
+          if (can_join(worker)) attempt(worker, [&, id = id] { let_join(id); });
         }
       });
+  return num_sent_again_ - num_before;
+}
+
+std::vector<groups::SamplerId> Connections::with_mapping(const std::vector<groups::SamplerId>& ids, bool maps) const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<groups::SamplerId> result;
+  std::ranges::copy_if(ids, std::back_inserter(result), [&](groups::SamplerId id) {
+    const auto found = workers_.find(id);
+    return found != workers_.end() && found->second.maps_weights == maps;
+  });
+  return result;
 }
 
 void Connections::give_first_weights(groups::SamplerId id) {
+  if (!workers_.at(id).maps_weights) return give_in_chains({id}, /*with_base=*/weights_->has_adapter());
   for (const bool is_base : {true, false}) {
     if (is_base && !weights_->has_adapter()) continue;
     show_weights({id}, is_base);
-    give_weights({id}, is_base);
+    say_checksums({id}, is_base);
   }
   wait_until_taken({id});
 }
@@ -306,32 +347,17 @@ void Connections::show_weights(const std::vector<groups::SamplerId>& ids, bool i
   for (const groups::SamplerId id : ids) {
     Worker& worker = workers_.at(id);
     if (!is_base) worker.is_to_take = weights_->version(is_base);
-    if (worker.maps_weights) attempt(worker, [&] { worker.channel->send(message); });
+    attempt(worker, [&] { worker.channel->send(message); });
   }
 }
 
-void Connections::give_weights(const std::vector<groups::SamplerId>& ids, bool is_base) {
-  std::string checksums;  // encoded once for all workers
-  std::vector<groups::SamplerId> others;
+void Connections::say_checksums(const std::vector<groups::SamplerId>& ids, bool is_base) {
+  if (ids.empty()) return;
+  const std::string checksums = to_bytes(
+      WeightChecksums{.is_base = is_base, .version = weights_->version(is_base), .sums = weights_->checksums(is_base)});
   for (const groups::SamplerId id : ids) {
     Worker& worker = workers_.at(id);
-    if (worker.state == State::kGone) continue;
-    if (!worker.maps_weights) {
-      others.push_back(id);
-      continue;
-    }
-    if (checksums.empty()) {
-      checksums = to_bytes(WeightChecksums{
-          .is_base = is_base, .version = weights_->version(is_base), .sums = weights_->checksums(is_base)});
-    }
-    attempt(worker, [&] { worker.channel->send(checksums); });
-  }
-  if (others.size() > 1) {
-    TANDEM_CHECK(!is_base, "workers join one by one");
-    give_in_chains(std::move(others));
-  } else if (!others.empty()) {
-    Worker& worker = workers_.at(others.front());
-    attempt(worker, [&] { send_pieces(worker, is_base); });
+    if (worker.state != State::kGone) attempt(worker, [&] { worker.channel->send(checksums); });
   }
 }
 
@@ -350,29 +376,37 @@ std::vector<Connections::WorkerChain> Connections::chains_of(std::vector<groups:
   return chains;
 }
 
-void Connections::give_in_chains(std::vector<groups::SamplerId> ids) {
+void Connections::give_in_chains(std::vector<groups::SamplerId> ids, bool with_base) {
+  // The first of each chain takes them or is gone, so this ends.
   while (!ids.empty()) {
-    const std::vector<WorkerChain> chains = chains_of(ids);
-    for (const WorkerChain& chain : chains) tell_places(chain);
-    for (const WorkerChain& chain : chains) {
-      Worker& first = workers_.at(chain.front());
-      attempt(first, [&] { send_pieces(first, /*is_base=*/false); });
-    }
-    wait_until_taken(ids);
-    for (const WorkerChain& chain : chains) note_links(chain);
-    // The first of each chain has taken them or is gone, so this ends.
-    std::erase_if(ids, [&](groups::SamplerId id) {
-      const Worker& worker = workers_.at(id);
-      return !worker.is_to_take || worker.state == State::kGone;
-    });
-    if (ids.empty()) return;
+    const std::vector<WorkerChain> chains = tell_chains(ids);
+    if (with_base) send_pieces(chains, /*is_base=*/true);
+    send_pieces(chains, /*is_base=*/false);
+    ids = not_reached(chains);
+  }
+}
+
+std::vector<groups::SamplerId> Connections::not_reached(const std::vector<WorkerChain>& chains) {
+  std::vector<groups::SamplerId> ids;
+  for (const WorkerChain& chain : chains) std::ranges::copy(chain, std::back_inserter(ids));
+  std::erase_if(ids, [this](groups::SamplerId id) { return !workers_.contains(id); });
+  wait_until_taken(ids);
+  for (const WorkerChain& chain : chains) note_links(chain);
+  std::erase_if(ids, [&](groups::SamplerId id) {
+    const Worker& worker = workers_.at(id);
+    return !worker.is_to_take || worker.state == State::kGone;
+  });
+  if (!ids.empty()) {
+    num_sent_again_ += std::ssize(ids);
     base::log_warning("new weights did not reach {} through another one; they are sent again",
                       base::counted(std::ssize(ids), "rollout worker"));
   }
+  return ids;
 }
 
 void Connections::note_links(const WorkerChain& chain) {
   for (size_t i = 1; i < chain.size(); ++i) {
+    if (!workers_.contains(chain[i - 1]) || !workers_.contains(chain[i])) continue;
     const Worker& before = workers_.at(chain[i - 1]);
     Worker& worker = workers_.at(chain[i]);
     if (!worker.is_chain_broken || before.state == State::kGone || before.is_to_take) continue;
@@ -382,6 +416,13 @@ void Connections::note_links(const WorkerChain& chain) {
         "ports",
         worker.name, before.name);
   }
+}
+
+std::vector<Connections::WorkerChain> Connections::tell_chains(const std::vector<groups::SamplerId>& ids) {
+  const std::scoped_lock lock(mutex_);
+  std::vector<WorkerChain> chains = chains_of(ids);
+  for (const WorkerChain& chain : chains) tell_places(chain);
+  return chains;
 }
 
 void Connections::tell_places(const WorkerChain& chain) {
@@ -394,6 +435,7 @@ void Connections::tell_places(const WorkerChain& chain) {
       if (place.next.place != worker.door.place) place.next.name.clear();  // it would not be found
     }
     worker.is_chain_broken = false;
+    worker.is_to_take = weights_->version(/*is_base=*/false);
     attempt(worker, [&] { worker.channel->send(to_bytes(place)); });
   }
 }
@@ -418,12 +460,41 @@ void Connections::wait_until_taken(groups::SamplerId id, base::Clock::time_point
   });
 }
 
-void Connections::send_pieces(Worker& worker, bool is_base) {
+void Connections::send_pieces(const std::vector<WorkerChain>& chains, bool is_base) {
+  std::map<groups::SamplerId, std::shared_ptr<mesh::Channel>> lines;
+  {
+    const std::scoped_lock lock(mutex_);
+    for (const WorkerChain& chain : chains) {
+      if (const auto first = workers_.find(chain.front()); first != workers_.end())
+        lines[first->first] = first->second.line;
+    }
+  }
+  if (lines.empty()) return;
   weights_->send(is_base, [&](const Weights& piece, std::span<const std::byte> bytes) {
-    beat();
-    worker.channel->send(to_bytes(piece));
-    worker.channel->send_bytes(bytes);
+    {
+      const std::scoped_lock lock(mutex_);
+      beat();
+    }
+    std::erase_if(lines, [&](const auto& entry) { return !send_piece(*entry.second, entry.first, piece, bytes); });
   });
+}
+
+// Returns false if the worker cannot be reached, and is gone.
+bool Connections::send_piece(mesh::Channel& line, groups::SamplerId id, const Weights& piece,
+                             std::span<const std::byte> bytes) {
+  try {
+    line.send(to_bytes(piece));
+    line.send_bytes(bytes);
+    return true;
+  } catch (const EnvironmentError& error) {
+    const std::scoped_lock lock(mutex_);
+    const auto found = workers_.find(id);
+    if (found != workers_.end() && found->second.state != State::kGone) {
+      found->second.state = State::kGone;
+      found->second.why_gone = error.what();
+    }
+    return false;
+  }
 }
 
 void Connections::send(groups::SamplerId id, const Message& message) {

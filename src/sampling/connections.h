@@ -67,8 +67,11 @@ class Connections {
   void send(groups::SamplerId worker, const Message& message);
 
   // Call it when the trainers' weights are new, while all ranks of the replica call their update. It gives the weights
-  // to all workers that have joined, and waits until each has taken them, is gone, or was silent for too long.
-  void update_weights();
+  // to all workers that have joined, and waits until each has taken them, is gone, or was silent for too long. Those
+  // that sample meanwhile do so until `pause`, which ends their rollout: it is called once pieces have been sent to
+  // those that do not map the weights. Another thread may call poll() until then. Returns how many workers were sent
+  // them again, because they did not come through another one.
+  int64_t update_weights(const std::function<void()>& pause = [] {});
 
   // Says that the trainers change the weights until update_weights(): a worker that joins waits for it.
   void hold_weights();
@@ -89,11 +92,12 @@ class Connections {
     State state = State::kGreeting;
     bool is_rank = false;  // it trains too
     bool has_joined = false, has_left = false, has_failed = false;
-    bool maps_weights = false;                // it copies weights from this process's memory
-    std::optional<uint64_t> is_to_take = {};  // version that was announced and that it has not taken yet
-    WeightDoor door = {};                     // where another worker passes weights on to it
-    bool is_chain_broken = false;             // it has said that the chain which it is in is
-    bool starts_chain = false;                // other workers do not reach it
+    bool maps_weights = false;                 // it copies weights from this process's memory
+    std::optional<uint64_t> is_to_take = {};   // version that was announced and that it has not taken yet
+    WeightDoor door = {};                      // where another worker passes weights on to it
+    std::shared_ptr<mesh::Channel> line = {};  // by which pieces of weights go to it; null where it maps them
+    bool is_chain_broken = false;              // it has said that the chain which it is in is
+    bool starts_chain = false;                 // other workers do not reach it
     std::string why_gone = {};
     base::Clock::time_point last_heard;
   };
@@ -107,24 +111,34 @@ class Connections {
   bool take_messages(Events& events);
   // `events` is null between two rollouts: messages of the previous one are for nobody.
   void take_frame(groups::SamplerId id, Worker& worker, std::string_view frame, Events* events);
+  // Gives a worker the connection that it has made for pieces of weights.
+  void attach_line(Worker& line, const std::string& name);
   void greet(Worker& worker, const Hello& hello);
   // Throws EnvironmentError if it has said nothing for too long.
   void check_heard(const Worker& worker, base::Clock::time_point since) const;
-  // Workers that map the memory copy it from show_weights() on, while others are given pieces.
+  // Workers that map the memory copy it from show_weights() on.
   void show_weights(const std::vector<groups::SamplerId>& ids, bool is_base);
-  void give_weights(const std::vector<groups::SamplerId>& ids, bool is_base);
+  void say_checksums(const std::vector<groups::SamplerId>& ids, bool is_base);
   void give_first_weights(groups::SamplerId id);
-  // Makes a worker that is prepared one that samples. Returns whether it is.
+  // Returns whether it is prepared for weights, and there is a way for them.
+  static bool can_join(const Worker& worker);
+  // Makes a worker that can join one that samples. Returns whether it is.
   bool let_join(groups::SamplerId id);
-  void send_pieces(Worker& worker, bool is_base);
-  // Gives the trained weights to workers that do not map them, so that they leave this machine once, and waits until
-  // all have taken them or are gone. Where the chain breaks, those after that place get them in a chain of their own.
+  // Workers that do not map the weights get them in chains, so that they leave this machine once. Where a chain breaks,
+  // those after that place get them in a chain of their own: not_reached() waits until all workers of the chains have
+  // taken the weights, or are gone, or say that they get none, and returns these last ones.
   using WorkerChain = std::vector<groups::SamplerId>;
-  void give_in_chains(std::vector<groups::SamplerId> ids);
+  std::vector<WorkerChain> tell_chains(const std::vector<groups::SamplerId>& ids);
+  std::vector<groups::SamplerId> not_reached(const std::vector<WorkerChain>& chains);
+  // Sends pieces to the first workers of chains. It needs no lock: the workers may speak meanwhile.
+  void send_pieces(const std::vector<WorkerChain>& chains, bool is_base);
+  bool send_piece(mesh::Channel& line, groups::SamplerId id, const Weights& piece, std::span<const std::byte> bytes);
+  void give_in_chains(std::vector<groups::SamplerId> ids, bool with_base);
   std::vector<WorkerChain> chains_of(std::vector<groups::SamplerId> ids) const;
   void tell_places(const WorkerChain& chain);
   // Remembers who did not get weights from a worker that had them.
   void note_links(const WorkerChain& chain);
+  std::vector<groups::SamplerId> with_mapping(const std::vector<groups::SamplerId>& ids, bool maps) const;
   void wait_until_taken(const std::vector<groups::SamplerId>& ids);
   void wait_until_taken(groups::SamplerId id, base::Clock::time_point since);
   // Reads what a worker said before it was gone, which may lie unread if a message to it has failed first.
@@ -144,9 +158,10 @@ class Connections {
   bool has_one_joined_ = false;
   bool are_weights_held_ = false;
   uint64_t num_chains_ = 0;
-  int64_t num_greeted_ = 0;   // workers that have said who they are
-  const int num_exceptions_;  // exceptions in flight when this object was made
-  std::jthread beats_;        // runs if rollout workers may join; ends before what it uses
+  int64_t num_sent_again_ = 0;  // weights that did not reach a worker through another one, of the whole run
+  int64_t num_greeted_ = 0;     // workers that have said who they are
+  const int num_exceptions_;    // exceptions in flight when this object was made
+  std::jthread beats_;          // runs if rollout workers may join; ends before what it uses
 };
 
 }  // namespace tandem::sampling

@@ -6,9 +6,12 @@
 //   rollout worker                     rank 0
 //   Hello                          ->
 //                                  <-  Welcome, or Refused
+//   WeightLine, on a connection of its own, where the worker does not map the weights
+//                                  ->
 //   Prepared                       ->
-//                                  <-  the weights: Weights ..., or CopyWeights and WeightChecksums, or Chain, and then
-//                                      the first of the chain gets Weights, and passes them on
+//                                  <-  the weights: CopyWeights and WeightChecksums, or Chain, and then the first of
+//                                  the
+//                                      chain gets Weights on that connection, and passes them on
 //   TookWeights, or ChainBroken    ->
 //                                  <-  Open
 //   Pull                           ->
@@ -83,6 +86,12 @@ struct Prepared {
 
   static void fields(auto& wire, auto& m) { wire(m.maps_weights); }
 };
+// First and only message of a worker's second connection, on which pieces of weights come, also while it samples.
+struct WeightLine {
+  std::string name;  // of the worker's door
+
+  static void fields(auto& wire, auto& m) { wire(m.name); }
+};
 // A piece of new weights, whose bytes follow this message. All pieces of a part come before those of the next one.
 struct Weights {
   bool is_base = false;  // it belongs to the frozen model under an adapter
@@ -97,7 +106,9 @@ struct Weights {
   }
 };
 // The worker's place in a chain of workers, by which the next Weights travel: they come from rank 0 (is_first) or from
-// a worker before it, and it passes them on to `next`, if there is one.
+// a worker before it, and it passes them on to `next`, if there is one. The frozen model under an adapter comes before
+// the trained weights, to a worker that joins. While a rollout is open the worker only keeps
+// them: it takes them when that is closed.
 struct Chain {
   uint64_t number = 0;
   bool is_first = false;
@@ -246,11 +257,11 @@ struct Stop {
   static void fields(auto& /*wire*/, auto& /*m*/) {}
 };
 
-using Message = std::variant<Hello, Welcome, Refused, Prepared, Weights, Chain, ChainBroken, CopyWeights,
+using Message = std::variant<Hello, Welcome, Refused, Prepared, WeightLine, Weights, Chain, ChainBroken, CopyWeights,
                              WeightChecksums, TookWeights, Open, Pull, LendSamples, LendGrading, Sampled, Graded, Abort,
                              Pause, Close, RankHello, StopAsked, Alive, Leaving, Failed, Stop>;
 // The number changes with whatever a message is made of.
-inline constexpr uint32_t kMessageFormat = 0x534D0005;
+inline constexpr uint32_t kMessageFormat = 0x534D0006;
 std::string to_bytes(const Message& message);
 // Throws EnvironmentError for bytes that are no message.
 Message message_of(std::string_view bytes);

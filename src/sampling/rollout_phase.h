@@ -46,7 +46,7 @@ class RolloutPhase {
   std::optional<Rollout> run(const RolloutRequest& request, reward::Scorer* graders, report::Report& report);
 
   // Pauses workers that sample while the run trains, until the next rollout: the groups in flight rest. Call it before
-  // the weights that they get are new, and before another rollout than theirs.
+  // they take new weights, and before another rollout than theirs.
   void pause();
 
   // Returns whether this rank prints what is printed once for all ranks.

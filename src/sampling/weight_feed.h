@@ -20,8 +20,8 @@ class WeightFeed {
   virtual ~WeightFeed() = default;
 
   // Called when the weights of the trainers are new, by all ranks of rank 0's tensor-parallel group together. It calls
-  // `begin` when all parts are whole, for what needs the devices' memory alone, and `finish` when the rest of this
-  // object speaks of the new weights; it returns on every rank when `finish` has.
+  // `begin` when all parts are whole and send() gives the new weights, and `finish` when checksums() does too; it
+  // returns on every rank when `finish` has.
   virtual void update(const std::function<void()>& begin, const std::function<void()>& finish) = 0;
 
   virtual bool has_adapter() const = 0;

@@ -1,6 +1,6 @@
 #include "weights/sync.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,23 +46,22 @@ void send_weights(const WeightStore& store, int64_t max_bytes, const SendPiece& 
 
 WeightReceiver::WeightReceiver(WeightStore& store) : store_(store) { store_.begin_update(); }
 
-void WeightReceiver::take(const WeightPiece& piece, const ReadBytes& read) {
+void WeightReceiver::take(const WeightPiece& piece, std::span<const std::byte> bytes) {
   const auto& tensors = store_.layout().tensors;
   const int64_t size = element_bytes(store_);
   const bool is_next = piece.tensor == tensor_ && piece.first_byte == byte_ && tensor_ < std::ssize(tensors);
   TANDEM_ENV_CHECK(is_next, "new weights did not come in their order");
   const at::Tensor elements = flat(store_, tensors[static_cast<size_t>(tensor_)]);
   const int64_t left = elements.numel() * size - byte_;
-  TANDEM_ENV_CHECK(piece.num_bytes > 0 && piece.num_bytes <= left && piece.num_bytes % size == 0,
+  TANDEM_ENV_CHECK(piece.num_bytes > 0 && piece.num_bytes <= left && piece.num_bytes % size == 0 &&
+                       piece.num_bytes == std::ssize(bytes),
                    "a piece of new weights is not of their size");
+  TANDEM_ENV_CHECK(checksum(bytes) == piece.checksum, fmt::format("new weights of {} have changed on their way",
+                                                                  tensors[static_cast<size_t>(tensor_)].name));
   const at::Tensor target = elements.narrow(0, byte_ / size, piece.num_bytes / size);
-  const at::Tensor host =
-      device::is_on_host(target) ? target : at::empty({target.numel()}, at::TensorOptions(target.scalar_type()));
-  const std::span<std::byte> into(static_cast<std::byte*>(host.data_ptr()), host.nbytes());
-  read(into);
-  TANDEM_ENV_CHECK(checksum(into) == piece.checksum, fmt::format("new weights of {} have changed on their way",
-                                                                 tensors[static_cast<size_t>(tensor_)].name));
-  if (!device::is_on_host(target)) target.copy_(host);
+  // LibTorch has no tensor of constant bytes; copy_ only reads them.
+  target.copy_(
+      at::from_blob(const_cast<std::byte*>(bytes.data()), {target.numel()}, at::TensorOptions(target.scalar_type())));
   byte_ += piece.num_bytes;
   if (piece.num_bytes < left) return;
   ++tensor_;

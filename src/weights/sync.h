@@ -32,10 +32,8 @@ class WeightReceiver {
   // The store is borrowed and has storage.
   explicit WeightReceiver(WeightStore& store);
 
-  // `read` writes the piece's bytes into its argument. Throws EnvironmentError if the piece is not the next one, or its
-  // checksum differs.
-  using ReadBytes = std::function<void(std::span<std::byte> into)>;
-  void take(const WeightPiece& piece, const ReadBytes& read);
+  // Throws EnvironmentError if the piece is not the next one, or its bytes have another checksum.
+  void take(const WeightPiece& piece, std::span<const std::byte> bytes);
   // Makes the store whole, with this version. Throws EnvironmentError if pieces are missing.
   void finish(uint64_t version);
 

@@ -41,6 +41,16 @@ TEST(ReadySet, NamesThoseThatCanBeRead) {
   EXPECT_EQ(set.ready(), std::vector<int64_t>{10});
 }
 
+TEST(ReadySet, ForgetsThoseThatAreTakenOut) {
+  const Ends socket;
+  ReadySet set;
+  set.add(socket.both[0], 7);
+  socket.write_byte();
+  EXPECT_EQ(set.ready().size(), 1U);
+  set.remove(socket.both[0]);
+  EXPECT_TRUE(set.ready().empty());
+}
+
 TEST(ReadySet, NamesThoseWhoseOtherEndHasClosedAndForgetsThoseThatAreClosed) {
   ReadySet set;
   std::array<int, 2> ends = {};

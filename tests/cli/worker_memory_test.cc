@@ -33,7 +33,7 @@ config::TrainConfig config_of(Arguments words) {
 void send(const weights::WeightStore& from, weights::WeightStore& to) {
   weights::WeightReceiver receiver(to);
   weights::send_weights(from, 10'000, [&](const weights::WeightPiece& piece, std::span<const std::byte> bytes) {
-    receiver.take(piece, [&](std::span<std::byte> into) { std::memcpy(into.data(), bytes.data(), into.size()); });
+    receiver.take(piece, bytes);
   });
   receiver.finish(from.version());
 }

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <random>
@@ -47,7 +49,8 @@ class ScriptedWorker {
   ScriptedWorker(const std::string& address, const session::ModelSession& session)
       : session_(session),
         channel_(mesh::connect_locally(address).value(), 20.0),
-        links_(channel_, "", /*patience_s=*/2.0, session.empty_store().bytes()) {}
+        links_(channel_, {.secret = "", .patience_s = 2.0, .whole_bytes = session.empty_store().bytes()}),
+        address_(address) {}
 
   void greet(const std::string& machine = mesh::machine_id()) {
     say(sampling::Hello{.facts = mesh::text_of({}),
@@ -59,40 +62,52 @@ class ScriptedWorker {
   void join(const std::string& machine = mesh::machine_id()) {
     greet(machine);
     weights_.emplace(session_, ranks_, std::get<sampling::Welcome>(next()));
+    if (!weights_->maps())
+      links_.connect_to_run(std::make_unique<mesh::Channel>(mesh::connect_locally(address_).value(), 20.0));
     say(sampling::Prepared{.maps_weights = weights_->maps()});
     take_weights();
   }
+  // Takes messages and pieces until the weights are new and whole.
   void take_weights() {
-    while (!take(next())) {
+    while (true) {
+      while (const std::optional<WeightLinks::Arrival> arrival = links_.next()) {
+        if (take(*arrival)) return;
+      }
+      const std::array<int, 1> news = {links_.descriptor()};
+      const std::optional<std::string> frame = channel_.receive(20.0, news);
+      if (frame && take(sampling::message_of(*frame))) return;
     }
+  }
+  // Takes a piece, or the end of its chain. Returns whether the weights are new and whole.
+  bool take(const WeightLinks::Arrival& arrival) {
+    if (!arrival.bytes) {
+      ++num_broken_chains;
+      say(sampling::ChainBroken{});
+      return false;
+    }
+    ++(is_first ? num_pieces : num_passed_pieces);
+    if ((is_first ? num_pieces : num_passed_pieces) == dies_at_piece) throw Dead();
+    const bool are_new = weights_->take(arrival.piece, *arrival.bytes);
+    if (are_new) say(sampling::TookWeights{session_.trained().version()});
+    return are_new;
   }
   // Takes a message. Returns whether the weights are new and whole.
   bool take(const sampling::Message& message) {
     bool are_new = false;
-    if (const auto* const piece = std::get_if<sampling::Weights>(&message)) {
-      ++num_pieces;
-      const auto bytes = links_.take_piece(*piece, channel_);
-      if (num_pieces == dies_at_piece) throw Dead();
-      are_new = weights_->take(*piece, [&](std::span<std::byte> into) { std::ranges::copy(*bytes, into.begin()); });
-    } else if (const auto* const chain = std::get_if<sampling::Chain>(&message);
-               chain != nullptr && is_behind_a_wall && !chain->is_first) {
-      ++num_broken_chains;
-      say(sampling::ChainBroken{});
-    } else if (chain != nullptr) {
-      const bool is_whole = links_.take_place(*chain, [&](const sampling::Weights& piece, WeightLinks::Bytes bytes) {
-        ++num_passed_pieces;
-        if (num_passed_pieces == dies_at_piece) throw Dead();
-        are_new = weights_->take(piece, [&](std::span<std::byte> into) { std::ranges::copy(bytes, into.begin()); });
-        return are_new;
-      });
-      if (!is_whole) {
+    if (const auto* const chain = std::get_if<sampling::Chain>(&message)) {
+      is_first = chain->is_first;
+      if (is_behind_a_wall && !is_first) {
         ++num_broken_chains;
         say(sampling::ChainBroken{});
+      } else {
+        links_.take_place(*chain);
       }
     } else if (const auto* const copy = std::get_if<sampling::CopyWeights>(&message)) {
       are_new = weights_->take(*copy);
+    } else if (const auto* const sums = std::get_if<sampling::WeightChecksums>(&message)) {
+      are_new = weights_->take(*sums);
     } else {
-      are_new = weights_->take(std::get<sampling::WeightChecksums>(message));
+      EXPECT_TRUE(std::holds_alternative<sampling::Alive>(message));
     }
     if (are_new) say(sampling::TookWeights{session_.trained().version()});
     return are_new;
@@ -110,6 +125,7 @@ class ScriptedWorker {
   int num_pieces = 0;         // from the run
   int num_passed_pieces = 0;  // from another worker
   int num_broken_chains = 0;
+  bool is_first = false;  // of the newest chain
   int dies_at_piece = -1;
   bool is_behind_a_wall = false;  // no other worker reaches it
 
@@ -117,6 +133,7 @@ class ScriptedWorker {
   const session::ModelSession& session_;
   mesh::Channel channel_;
   WeightLinks links_;
+  const std::string address_;
   const std::unique_ptr<device::Communicator> alone_ = device::solo_communicator();
   EngineRanks ranks_{*alone_};
   std::optional<WorkerWeights> weights_;
@@ -253,6 +270,47 @@ TEST_F(Chains, LeaveTheRunOnceForAllWorkers) {
   update_all();
   EXPECT_EQ(num_pieces(), 2 * once);
   EXPECT_EQ(events_.num_lost, 0);
+}
+
+// While the workers sample, pieces only wait on them.
+TEST_F(Chains, TravelWhileWorkersSample) {
+  join_all();
+  train();
+  std::promise<void> paused;
+  const std::shared_future<void> pause = paused.get_future();
+  std::atomic<int> num_took = 0;
+  std::vector<std::future<void>> work;
+  for (auto& worker : workers_) {
+    work.push_back(beside([&] {
+      worker->take(worker->next());  // its place
+      pause.wait();
+      worker->take_weights();
+      ++num_took;
+    }));
+  }
+  connections_->update_weights([&] {
+    for (const auto& worker : workers_) EXPECT_EQ(worker->num_pieces + worker->num_passed_pieces, 0);
+    EXPECT_EQ(num_took, 0);
+    paused.set_value();
+  });
+  for (auto& one : work) one.get();
+  EXPECT_EQ(num_took, 4);
+  for (size_t i = 0; i < workers_.size(); ++i) expect_same_weights(i);
+}
+
+// A worker that samples may die before the pause, and another thread then forgets it.
+TEST_F(Chains, LeaveOutAWorkerThatDiesBeforeThePause) {
+  join_all();
+  train();
+  std::vector<std::future<void>> work;
+  for (size_t i : {0, 2, 3}) work.push_back(beside([this, i] { workers_[i]->take_weights(); }));
+  connections_->update_weights([&] {
+    workers_[1] = nullptr;
+    while (events_.num_lost == 0) connections_->poll(0.05, events_);
+  });
+  for (auto& one : work) one.get();
+  for (const size_t i : {0, 2, 3}) expect_same_weights(i);
+  EXPECT_EQ(connections_->ready().size(), 3U);
 }
 
 TEST_F(Chains, CloseWhereAWorkerDies) {

@@ -125,11 +125,8 @@ class SpreadWeights : public testing::Test {
         const bool is_last = std::visit(
             [&]<typename Kind>(const Kind& message) {
               if constexpr (std::is_same_v<Kind, sampling::Weights>) {
-                return weights.take(message, [&](std::span<std::byte> into) {
-                  ASSERT_EQ(rank, 0) << "the first alone talks with the run";
-                  ASSERT_EQ(into.size(), sent.bytes.size());
-                  std::memcpy(into.data(), sent.bytes.data(), into.size());
-                });
+                using Bytes = std::span<const std::byte>;
+                return weights.take(message, rank == 0 ? Bytes(sent.bytes) : Bytes());  // the others have none
               } else if constexpr (std::is_same_v<Kind, sampling::CopyWeights> ||
                                    std::is_same_v<Kind, sampling::WeightChecksums>) {
                 return weights.take(message);

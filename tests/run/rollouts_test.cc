@@ -129,7 +129,7 @@ TEST(RolloutLog, WritesOneRecordWithAllThatWasAdded) {
     rollout_log.sampled(rollout);
     rollout_log.training_begins();
     rollout_log.training_ended();
-    rollout_log.weights_updated(rollout_id == 1 ? std::optional(2.0) : std::nullopt);
+    rollout_log.weights_updated(rollout_id == 1 ? std::optional(Rollouts::WeightUpdate{.seconds = 2.0}) : std::nullopt);
     rollout_log.write(rollout_id, rollout);
     rollout_log.print(rollout_id + 1, rollout, {{"train/loss", 0.25}});
   }

@@ -81,6 +81,7 @@ std::vector<Message> one_of_each(uint64_t seed = 1) {
               .shown_base = {"word"}},
       Refused{"why"},
       Prepared{.maps_weights = true},
+      WeightLine{.name = "weights-1"},
       Weights{
           .is_base = true, .part = 1, .tensor = 1, .first_byte = 2, .num_bytes = 3, .checksum = "sum", .version = 4},
       Chain{.number = 5, .is_first = true, .next = {.place = "another", .name = "", .address = "10.0.0.2:6"}},
