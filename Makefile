@@ -24,7 +24,7 @@ say_where = echo 'built build/$(1)/src/cli/tandem; for this shell: export PATH=$
 	'(make install PREFIX=DIR links it as DIR/bin/tandem)'
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 
-.PHONY: help setup packages python build install cuda npu wheel wheel-cuda demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean
+.PHONY: help setup packages python build install cuda npu wheel wheel-cuda demo test test-dev test-tsan test-npu soak fuzz tidy clang-tidy format clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -96,6 +96,13 @@ test-tsan: setup
 	$(call configure,tsan)
 	cmake --build build/tsan -j $(JOBS)
 	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)
+
+test-npu: setup  ## the NPU module with torch_npu's own wheel over stand-ins for CANN; downloads 2.3 GB, once
+	@tools/setup.sh cuda
+	@tools/setup.sh npu
+	$(call configure,npu) -DTANDEM_NPU_PYTHON=$(CURDIR)/.venv-npu/bin/python
+	cmake --build build/npu -j $(JOBS) --target tandem device_test npu_wheel_test npu_wheel_train_test fake_stack
+	.venv/bin/python -B tests/device/npu_wheel_test.py build/npu
 
 soak: setup  ## the fault tests with their full counts, on the optimised program; hours
 	$(call configure,release)

@@ -3,10 +3,10 @@
 # pinned requirements. Does nothing where that is already there. As root it installs the packages; as another user it
 # prints the line to type.
 #
-#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray
+#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray|npu
 #   fuzz, cuda, wheel: what `make fuzz`, `make cuda` and `make wheel` alone need. wandb: what --use-wandb needs, and its
 #   tests. clusters: what the tests of examples/clusters need. ray: an environment .venv-ray for the tests of python -m
-#   tandem.ray. PYTHON=python3.12 chooses the interpreter of a new .venv
+#   tandem.ray. npu: an environment .venv-npu with torch_npu, for the tests of the NPU module. PYTHON=python3.12 chooses the interpreter of a new .venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -130,6 +130,18 @@ install_ray() {
   cp "$list" "$stamp"
 }
 
+# torch_npu has an environment of its own, which sees .venv: `import torch` must find it only where a test asks for it.
+install_npu() {
+  local list=requirements-npu.txt stamp=.venv-npu/installed-requirements site
+  if [ -f "$stamp" ] && cmp -s "$stamp" "$list"; then return; fi
+  say "installing torch_npu into .venv-npu (about 120 MB), once"
+  .venv/bin/python -m venv --clear .venv-npu
+  site=$(.venv-npu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  .venv-npu/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "$list"
+  .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/venv.pth"
+  cp "$list" "$stamp"
+}
+
 case "${1:-}" in
   packages) install_packages "${packages[@]}" ;;
   fuzz) install_packages "${fuzz_packages[@]}" ;;
@@ -142,5 +154,6 @@ case "${1:-}" in
   wandb) install_more wandb "the package of Weights & Biases (about 125 MB)" ;;
   clusters) install_more clusters "the schemas of cluster tools (45 MB)" ;;
   ray) install_ray ;;
-  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray"; exit 2 ;;
+  npu) install_npu ;;
+  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray|npu"; exit 2 ;;
 esac
