@@ -36,10 +36,11 @@ class Job:
     def program(self, name, path, *arguments, **changes):
         result = subprocess.run([self.build / path, *arguments], env=self.environment(**changes), capture_output=True,
                                 text=True, timeout=1800)
-        passed = result.returncode == 0 and "[  PASSED  ] 0 tests" not in result.stdout and "SKIPPED" not in result.stdout
+        was_tried = "[  PASSED  ] 0 tests" not in result.stdout and "give --device cpu" not in result.stdout
+        passed = result.returncode == 0 and was_tried
         if not passed:
             print(result.stdout[-6000:], result.stderr[-3000:])
-        self.report(name, "" if passed else f"exit code {result.returncode}")
+        self.report(name, "" if passed else f"exit code {result.returncode}{'' if was_tried else ', not tried'}")
 
     def train(self, **changes):
         """A run of the program: its exit code and its output."""
@@ -71,7 +72,10 @@ def main():
     job.program("the same where the environment asks for expandable segments", "tests/device/npu_wheel_test",
                 PYTORCH_NPU_ALLOC_CONF="expandable_segments:True")
     job.program("operations against float64, and exactness", "tests/device/device_test",
-                "--gtest_filter=*/npu*:*_npu*", FAKE_CANN="products=rows")
+                "--gtest_filter=*/npu*:*_npu*-*LinearRowsStandAlone/npu*")
+    # LibTorch's products on the CPU do not promise it, also where the CPU's own operations call them.
+    job.program("exactness where a product's rows stand alone", "tests/device/device_test",
+                "--gtest_filter=*LinearRowsStandAlone/npu*", FAKE_CANN="products=rows")
     job.program("a run, bit for bit that of the CPU", "tests/cli/npu_wheel_train_test")
     job.program("the same with work that runs late", "tests/cli/npu_wheel_train_test", FAKE_CANN="late=1")
     for variable in ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
@@ -81,7 +85,8 @@ def main():
     job.last_line("an old CANN", 3, "libascendcl.so is of CANN 8.2.0", FAKE_CANN="version=8.2.0")
     job.last_line("no device", 3, "sees no Ascend NPU (no device", FAKE_CANN="devices=0")
     job.last_line("an NPU for inference", 3, "it is an Ascend310P3", FAKE_CANN="soc=Ascend310P3")
-    job.last_line("the older operators", 3, "--device npu:0: ", "jit_compile", FAKE_CANN="jit_compile=enable")
+    job.last_line("operators that compute nothing", 3,
+                  "--device npu:0: two matrices of known numbers have another product", FAKE_CANN="products=zeros")
     job.last_line("no deterministic computation", 3, "no level of deterministic computation is accepted",
                   FAKE_CANN="levels=0")
     sys.exit(1 if job.num_failed else 0)

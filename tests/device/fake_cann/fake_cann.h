@@ -16,7 +16,8 @@
 //   visible=4,5      the devices that the process sees, as CANN reads ASCEND_RT_VISIBLE_DEVICES; "" for all
 //   levels=3         the highest level of deterministic computation that is accepted
 //   jit_compile=disable   what the option of this name is set to, enable or disable
-//   products=whole   rows: operators multiply each row alone, so that it has the same bits among any others
+//   products=whole   rows: operators multiply each row alone, so that it has the same bits among any others;
+//                    zeros: a matrix product is zeros, as where torch_npu takes operators that are not there
 //   fail=CALL:K:CODE the K-th call of CALL from now on (from 0; * stands for any) does nothing and returns CODE
 #pragma once
 

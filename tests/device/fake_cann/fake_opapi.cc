@@ -96,9 +96,11 @@ at::Tensor f(const aclTensor* tensor) { return tensor->value.to(at::kFloat); }
 // LibTorch's products on the CPU give a row other bits among other rows. Where an option asks for it, each row is
 // multiplied alone, as a device would whose rows do not depend on their neighbours.
 at::Tensor product_of(const at::Tensor& a, const at::Tensor& b) {
+  if (fake_cann::option("products") == "zeros") return at::zeros({a.size(0), b.size(1)});
   if (fake_cann::option("products") != "rows") return at::mm(a, b);
+  const at::Tensor other = b.clone(at::MemoryFormat::Contiguous);  // bits may depend on where operands begin
   std::vector<at::Tensor> rows;
-  for (int64_t row = 0; row < a.size(0); ++row) rows.push_back(at::mm(a.narrow(0, row, 1), b));
+  for (int64_t row = 0; row < a.size(0); ++row) rows.push_back(at::mm(a.narrow(0, row, 1).clone(), other));
   return rows.empty() ? at::mm(a, b) : at::cat(rows);
 }
 // beta c + alpha a b; c is not read where beta is 0.
