@@ -56,7 +56,7 @@ TEST_F(NpuWheel, ItsNameSaysTheWholeStack) {
 
 // torch_npu frees temporaries while its queue, and a device that is late, still have to read them.
 TEST_F(NpuWheel, TemporariesAreThereUntilQueuedWorkHasReadThem) {
-  const at::Tensor start = at::randn({64, 64});
+  const at::Tensor start = at::randn({640, 640});  // so large that each has a piece of memory of its own
   at::Tensor expected = start, x = start.to(device_);
   for (int i = 0; i < 50; ++i) {
     expected = (expected + start).mul(0.5);
