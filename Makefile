@@ -22,10 +22,10 @@ say_where = echo 'built build/$(1)/src/cli/tandem; for this shell: export PATH=$
 	'(make install PREFIX=DIR links it as DIR/bin/tandem)'
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 
-.PHONY: help setup packages python build install cuda wheel wheel-cuda demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean
+.PHONY: help setup packages python build install cuda wheel wheel-cuda demo test test-dev test-tsan test-aarch64 soak fuzz tidy clang-tidy format clean
 
 help:  ## list the commands
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: packages python  ## system packages and .venv (does nothing when they are there)
 
@@ -89,6 +89,12 @@ test-tsan: setup
 	$(call configure,tsan)
 	cmake --build build/tsan -j $(JOBS)
 	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)
+
+test-aarch64: setup  ## the torch-free tests, cross-built for 64-bit Arm and run under QEMU
+	@tools/setup.sh aarch64
+	$(call configure,aarch64)
+	cmake --build build/aarch64 -j $(JOBS)
+	ctest --preset aarch64 -j $(JOBS)
 
 soak: setup  ## the fault tests with their full counts, on the optimised program; hours
 	$(call configure,release)
