@@ -71,6 +71,11 @@ std::string reward_service_token() {
 
 bool is_set(const std::string& name) { return std::getenv(name.c_str()) != nullptr; }
 
+std::string value_of(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value == nullptr ? "" : value;
+}
+
 bool ranks_share_devices() { return std::getenv("TANDEM_RANKS_SHARE_DEVICES") != nullptr; }
 
 std::string secret_file() {

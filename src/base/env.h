@@ -24,6 +24,8 @@ std::string secret_file();
 
 // Returns whether a variable is set, to whatever value.
 bool is_set(const std::string& name);
+// Returns a variable's value; "" if it is unset.
+std::string value_of(const std::string& name);
 
 // Returns whether TANDEM_RANKS_SHARE_DEVICES is set: ranks may then be on the same device. It is for tests on a machine
 // with one device.

@@ -1,0 +1,163 @@
+// The entry of the NPU module: it finds the NPUs, opens the half that needs torch_npu, and gives access to memory. It
+// links neither torch_npu nor CANN nor Python, because it must answer where none of them is installed.
+#include "device/backend.h"
+
+#include <ATen/core/Tensor.h>
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <map>
+
+#include "base/check.h"
+#include "base/env.h"
+#include "device/backends.h"
+#include "device/npu/acl_calls.h"
+#include "device/npu/npu_checksum.h"
+#include "device/npu/npu_host_memory.h"
+#include "device/npu/npu_identity.h"
+#include "device/npu/npu_vmm.h"
+#include "device/npu/torch_half.h"
+
+namespace tandem::device {
+namespace {
+
+const npu::AclCalls& acl() {
+  static const npu::AclCalls calls = npu::load_acl_calls();  // asked for again where it failed
+  return calls;
+}
+
+const TorchHalf& open_torch_half() {
+  Dl_info here = {};
+  dladdr(reinterpret_cast<const void*>(&open_torch_half), &here);
+  const std::string path = std::filesystem::path(here.dli_fname).replace_filename("libtandem_npu_torch.so").string();
+  // It stays for the life of the process, as torch_npu does.
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const char* const why = library == nullptr ? dlerror() : "";
+  TANDEM_ENV_CHECK(library != nullptr,
+                   fmt::format("--device npu: {}; build it with `make npu PYTHON=python3`, where that Python has "
+                               "torch_npu, or give --device cpu",
+                               why));
+  const auto entry = reinterpret_cast<TorchHalfEntry>(dlsym(library, kTorchHalfEntry));
+  TANDEM_CHECK(entry != nullptr, path, "has no", kTorchHalfEntry);
+  return *entry();
+}
+
+const TorchHalf& torch_half() {
+  static const TorchHalf& half = open_torch_half();
+  return half;
+}
+
+int num_devices(std::string& why_none) {
+  try {
+    uint32_t count = 0;
+    npu::check_acl(acl(), acl().aclrtGetDeviceCount(&count), "aclrtGetDeviceCount");
+    if (count == 0) why_none = "no device; see `npu-smi info`";
+    return static_cast<int>(count);
+  } catch (const EnvironmentError& error) {
+    why_none = error.what();
+    return 0;
+  }
+}
+
+std::string device_id(int index) { return npu_identity(acl(), index, this_npu_host()); }
+
+DeviceBytes bytes_now(int index) {
+  const npu::AclDevice device(acl(), index);
+  const npu::CurrentContext current(device);
+  size_t free = 0, total = 0;
+  npu::check_acl(acl(), acl().aclrtGetMemInfo(npu::kAclHbm, &free, &total), "aclrtGetMemInfo");
+  return {.free = static_cast<int64_t>(free), .total = static_cast<int64_t>(total)};
+}
+
+// The bytes of each device once our context existed, and before anything else of ours did.
+std::map<int, DeviceBytes> bytes_at_start;
+// The device that this process computes on.
+int current_index = 0;
+
+int64_t context_bytes() {
+  const BackendRow* const row = find_backend("npu");
+  return row == nullptr ? 0 : row->footprint->context_bytes;
+}
+
+std::unique_ptr<Ops> make_ops(int index, int num_threads) {
+  std::unique_ptr<Ops> ops = torch_half().make_ops(index, num_threads, npu::cann_version(acl()));
+  bytes_at_start.try_emplace(index, bytes_now(index));
+  current_index = index;
+  return ops;
+}
+
+DeviceBytes device_bytes(int index) {
+  DeviceBytes bytes = bytes_at_start.at(index);
+  bytes.free += context_bytes();
+  return bytes;
+}
+
+// Memory that other processes have had since the start is not ours.
+int64_t used_bytes(int64_t /*vmm_bytes*/) {
+  return bytes_at_start.at(current_index).free - bytes_now(current_index).free + context_bytes();
+}
+
+std::string note() {
+  for (const char* variable : {"PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
+    if (base::value_of(variable).find("expandable_segments:True") == std::string::npos) continue;
+    return fmt::format("{} asks for expandable_segments, which has no effect: the run's own allocator serves torch_npu",
+                       variable);
+  }
+  return "";
+}
+
+MemoryDriver open_memory(int index) {
+  MemoryDriver driver;
+  driver.vmm = std::make_unique<NpuVmm>(acl(), index);
+  driver.make_host = [index] { return std::make_unique<NpuHostMemory>(acl(), index); };
+  driver.set_tensor_source = torch_half().set_tensor_source;
+  driver.used_bytes = used_bytes;
+  driver.synchronize = torch_half().synchronize;
+  driver.release_unused = torch_half().release_unused;
+  driver.note = note();
+  return driver;
+}
+
+std::unique_ptr<Communicator> make_communicator(int index, const DeviceRanks& /*ranks*/) {
+  throw EnvironmentError(fmt::format(
+      "--device npu:{}: this build has no HCCL, so ranks on NPUs cannot exchange tensors; run one rank", index));
+}
+
+// Other processes get weights through the host: nothing is shown, and nothing can be mapped.
+std::string show_memory(const at::Tensor& /*tensor*/) { return ""; }
+at::Tensor map_memory(int /*index*/, const std::string& /*word*/) { return {}; }
+std::vector<Checksum> copy_mapped(const at::Tensor& /*mapped*/, const at::Tensor& /*to*/,
+                                  const std::vector<at::Tensor>& /*parts*/) {
+  TANDEM_CHECK(false, "nothing was mapped");
+  return {};
+}
+
+std::vector<Checksum> checksums(const std::vector<at::Tensor>& tensors) {
+  torch_half().synchronize();
+  NpuHostMemory memory(acl(), current_index);
+  HostChecksums host(memory);
+  std::vector<Checksum> result;
+  for (const at::Tensor& tensor : tensors)
+    result.push_back(
+        host.of(static_cast<const std::byte*>(tensor.const_data_ptr()), static_cast<int64_t>(tensor.nbytes())));
+  return result;
+}
+
+}  // namespace
+}  // namespace tandem::device
+
+extern "C" __attribute__((visibility("default"))) const tandem::device::Backend* tandem_backend() {
+  static constexpr tandem::device::Backend kBackend = {.contract = tandem::device::kBackendContract,
+                                                       .num_devices = tandem::device::num_devices,
+                                                       .device_id = tandem::device::device_id,
+                                                       .make_ops = tandem::device::make_ops,
+                                                       .device_bytes = tandem::device::device_bytes,
+                                                       .open_memory = tandem::device::open_memory,
+                                                       .make_communicator = tandem::device::make_communicator,
+                                                       .show_memory = tandem::device::show_memory,
+                                                       .map_memory = tandem::device::map_memory,
+                                                       .checksums = tandem::device::checksums,
+                                                       .copy_mapped = tandem::device::copy_mapped};
+  return &kBackend;
+}
