@@ -24,6 +24,15 @@ std::vector<std::string> communicators() {
   return names;
 }
 
+// "on cuda nccl; on cpu sockets": what moves tensors where no library is named, in the same order.
+std::string unset_communicators() {
+  std::string text;
+  for (const device::BackendRow& row : device::backends()) {
+    text = fmt::format("on {} {}{}", row.name, row.moves_tensors, text.empty() ? "" : "; " + text);
+  }
+  return text;
+}
+
 }  // namespace
 
 void MeshOptions::visit(base::Options& options) {
@@ -64,10 +73,8 @@ void MeshOptions::visit(base::Options& options) {
       .at_most(kMaxMinutes)
       .does_not_affect_results();
   options
-      .option(
-          backend, "distributed-backend", group,
-          "library that moves bytes between devices; unset: on cuda nccl, and within a machine the GPUs themselves; on "
-          "cpu sockets between the processes, for which gloo is another word")
+      .option(backend, "distributed-backend", group,
+              "library that moves bytes between devices; unset: " + unset_communicators())
       .one_of(communicators())
       .or_empty()
       .does_not_affect_results();

@@ -14,6 +14,7 @@ struct BackendRow {
   const char* name;                  // the backend's part of --device: "cuda"
   const Footprint* footprint;        // what it states of itself
   const char* communicator;          // the library of --distributed-backend that moves its tensors
+  const char* moves_tensors;         // what moves them where that flag is not given, for its help
   const char* resource;              // what a cluster's scheduler counts its devices as: "GPU"
   const char* device = "";           // one of its devices, for messages
   const char* remedy = "";           // what to do where its module is missing or does not load
@@ -34,8 +35,12 @@ struct DeviceSpec {
   int index = 0;
 };
 
-// The texts that --device accepts, as help and messages list them: "cpu, cuda or cuda:N".
+// The texts that --device accepts, as messages list them: "cpu, cuda, cuda:N, npu or npu:N".
 std::string device_choices();
+// The same for its help, which says what N counts: "cpu, cuda, cuda:N for GPU N, npu, or npu:N for NPU N".
+std::string device_help();
+// The names of the backends that are modules: "cuda, npu".
+std::string module_names();
 // UserError for any other text: it says what may be given.
 DeviceSpec parse_device(const std::string& text);
 

@@ -101,7 +101,7 @@ struct Normalised {
   Tensor inverse;  // 1 / sqrt(mean(x^2) + eps), last dim 1
 };
 Normalised normalise(const Tensor& x_float, double eps) {
-  const Tensor inverse = at::rsqrt(sum_by_halves(x_float.square()) / static_cast<double>(x_float.size(-1)) + eps);
+  const Tensor inverse = at::rsqrt(sum_by_halves(x_float * x_float) / static_cast<double>(x_float.size(-1)) + eps);
   return {x_float * inverse, inverse};
 }
 
@@ -387,7 +387,8 @@ class AtenOps final : public Ops {
     const int64_t whole = flat.size(0) / block_elements, rest = flat.size(0) % block_elements;
     std::vector<double> sums;
     const auto add = [&](const Tensor& blocks) {
-      const Tensor host = to_host(blocks.to(at::kDouble).square_().sum(1));
+      const Tensor wide = (call_.has_float64 ? blocks : to_host(blocks)).to(at::kDouble);
+      const Tensor host = to_host(wide.mul_(wide).sum(1));
       sums.insert(sums.end(), host.const_data_ptr<double>(), host.const_data_ptr<double>() + host.size(0));
     };
     const int64_t chunk = std::max<int64_t>(call_.sum_elements / block_elements, 1);

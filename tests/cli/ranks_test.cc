@@ -259,6 +259,15 @@ TEST(Placement, SaysWhatAClusterHasToReserve) {
   EXPECT_EQ(apart["train"], words);
 }
 
+TEST(Placement, CountsAnNpuAsItsScheduler) {
+  const base::TemporaryDirectory folder;
+  const base::Json npus =
+      placement({}, train_arguments(folder / "run", {"--actor-num-gpus-per-node", "8", "--device", "npu"}));
+  EXPECT_EQ(npus["resource"], "NPU");
+  EXPECT_EQ(npus["visible_devices"], "ASCEND_RT_VISIBLE_DEVICES");
+  EXPECT_EQ(npus["devices_per_host"], 8);
+}
+
 TEST(Placement, OfARestartGoesOnWhereTheRunWas) {
   const base::TemporaryDirectory folder;
   const Arguments train = train_arguments(folder / "run");

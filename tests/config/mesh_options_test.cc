@@ -41,6 +41,9 @@ TEST(MeshOptions, ALibraryThatDoesNotMoveTheDevicesTensorsIsRefused) {
   EXPECT_EQ(refusal({"--distributed-backend", "nccl"}, "cuda"), "");
   EXPECT_EQ(refusal({"--distributed-backend", "gloo"}, "cuda"),
             "--distributed-backend gloo: does not move tensors of --device cuda; leave it out");
+  EXPECT_EQ(refusal({"--distributed-backend", "hccl"}, "npu"), "");
+  EXPECT_EQ(refusal({"--distributed-backend", "nccl"}, "npu"),
+            "--distributed-backend nccl: does not move tensors of --device npu; leave it out");
   EXPECT_EQ(refusal({"--distributed-backend", "nccl"}),
             "--distributed-backend nccl: does not move tensors of --device cpu; leave it out");
   EXPECT_NE(refusal({"--distributed-backend", "mpi"}), "");
