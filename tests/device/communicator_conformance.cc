@@ -258,7 +258,7 @@ TEST_P(CommunicatorConformance, KnowsItsRankAndSize) {
     }
     all_gather(ranks, numbers);
     for (int rank = 0; rank < size; ++rank) {
-      check(numbers[at_rank(rank)][0].item<int>() == rank, "two ranks have one number");
+      check(numbers[at_rank(rank)][0].cpu().item<int>() == rank, "two ranks have one number");
     }
   });
 }

@@ -73,10 +73,12 @@ TEST(NpuModule, WithoutItsOtherHalfItMakesNoOperations) {
       << error;
 }
 
-TEST(NpuModule, ConnectsNoRanksAndShowsNoMemory) {
+TEST(NpuModule, WithoutHcclItConnectsNoRanksAndItShowsNoMemory) {
   const std::unique_ptr<Communicator> hosts = solo_communicator();
-  EXPECT_EQ(error_of([&] { module_entry().make_communicator(3, {.hosts = *hosts}); }),
-            "--device npu:3: this build has no HCCL, so ranks on NPUs cannot exchange tensors; run one rank");
+  EXPECT_EQ(
+      error_of([&] { module_entry().make_communicator(3, {.hosts = *hosts}); }),
+      "several NPUs need HCCL: libhccl.so: cannot open shared object file: No such file or directory; install CANN "
+      "and source its set_env.sh, or use one device");
   EXPECT_EQ(module_entry().show_memory({}), "");
   EXPECT_FALSE(module_entry().map_memory(0, "").defined());
   EXPECT_THROW(module_entry().copy_mapped({}, {}, {}), BugError);

@@ -25,6 +25,7 @@ constexpr AclResult kAclCopyFailed = 507052, kAclDriverError = 507899, kAclDevic
 constexpr int32_t kAclCopyToDevice = 1, kAclCopyToHost = 2;
 constexpr int32_t kAclHbm = 1, kAclHbmHugePages = 4;
 constexpr int32_t kAclOnDevice = 1;
+constexpr int32_t kAclStreamComplete = 0, kAclStreamNotReady = 1;
 constexpr int32_t kAclRecommendedGranularity = 1;
 constexpr int32_t kAclHugePagesFirst = 0;
 
@@ -71,6 +72,7 @@ using AclContext = void*;  // one device's, for this process
   X(aclrtReserveMemAddress, AclResult, void** address, size_t bytes, size_t alignment, void* wanted, uint64_t flags) \
   X(aclrtSetCurrentContext, AclResult, AclContext context)                                                           \
   X(aclrtSetDevice, AclResult, int32_t device)                                                                       \
+  X(aclrtStreamQuery, AclResult, AclStream stream, int32_t* status)                                                  \
   X(aclrtSynchronizeStream, AclResult, AclStream stream)                                                             \
   X(aclrtUnmapMem, AclResult, void* address)
 

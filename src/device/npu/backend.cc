@@ -13,6 +13,8 @@
 #include "base/env.h"
 #include "device/backends.h"
 #include "device/npu/acl_calls.h"
+#include "device/npu/hccl_calls.h"
+#include "device/npu/hccl_communicator.h"
 #include "device/npu/npu_checksum.h"
 #include "device/npu/npu_host_memory.h"
 #include "device/npu/npu_identity.h"
@@ -119,9 +121,9 @@ MemoryDriver open_memory(int index) {
   return driver;
 }
 
-std::unique_ptr<Communicator> make_communicator(int index, const DeviceRanks& /*ranks*/) {
-  throw EnvironmentError(fmt::format(
-      "--device npu:{}: this build has no HCCL, so ranks on NPUs cannot exchange tensors; run one rank", index));
+std::unique_ptr<Communicator> make_communicator(int index, const DeviceRanks& ranks) {
+  static const npu::HcclCalls hccl = npu::load_hccl_calls();  // asked for again where it failed
+  return make_hccl_communicator(acl(), hccl, index, ranks, torch_half().synchronize);
 }
 
 // Other processes get weights through the host: nothing is shown, and nothing can be mapped.

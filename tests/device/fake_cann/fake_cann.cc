@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -182,12 +183,9 @@ int enqueue(void* stream, std::function<int()> work) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   if (stream != nullptr && !s.streams.contains(stream)) return npu::kAclInvalidHandle;
-  Stream& queue = s.streams[stream];
-  if (s.options.is_late) {
-    queue.work.push_back(std::move(work));
-  } else if (const int error = work(); error != 0) {
-    queue.error = error;
-  }
+  const bool was_empty = s.streams[stream].work.empty();
+  s.streams[stream].work.push_back(std::move(work));
+  if (!s.options.is_late && was_empty) step(stream);
   return 0;
 }
 
@@ -196,18 +194,22 @@ bool step(void* stream) {
   const std::lock_guard lock(s.mutex);
   Stream& queue = s.streams[stream];
   if (queue.work.empty()) return true;
-  const std::function<int()> work = std::move(queue.work.front());
+  const std::function<int()> work = queue.work.front();
+  const int error = work();
+  if (error == kNotReady) return false;
   queue.work.pop_front();
-  if (const int error = work(); error != 0) queue.error = error;
+  if (error != 0) queue.error = error;
   return queue.work.empty();
 }
 
 int synchronize(void* stream) {
   State& s = state();
-  const std::lock_guard lock(s.mutex);
-  if (stream != nullptr && !s.streams.contains(stream)) return npu::kAclInvalidHandle;
-  while (!step(stream)) {
+  {
+    const std::lock_guard lock(s.mutex);
+    if (stream != nullptr && !s.streams.contains(stream)) return npu::kAclInvalidHandle;
   }
+  while (!step(stream)) std::this_thread::yield();  // other threads may call while work is not ready
+  const std::lock_guard lock(s.mutex);
   return std::exchange(s.streams[stream].error, 0);
 }
 
@@ -542,6 +544,15 @@ int aclrtDestroyStream(void* stream) {
   s.streams.erase(stream);
   delete static_cast<char*>(stream);
   return 0;
+}
+
+// Somebody who asks again and again gets on by one piece of work each time.
+int aclrtStreamQuery(void* stream, int32_t* status) {
+  if (const int failure = begin_with_context("aclrtStreamQuery")) return failure;
+  const std::lock_guard lock(state().mutex);
+  if (stream != nullptr && !state().streams.contains(stream)) return npu::kAclInvalidHandle;
+  *status = fake_cann::step(stream) ? npu::kAclStreamComplete : npu::kAclStreamNotReady;
+  return *status == npu::kAclStreamComplete ? std::exchange(state().streams[stream].error, 0) : 0;
 }
 
 int aclrtSynchronizeStream(void* stream) {

@@ -27,13 +27,16 @@ int begin(const char* call);
 // begin() for calls that need a current context; their code is 107002 without one.
 int begin_with_context(const char* call);
 
+// Work returns this, and is called again later, while it waits for something: for another rank, for example.
+constexpr int kNotReady = -1;
+
 // Queues work on a stream, null for the default one. What it returns is the stream's error, which the next wait for
 // the stream returns.
 int enqueue(void* stream, std::function<int()> work);
 // Runs all that is queued on a stream, and returns its error.
 int synchronize(void* stream);
 int synchronize_all();
-// Runs the oldest work of a stream. Returns whether the stream is empty then.
+// Runs the oldest work of a stream, which stays if it is not ready. Returns whether the stream is empty then.
 bool step(void* stream);
 
 // Returns whether `bytes` at `address` lie in device memory that is allocated, or mapped.
