@@ -91,6 +91,11 @@ void MeshOptions::visit(base::Options& options) {
           "a secret (TANDEM_SECRET_FILE) who reaches their ports is believed")
       .does_not_affect_results();
   options
+      .option(unchecked_ranks, "unchecked-ranks", group,
+              "train on several devices, or spread an engine over them, where nobody has reported such a run yet "
+              "(--device npu)")
+      .does_not_affect_results();
+  options
       .option(rollout_num_gpus, "rollout-num-gpus", group,
               "without --colocate: devices that only sample, with a process each, beside those that train; 0: none "
               "starts with the run, and processes that sample join it while it goes on (--rollout-listen)")
@@ -191,14 +196,20 @@ void MeshOptions::check_rollout(bool colocate) const {
                   *rollout_num_gpus, tensor_model_parallel_size, tensor_model_parallel_size));
 }
 
-void MeshOptions::check_names_no_device(const std::string& device) const {
+void MeshOptions::check_ranks(const std::string& device) const {
   const int64_t processes = joins() ? tensor_model_parallel_size : num_ranks();
-  if (processes == 1 || device.find(':') == std::string::npos) return;
+  if (processes == 1) return;
   const device::BackendRow& row = device::backend_of(device::parse_device(device));
-  throw UserError(
+  TANDEM_USER_CHECK(
+      device.find(':') == std::string::npos,
       fmt::format("--device {} with {} processes: a number names one device; give --device {}, and {} says which ones "
                   "there are",
                   device, processes, row.name, row.visible_devices));
+  TANDEM_USER_CHECK(
+      unchecked_ranks || *row.why_unchecked == 0,
+      fmt::format("--device {} with {} processes: {}; use one device, or give --unchecked-ranks to try it and report "
+                  "what happens",
+                  device, processes, row.why_unchecked));
 }
 
 }  // namespace tandem::config

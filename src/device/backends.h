@@ -19,6 +19,7 @@ struct BackendRow {
   const char* device = "";           // one of its devices, for messages
   const char* remedy = "";           // what to do where its module is missing or does not load
   const char* visible_devices = "";  // the variable that says which devices a process sees
+  const char* why_unchecked = "";    // why several ranks on them need --unchecked-ranks; "": they do not
 
   // Whether it is a module that is loaded when a run asks for it, and whose devices have numbers. The CPU's operations
   // are in the program, and all ranks of a machine share the one CPU.

@@ -55,6 +55,17 @@ TEST(Ranks, AsManyAsAreAskedForHaveToBeStarted) {
                           "RANK=0 set and WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT not");
 }
 
+TEST(Ranks, SeveralOnNpusHaveToBeAskedFor) {
+  const base::TemporaryDirectory folder;
+  Arguments flags = {"--device", "npu", "--actor-num-gpus-per-node", "2"};
+  expect_one_line_failure(program(train_arguments(folder / "run", flags)), 2,
+                          "--device npu with 2 processes: no run on several NPUs has been reported yet");
+  flags.emplace_back("--unchecked-ranks");
+  const Captured asked_for = program(train_arguments(folder / "run", flags));
+  EXPECT_EQ(asked_for.code, 3) << asked_for.err;  // there is no module here
+  EXPECT_NE(asked_for.err.find("make npu"), std::string::npos) << asked_for.err;
+}
+
 TEST(Ranks, SupervisedTrainingIsOneProcess) {
   const base::TemporaryDirectory folder;
   expect_one_line_failure(program({"sft", "--hf-checkpoint", kModel, "--prompt-data", kPrompts, "--num-epoch", "1",
