@@ -1,7 +1,9 @@
 # LibTorch from the pinned wheel in .venv: libtorch_cpu, libc10 and the OpenMP runtime that they use
 # (ours must be the same one, or two thread pools would fight for the cores). fmt is torch's own
 # copy, through a folder that shows fmt and nothing else of torch.
-file(GLOB TANDEM_TORCH_ROOT "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+if(NOT TANDEM_TORCH_ROOT)  # given for a wheel of another kind of machine
+  file(GLOB TANDEM_TORCH_ROOT "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+endif()
 if(NOT TANDEM_TORCH_ROOT)
   message(FATAL_ERROR "no torch wheel under .venv: run `make setup` in ${CMAKE_SOURCE_DIR}")
 endif()
