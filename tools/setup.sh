@@ -3,11 +3,11 @@
 # pinned requirements. Does nothing where that is already there. As root it installs the packages; as another user it
 # prints the line to type.
 #
-#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray|aarch64
+#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray|npu|aarch64
 #   fuzz, cuda, wheel: what `make fuzz`, `make cuda` and `make wheel` alone need. wandb: what --use-wandb needs, and its
 #   tests. clusters: what the tests of examples/clusters need. ray: an environment .venv-ray for the tests of python -m
-#   tandem.ray. aarch64: compiler, emulator and libraries for `make test-aarch64`. PYTHON=python3.12 chooses the
-#   interpreter of a new .venv
+#   tandem.ray. npu: an environment .venv-npu with torch_npu, for the tests of the NPU module. aarch64: compiler, emulator
+#   and libraries for `make test-aarch64`. PYTHON=python3.12 chooses the interpreter of a new .venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -133,6 +133,18 @@ install_ray() {
   cp "$list" "$stamp"
 }
 
+# torch_npu has an environment of its own, which sees .venv: `import torch` must find it only where a test asks for it.
+install_npu() {
+  local list=requirements-npu.txt stamp=.venv-npu/installed-requirements site
+  if [ -f "$stamp" ] && cmp -s "$stamp" "$list"; then return; fi
+  say "installing torch_npu into .venv-npu (about 120 MB), once"
+  .venv/bin/python -m venv --clear .venv-npu
+  site=$(.venv-npu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  .venv-npu/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "$list"
+  .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/venv.pth"
+  cp "$list" "$stamp"
+}
+
 # Unpacks Debian's libraries for aarch64 into build/aarch64_root. They are not installed: next to the machine's own they
 # would have to be of the same versions.
 unpack_aarch64_libraries() {
@@ -166,9 +178,10 @@ case "${1:-}" in
   wandb) install_more wandb "the package of Weights & Biases (about 125 MB)" ;;
   clusters) install_more clusters "the schemas of cluster tools (45 MB)" ;;
   ray) install_ray ;;
+  npu) install_npu ;;
   aarch64)
     install_packages "${aarch64_packages[@]}"
     unpack_aarch64_libraries
     ;;
-  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray|aarch64"; exit 2 ;;
+  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray|npu|aarch64"; exit 2 ;;
 esac

@@ -73,6 +73,21 @@ TEST(NpuModule, WithoutItsOtherHalfItMakesNoOperations) {
       << error;
 }
 
+// They are refused before anything of Python starts.
+TEST(NpuModule, RefusesNpusThatCannotRunThis) {
+  load_stand_in();
+  for (const char* soc : {"Ascend310P3", "Ascend910A", "Ascend910ProB", "Ascend910PremiumA", "Ascend950PR_9589"}) {
+    set_stand_in("soc", soc);
+    const std::string error = error_of([] { module_entry().make_ops(1, 1); });
+    EXPECT_TRUE(error.starts_with(std::string("--device npu:1: it is an ") + soc + ", ")) << error;
+    EXPECT_TRUE(error.ends_with("; use an Ascend 910B or a newer 910, or give --device cpu")) << error;
+  }
+  for (const char* soc : {"Ascend910B1", "Ascend910_9391"}) {
+    set_stand_in("soc", soc);
+    EXPECT_NE(error_of([] { module_entry().make_ops(0, 1); }).find("libtandem_npu_torch.so"), std::string::npos) << soc;
+  }
+}
+
 TEST(NpuModule, WithoutHcclItConnectsNoRanksAndItShowsNoMemory) {
   const std::unique_ptr<Communicator> hosts = solo_communicator();
   EXPECT_EQ(

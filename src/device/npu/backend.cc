@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <array>
 #include <filesystem>
 #include <map>
 
@@ -62,6 +63,18 @@ int num_devices(std::string& why_none) {
   }
 }
 
+// NPUs that cannot run this, by how CANN's names of them begin.
+struct Refused {
+  const char* beginning;
+  const char* why;
+};
+constexpr std::array kRefused = {
+    Refused{"Ascend310", "which is made for inference"},
+    Refused{"Ascend910A", "which has no bfloat16"},
+    Refused{"Ascend910P", "which has no bfloat16"},  // 910ProA, 910PremiumA
+    Refused{"Ascend950", "on which torch_npu takes no allocator of others"},
+};
+
 std::string device_id(int index) { return npu_identity(acl(), index, this_npu_host()); }
 
 DeviceBytes bytes_now(int index) {
@@ -82,8 +95,25 @@ int64_t context_bytes() {
   return row == nullptr ? 0 : row->footprint->context_bytes;
 }
 
+// "Ascend910B1, CANN 9.1.0".
+std::string soc_and_cann(int index) {
+  const npu::AclDevice device(acl(), index);
+  const npu::CurrentContext current(device);
+  const char* const name = acl().aclrtGetSocName();
+  const std::string soc = name == nullptr ? "an NPU without a name" : name;
+  for (const Refused& refused : kRefused)
+    TANDEM_ENV_CHECK(
+        !soc.starts_with(refused.beginning),
+        fmt::format("--device npu:{}: it is an {}, {}; use an Ascend 910B or a newer 910, or give --device "
+                    "cpu",
+                    index, soc, refused.why));
+  const std::string version = npu::cann_version(acl());
+  return fmt::format("{}, CANN {}", soc, version.empty() ? "of unknown version" : version);
+}
+
 std::unique_ptr<Ops> make_ops(int index, int num_threads) {
-  std::unique_ptr<Ops> ops = torch_half().make_ops(index, num_threads, npu::cann_version(acl()));
+  const std::string stack = soc_and_cann(index);
+  std::unique_ptr<Ops> ops = torch_half().make_ops(index, num_threads, stack);
   bytes_at_start.try_emplace(index, bytes_now(index));
   current_index = index;
   return ops;

@@ -13,9 +13,9 @@ namespace tandem::device {
 
 struct TorchHalf {
   // Starts torch_npu, once a process, and makes the operations of device `index`. num_threads counts threads on the
-  // host; 0 means all cores. `cann` is CANN's version for the operations' name. Throws EnvironmentError, one line,
+  // host; 0 means all cores. `soc_and_cann` is for the operations' name. Throws EnvironmentError, one line,
   // where Python, torch or torch_npu does not start, or where an operator does not compute what it should.
-  std::unique_ptr<Ops> (*make_ops)(int index, int num_threads, const std::string& cann);
+  std::unique_ptr<Ops> (*make_ops)(int index, int num_threads, const std::string& soc_and_cann);
   // See MemoryDriver's members of these names.
   void (*set_tensor_source)(AllocatorHook* source);
   void (*synchronize)();

@@ -30,6 +30,8 @@ struct Options {
   size_t bytes = size_t{4} << 30, host_bytes = size_t{1} << 40;
   bool is_late = false;
   std::string aliases = "yes", uuid = "yes", version = "9.1.0", soc = "Ascend910B1", visible;
+  std::string jit_compile = "disable", products = "whole";
+  int64_t levels = 3;
   std::string failing_call, failed_call;
   int64_t calls_until_failure = 0;
   int failure = 0;
@@ -65,7 +67,7 @@ struct State {
   std::map<char*, Mapping> mappings;
   std::map<void*, Stream> streams;
   std::map<int, size_t> used_bytes;
-  int64_t num_calls = 0, num_failures = 0;
+  int64_t num_calls = 0, num_failures = 0, deterministic = 0;
 };
 
 // It is never destroyed: torch_npu calls CANN after the program's static objects are gone.
@@ -99,6 +101,9 @@ void set_option(const std::string& option, const std::string& value) {
   if (option == "uuid") options.uuid = value;
   if (option == "version") options.version = value;
   if (option == "soc") options.soc = value;
+  if (option == "products") options.products = value;
+  if (option == "levels") options.levels = static_cast<int64_t>(number());
+  if (option == "jit_compile") options.jit_compile = value;
   if (option == "visible") options.visible = value;
   if (option == "fail") {
     std::istringstream text(value);
@@ -162,6 +167,23 @@ bool is_free_of_mappings(char* address, size_t bytes) {
 
 namespace fake_cann {
 
+std::recursive_mutex& mutex() { return state().mutex; }
+
+std::string option(const std::string& name) {
+  const std::lock_guard lock(state().mutex);
+  if (name == "jit_compile") return state().options.jit_compile;
+  return name == "products" ? state().options.products : "";
+}
+
+int current_device() { return ::current_device; }
+
+bool set_deterministic(int64_t level) {
+  const std::lock_guard lock(state().mutex);
+  if (level > state().options.levels) return false;
+  state().deterministic = level;
+  return true;
+}
+
 int begin(const char* call) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
@@ -176,7 +198,7 @@ int begin(const char* call) {
 
 int begin_with_context(const char* call) {
   const int failure = begin(call);
-  return failure == 0 && current_device < 0 ? npu::kAclNoContext : failure;
+  return failure == 0 && ::current_device < 0 ? npu::kAclNoContext : failure;
 }
 
 int enqueue(void* stream, std::function<int()> work) {
@@ -280,6 +302,7 @@ int64_t fake_cann_count(const char* what) {
   if (name == "used_bytes") return static_cast<int64_t>(s.used_bytes[current_device]);
   if (name == "calls") return s.num_calls;
   if (name == "failures") return s.num_failures;
+  if (name == "deterministic") return s.deterministic;
   return -1;
 }
 

@@ -14,13 +14,26 @@
 //   version=9.1.0    "" stands for a CANN that does not tell
 //   soc=Ascend910B1
 //   visible=4,5      the devices that the process sees, as CANN reads ASCEND_RT_VISIBLE_DEVICES; "" for all
+//   levels=3         the highest level of deterministic computation that is accepted
+//   jit_compile=disable   what the option of this name is set to, enable or disable
+//   products=whole   rows: operators multiply each row alone, so that it has the same bits among any others
 //   fail=CALL:K:CODE the K-th call of CALL from now on (from 0; * stands for any) does nothing and returns CODE
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <mutex>
+#include <string>
 
 namespace fake_cann {
+
+// Guards all of the stand-in's state. Work of streams runs under it.
+std::recursive_mutex& mutex();
+// Returns the value of an option that is a text.
+std::string option(const std::string& name);
+int current_device();
+// Takes a level of deterministic computation. Returns whether it is accepted.
+bool set_deterministic(int64_t level);
 
 // A call begins with this. Returns the code that it must return at once, or 0.
 int begin(const char* call);
@@ -50,7 +63,7 @@ int copy(void* to, const void* from, size_t bytes, int kind);
 extern "C" {
 void fake_cann_set(const char* option, const char* value);
 // Returns a count of what is there now: reservations, handles, mappings, blocks, host_blocks, streams, used_bytes (of
-// the current device); or of what was: calls, and failures of the option `fail`.
+// the current device); of what was: calls, and failures of the option `fail`; or the deterministic level that was set.
 int64_t fake_cann_count(const char* what);
 // Returns the name of the call that the option `fail` let fail last, "" where none did.
 const char* fake_cann_failed_call();
