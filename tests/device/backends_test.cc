@@ -90,6 +90,11 @@ TEST(Backends, StateTheScratchOfTheirOwnOperations) {
   EXPECT_GT(cpu->kept(load, 8) - cpu->kept(load, 4), 4 << 20);
   EXPECT_EQ(cuda->prepared_bytes(8, 3, 5), (6 * 8 + 3 * 5) * 4);
   EXPECT_EQ(cpu->prepared_bytes(8, 3, 5), 0);
+  // An NPU's are plain ATen's, but for sums of squares, which the host makes.
+  const auto npu = footprint_of("npu").plan_ops(kShape, 2);
+  EXPECT_EQ(npu->silu_mul(kRows).most, aten.silu_mul(kRows).most);
+  EXPECT_EQ(npu->sums_of_squares(1 << 20, 4096).most, 0);
+  EXPECT_EQ(aten.sums_of_squares(1 << 20, 4096).most, 8 << 20);
 }
 
 }  // namespace
