@@ -20,6 +20,10 @@ function(tandem_module name)
   endif()
 endfunction()
 
+# Threads that spin while they wait take the cores from the test beside: twice the processor time for the same work.
+set(tandem_test_environment
+  "OMP_WAIT_POLICY=passive;ASAN_OPTIONS=detect_leaks=1:detect_odr_violation=0;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tools/lsan.supp:print_suppressions=0;UBSAN_OPTIONS=print_stacktrace=1")
+
 # tandem_test(name [CORE] [THREADS] SOURCES a_test.cc ... DEPENDS tandem_x ... [LABELS slow ...] [COST seconds])
 #   One GoogleTest program = one ctest entry named <name>. Tests run in the source folder, so golden
 #   files are at tests/golden. Pass your own arguments after ARGS. COST: a test of more than about a minute says so, since
@@ -47,9 +51,8 @@ function(tandem_test name)
   if(arg_COST)
     set_tests_properties(${name} PROPERTIES COST ${arg_COST})
   endif()
-  # Threads that spin while they wait take the cores from the test beside: twice the processor time for the same work.
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "cpu;${arg_LABELS}"
-    ENVIRONMENT "OMP_WAIT_POLICY=passive;ASAN_OPTIONS=detect_leaks=1:detect_odr_violation=0;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tools/lsan.supp:print_suppressions=0;UBSAN_OPTIONS=print_stacktrace=1")
+    ENVIRONMENT "${tandem_test_environment}")
 endfunction()
 
 # The backends that are modules (device/backends.cc), what ctest labels the tests on each, and how GoogleTest finds them:
