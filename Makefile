@@ -10,6 +10,8 @@ JOBS ?= $(shell awk -v cores=$$(nproc) '/MemAvailable/ {n = int($$2 / 2097152); 
 # does. A container may forbid switching it off, and then mostly needs it not.
 FIXED_ADDRESSES := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 PREFIX ?= /usr/local
+# The Python that has torch_npu, for `make npu`.
+PYTHON ?= python3
 FUZZ_RUNS ?= 10000000
 FUZZ_SECONDS ?= 0
 # $(call configure,PRESET): a build folder that was configured elsewhere (the clone has moved) is configured anew, and
@@ -22,10 +24,10 @@ say_where = echo 'built build/$(1)/src/cli/tandem; for this shell: export PATH=$
 	'(make install PREFIX=DIR links it as DIR/bin/tandem)'
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 
-.PHONY: help setup packages python build install cuda wheel wheel-cuda demo test test-dev test-tsan soak fuzz tidy clang-tidy format clean
+.PHONY: help setup packages python build install cuda npu wheel wheel-cuda demo test test-dev test-tsan test-aarch64 test-npu soak fuzz tidy clang-tidy format clean
 
 help:  ## list the commands
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: packages python  ## system packages and .venv (does nothing when they are there)
 
@@ -40,9 +42,9 @@ build: setup  ## the program, optimised: build/release/src/cli/tandem
 	cmake --build build/release -j $(JOBS) --target tandem
 	@$(call say_where,release)
 
-install: build  ## PREFIX/bin/tandem (PREFIX: /usr/local), a link to what make cuda built, else to what make build built
+install: build  ## PREFIX/bin/tandem (PREFIX: /usr/local), a link to what make cuda or make npu built, else make build
 	@mkdir -p '$(DESTDIR)$(PREFIX)/bin'
-	ln -sfn '$(CURDIR)/$(firstword $(wildcard build/cuda/src/cli/tandem) build/release/src/cli/tandem)' \
+	ln -sfn '$(CURDIR)/$(firstword $(wildcard build/cuda/src/cli/tandem build/npu/src/cli/tandem) build/release/src/cli/tandem)' \
 		'$(DESTDIR)$(PREFIX)/bin/tandem'
 
 cuda: setup  ## the program with its CUDA module: --device cuda; downloads the CUDA libraries, once
@@ -50,6 +52,11 @@ cuda: setup  ## the program with its CUDA module: --device cuda; downloads the C
 	$(call configure,cuda)
 	cmake --build build/cuda -j $(JOBS) --target tandem
 	@$(call say_where,cuda)
+
+npu: setup  ## the program with its NPU module: --device npu; PYTHON=python3 names the Python that has torch_npu
+	$(call configure,npu) -DTANDEM_NPU_PYTHON="$$(command -v $(PYTHON))"
+	cmake --build build/npu -j $(JOBS) --target tandem
+	@$(call say_where,npu)
 
 # $(call make_wheel,FOLDER,PRESET): the wheel of FOLDER/pyproject.toml in dist/, of what has been compiled in
 # build/PRESET. LibTorch is a wheel of its own, and OpenSSL the system's, which it updates: they are not copied into ours.
@@ -89,6 +96,19 @@ test-tsan: setup
 	$(call configure,tsan)
 	cmake --build build/tsan -j $(JOBS)
 	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)
+
+test-aarch64: setup  ## the torch-free tests, cross-built for 64-bit Arm and run under QEMU
+	@tools/setup.sh aarch64
+	$(call configure,aarch64)
+	cmake --build build/aarch64 -j $(JOBS)
+	ctest --preset aarch64 -j $(JOBS)
+
+test-npu: setup  ## the NPU module with torch_npu's own wheel over stand-ins for CANN; downloads 2.3 GB, once
+	@tools/setup.sh cuda
+	@tools/setup.sh npu
+	$(call configure,npu) -DTANDEM_NPU_PYTHON=$(CURDIR)/.venv-npu/bin/python
+	cmake --build build/npu -j $(JOBS) --target tandem device_test npu_wheel_test npu_wheel_train_test fake_stack
+	.venv/bin/python -B tests/device/npu_wheel_test.py build/npu
 
 soak: setup  ## the fault tests with their full counts, on the optimised program; hours
 	$(call configure,release)

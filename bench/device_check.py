@@ -1,4 +1,4 @@
-"""Whether the CUDA module is right, and how exact: its tests, whole runs on the golden model, and one step of the tiny Qwen3, on the GPU
+"""Whether a device's module is right, and how exact: its tests, whole runs on the golden model, and one step of the tiny Qwen3, on the device
 of this machine, as a page of figures.
 
     .venv/bin/python bench/device_check.py [--device cuda] [--large] [--out bench/results/cuda_module.md]
@@ -24,8 +24,14 @@ MODEL = machine.ROOT / "tests" / "golden" / "models" / "qwen3-tied"
 PROMPTS = machine.ROOT / "tests" / "golden" / "prompts" / "math_small.jsonl"
 REWARD = ("def reward(prompts, completions, **kwargs):\n"
           "    return [float(len(c[0]['content']) % 5) for c in completions]\n")
-TESTS = {"cuda_vmm_test": ("device", "*"), "device_test": ("device", "*cuda*"), "model_golden_test": ("model", "*cuda*"),
-         "on_policy_test": ("sim", "*cuda*")}
+TESTS = {"device_test": "device", "model_golden_test": "model", "on_policy_test": "sim"}
+# For each backend: a test program of its own, the command that names its devices, a variable that would give the
+# process's memory to an allocator which cannot pause it, and a program that takes memory of a device.
+BACKENDS = {
+    "cuda": {"test": "cuda_vmm_test", "names": ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
+             "allocator": "PYTORCH_CUDA_ALLOC_CONF", "ballast": "gpu_ballast.py"},
+    "npu": {"names": ["npu-smi", "info", "-L"], "allocator": "PYTORCH_NPU_ALLOC_CONF"},
+}
 
 
 class Check:
@@ -33,6 +39,8 @@ class Check:
 
     def __init__(self, program, device):
         self.program, self.device, self.rows, self.failures = str(program), device, [], []
+        self.backend = device.split(":")[0]
+        self.of_backend = BACKENDS[self.backend]
 
     def say(self, what, answer, kept=True):
         self.rows.append((what, str(answer)))
@@ -51,19 +59,22 @@ class Check:
         return result
 
 
-def gpu():
-    result = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
+def device_name(check):
+    result = subprocess.run(check.of_backend["names"], capture_output=True, text=True)
     return result.stdout.strip().splitlines()[0] if result.returncode == 0 and result.stdout.strip() else "none"
 
 
 def run_tests(check, build):
-    for name, (folder, tests) in TESTS.items():
+    programs = [(name, folder, f"*/{check.backend}*:*_{check.backend}*") for name, folder in TESTS.items()]
+    if "test" in check.of_backend:
+        programs.insert(0, (check.of_backend["test"], "device", "*"))
+    for name, folder, tests in programs:
         begin = time.time()
         result = subprocess.run([build / "tests" / folder / name, f"--gtest_filter={tests}"], cwd=machine.ROOT, capture_output=True, text=True)
         passed = re.search(r"\[  PASSED  \] (\d+)", result.stdout)
         failed = re.search(r"(\d+) FAILED TEST", result.stdout)
         skipped = re.search(r"\[  SKIPPED \] (\d+) test", result.stdout)
-        no_device = "this process sees no" in result.stdout or "--device cuda: " in result.stdout
+        no_device = "this process sees no" in result.stdout or f"--device {check.backend}: " in result.stdout
         if failed or not passed:
             lines = [line for line in result.stdout.splitlines() if not re.match(r"\[ +(used|OK|RUN|-+)|frame #", line)]
             print("\n".join(lines[:120])[:9000], result.stderr[-1500:], sep="\n", flush=True)
@@ -119,14 +130,16 @@ def check_memory(check, folder):
         if train(check, folder / flag, "bfloat16", reward, *kl, flag):
             same = (folder / flag / weights).read_bytes() == expected
             check.say(f"`{flag}`, golden model, bfloat16", "the weights of a run without" if same else "OTHER WEIGHTS", kept=same)
-    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    os.environ[check.of_backend["allocator"]] = "expandable_segments:True"
     result = train(check, folder / "expandable", "bfloat16", reward, *kl)
     os.environ.clear()
     os.environ.update(environment)
     if result:
         said = [line for line in result.stderr.splitlines() if "expandable_segments" in line]
         check.say("expandable segments asked for by the environment", said[0] if said else "nothing is said", kept=bool(said))
-    ballast = subprocess.Popen([sys.executable, str(machine.ROOT / "bench" / "peers" / "gpu_ballast.py"), str(4 << 30)],
+    if "ballast" not in check.of_backend:
+        return
+    ballast = subprocess.Popen([sys.executable, str(machine.ROOT / "bench" / "peers" / check.of_backend["ballast"]), str(4 << 30)],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     ballast.stdout.readline()
     for what, code, flags in (("too little memory for the plan", 2, ("--kv-cache-bytes", 8 << 30)),
@@ -171,9 +184,9 @@ def check_verbs(check, folder):
                  "--no-use-tensorboard", "--save", folder / "sft"):
         losses = column(records(folder / "sft"), "train/loss")
         check.say("`sft`, loss of the first and the last step", f"{losses[0]:.3f}, {losses[-1]:.3f}", kept=losses[-1] < losses[0])
-    refused = subprocess.run([check.program, "generate", "--hf-checkpoint", MODEL, "--prompt-data", PROMPTS, "--device", "cuda:99"],
+    refused = subprocess.run([check.program, "generate", "--hf-checkpoint", MODEL, "--prompt-data", PROMPTS, "--device", f"{check.backend}:99"],
                              cwd=machine.ROOT, capture_output=True, text=True)
-    check.say("`--device cuda:99`", f"exit code {refused.returncode}: {refused.stderr.strip().splitlines()[-1]}", kept=refused.returncode == 2)
+    check.say(f"`--device {check.backend}:99`", f"exit code {refused.returncode}: {refused.stderr.strip().splitlines()[-1]}", kept=refused.returncode == 2)
 
 
 def check_step(check, what, model, dtype, save, prompts, response, steps):
@@ -204,7 +217,7 @@ def main():
     build = (machine.ROOT / args.build).resolve()
     check = Check(build / "src" / "cli" / "tandem", args.device)
     where = machine.describe()
-    lines = [f"{gpu()}; {where['cores']} cores of {where['processor']}; {where['build']} build, commit {args.commit or where['commit']}."]
+    lines = [f"{device_name(check)}; {where['cores']} cores of {where['processor']}; {where['build']} build, commit {args.commit or where['commit']}."]
     print(lines[0], flush=True)
     run_tests(check, build)
     with tempfile.TemporaryDirectory() as name:
@@ -220,8 +233,8 @@ def main():
             check_step(check, "Qwen3-0.6B shape", large, "bfloat16", folder / "large_bfloat16", 8, 64, 3)
     if args.out:
         table = "\n".join(f"| {what} | {answer} |" for what, answer in check.rows)
-        pathlib.Path(args.out).write_text(f"# The CUDA module on a GPU\n\n{lines[0]}\n\n| what | answer |\n|---|---|\n{table}\n\n"
-                                          "    .venv/bin/python bench/device_check.py --large --out bench/results/cuda_module.md\n")
+        pathlib.Path(args.out).write_text(f"# The module of --device {check.backend} on a device\n\n{lines[0]}\n\n| what | answer |\n|---|---|\n{table}\n\n"
+                                          f"    .venv/bin/python bench/device_check.py --device {check.device} --large --out {args.out}\n")
     for failure in check.failures:
         print("FAILED", failure)
     return 1 if check.failures else 0

@@ -30,6 +30,6 @@ if(TANDEM_CCACHE)
   endif()
 endif()
 find_program(TANDEM_LLD ld.lld)
-if(TANDEM_LLD)
+if(TANDEM_LLD AND NOT CMAKE_CROSSCOMPILING)  # a cross compiler looks for linkers of its own target's name
   add_link_options(-fuse-ld=lld)
 endif()

@@ -20,6 +20,10 @@ function(tandem_module name)
   endif()
 endfunction()
 
+# Threads that spin while they wait take the cores from the test beside: twice the processor time for the same work.
+set(tandem_test_environment
+  "OMP_WAIT_POLICY=passive;ASAN_OPTIONS=detect_leaks=1:detect_odr_violation=0;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tools/lsan.supp:print_suppressions=0;UBSAN_OPTIONS=print_stacktrace=1")
+
 # tandem_test(name [CORE] [THREADS] SOURCES a_test.cc ... DEPENDS tandem_x ... [LABELS slow ...] [COST seconds])
 #   One GoogleTest program = one ctest entry named <name>. Tests run in the source folder, so golden
 #   files are at tests/golden. Pass your own arguments after ARGS. COST: a test of more than about a minute says so, since
@@ -47,25 +51,41 @@ function(tandem_test name)
   if(arg_COST)
     set_tests_properties(${name} PROPERTIES COST ${arg_COST})
   endif()
-  # Threads that spin while they wait take the cores from the test beside: twice the processor time for the same work.
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "cpu;${arg_LABELS}"
-    ENVIRONMENT "OMP_WAIT_POLICY=passive;ASAN_OPTIONS=detect_leaks=1:detect_odr_violation=0;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tools/lsan.supp:print_suppressions=0;UBSAN_OPTIONS=print_stacktrace=1")
+    ENVIRONMENT "${tandem_test_environment}")
 endfunction()
 
-# tandem_gpu_test(name TEST device_test): the tests of an existing program whose names hold a module's backend, as a ctest
-#   entry of its own with the label gpu. Where there is no device they are skipped, and say why. The program's own entry
-#   leaves them out.
-function(tandem_gpu_test name)
+# The backends that are modules (device/backends.cc), what ctest labels the tests on each, and how GoogleTest finds them:
+# the names of such tests, or of their parameters, begin or end with the backend's.
+set(tandem_modules cuda npu)
+set(tandem_label_cuda gpu)
+set(tandem_label_npu npu)
+function(tandem_module_filter module result)
+  set(${result} "*/${module}*:*_${module}*" PARENT_SCOPE)
+endfunction()
+
+# tandem_module_tests(device TEST device_test): the tests of an existing program that name a module's backend, as ctest
+#   entries of their own: device_gpu_test with the label gpu, device_npu_test with the label npu. Where there is no
+#   device they are skipped, and say why. The program's own entry leaves them out.
+function(tandem_module_tests name)
   cmake_parse_arguments(arg "" "TEST" "ARGS" ${ARGN})
   if(NOT TANDEM_TORCH)
     return()
   endif()
-  add_test(NAME ${name} COMMAND ${arg_TEST} ${arg_ARGS} --gtest_filter=*cuda* WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
-  # The remedy in what tests say where the module or the device is missing.
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS "gpu" RESOURCE_LOCK gpu
-    SKIP_REGULAR_EXPRESSION "give --device cpu")
-  set_property(TEST ${arg_TEST} APPEND PROPERTY ENVIRONMENT "GTEST_FILTER=-*cuda*")
-  if(TARGET tandem_cuda)
-    add_dependencies(${arg_TEST} tandem_cuda)
-  endif()
+  set(all "")
+  foreach(module ${tandem_modules})
+    set(label ${tandem_label_${module}})
+    tandem_module_filter(${module} filter)
+    list(APPEND all "${filter}")
+    add_test(NAME ${name}_${label}_test COMMAND ${arg_TEST} ${arg_ARGS} --gtest_filter=${filter}
+      WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+    # The remedy in what tests say where the module or the device is missing.
+    set_tests_properties(${name}_${label}_test PROPERTIES TIMEOUT 600 LABELS ${label} RESOURCE_LOCK ${label}
+      SKIP_REGULAR_EXPRESSION "give --device cpu")
+    if(TARGET tandem_${module})
+      add_dependencies(${arg_TEST} tandem_${module})
+    endif()
+  endforeach()
+  list(JOIN all ":" all)
+  set_property(TEST ${arg_TEST} APPEND PROPERTY ENVIRONMENT "GTEST_FILTER=-${all}")
 endfunction()

@@ -1,13 +1,18 @@
 # LibTorch from the pinned wheel in .venv: libtorch_cpu, libc10 and the OpenMP runtime that they use
 # (ours must be the same one, or two thread pools would fight for the cores). fmt is torch's own
 # copy, through a folder that shows fmt and nothing else of torch.
-file(GLOB TANDEM_TORCH_ROOT "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+if(NOT TANDEM_TORCH_ROOT)  # else that of the user's Python (torch_npu.cmake), or of another kind of machine
+  file(GLOB TANDEM_TORCH_ROOT "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+endif()
 if(NOT TANDEM_TORCH_ROOT)
   message(FATAL_ERROR "no torch wheel under .venv: run `make setup` in ${CMAKE_SOURCE_DIR}")
 endif()
 
 # Beside the wheel, not in the build folder: the same path in every build lets ccache share objects between them.
 set(TANDEM_FMT_INCLUDE "${CMAKE_SOURCE_DIR}/.venv/fmt_include")
+if(NOT TANDEM_TORCH_ROOT MATCHES "^${CMAKE_SOURCE_DIR}/.venv/")
+  set(TANDEM_FMT_INCLUDE "${CMAKE_BINARY_DIR}/fmt_include")
+endif()
 if(NOT EXISTS "${TANDEM_FMT_INCLUDE}/fmt")
   file(MAKE_DIRECTORY "${TANDEM_FMT_INCLUDE}")
   file(CREATE_LINK "${TANDEM_TORCH_ROOT}/include/fmt" "${TANDEM_FMT_INCLUDE}/fmt" SYMBOLIC)

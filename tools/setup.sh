@@ -3,16 +3,19 @@
 # pinned requirements. Does nothing where that is already there. As root it installs the packages; as another user it
 # prints the line to type.
 #
-#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray
+#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray|aarch64|npu
 #   fuzz, cuda, wheel: what `make fuzz`, `make cuda` and `make wheel` alone need. wandb: what --use-wandb needs, and its
 #   tests. clusters: what the tests of examples/clusters need. ray: an environment .venv-ray for the tests of python -m
-#   tandem.ray. PYTHON=python3.12 chooses the interpreter of a new .venv
+#   tandem.ray. aarch64: compiler, emulator and libraries for `make test-aarch64`. npu: an environment .venv-npu with
+#   torch_npu, for the tests of the NPU module. PYTHON=python3.12 chooses the interpreter of a new .venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(g++ cmake ninja-build make ccache lld nlohmann-json3-dev libgtest-dev libbenchmark-dev libxxhash-dev
   zlib1g-dev libssl-dev python3 python3-venv git ca-certificates)
 fuzz_packages=(clang)
+aarch64_packages=(g++-aarch64-linux-gnu qemu-user-static)
+aarch64_libraries=(libgtest-dev libssl-dev libssl3 zlib1g-dev libxxhash-dev libtomlplusplus-dev nlohmann-json3-dev)
 # Ubuntu 22.04 has no toml++ (install_toml brings it), and its clang brings libFuzzer.
 if ! grep -qs '^UBUNTU_CODENAME=jammy' /etc/os-release; then
   packages+=(libtomlplusplus-dev)
@@ -130,6 +133,39 @@ install_ray() {
   cp "$list" "$stamp"
 }
 
+# Unpacks Debian's libraries for aarch64 into build/aarch64_root. They are not installed: next to the machine's own they
+# would have to be of the same versions.
+unpack_aarch64_libraries() {
+  local folder=build/aarch64_root part=build/aarch64_part
+  local stamp=$folder/installed-libraries wanted="${aarch64_libraries[*]}"
+  if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then return; fi
+  say "fetching libraries for aarch64 (6 MB, once)"
+  rm -rf $folder $part
+  mkdir -p $folder $part/lists/partial $part/archives/partial
+  local options=(-q -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::status=/dev/null
+    -o Dir::State::Lists="$PWD/$part/lists" -o Dir::Cache="$PWD/$part" -o APT::Sandbox::User="$(id -un)")
+  apt-get "${options[@]}" update >/dev/null
+  (cd $part && apt-get "${options[@]}" download "${aarch64_libraries[@]}" >/dev/null) || {
+    say "this system's package archive has no libraries for aarch64 (Debian's has): make test-aarch64 needs Debian"
+    exit 1
+  }
+  for package in $part/*.deb; do dpkg -x "$package" $folder; done
+  rm -rf $part
+  echo "$wanted" >$stamp
+}
+
+# torch_npu has an environment of its own, which sees .venv: `import torch` must find it only where a test asks for it.
+install_npu() {
+  local list=requirements-npu.txt stamp=.venv-npu/installed-requirements site
+  if [ -f "$stamp" ] && cmp -s "$stamp" "$list"; then return; fi
+  say "installing torch_npu into .venv-npu (about 120 MB), once"
+  .venv/bin/python -m venv --clear .venv-npu
+  site=$(.venv-npu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  .venv-npu/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "$list"
+  .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/venv.pth"
+  cp "$list" "$stamp"
+}
+
 case "${1:-}" in
   packages) install_packages "${packages[@]}" ;;
   fuzz) install_packages "${fuzz_packages[@]}" ;;
@@ -142,5 +178,10 @@ case "${1:-}" in
   wandb) install_more wandb "the package of Weights & Biases (about 125 MB)" ;;
   clusters) install_more clusters "the schemas of cluster tools (45 MB)" ;;
   ray) install_ray ;;
-  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray"; exit 2 ;;
+  aarch64)
+    install_packages "${aarch64_packages[@]}"
+    unpack_aarch64_libraries
+    ;;
+  npu) install_npu ;;
+  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray|aarch64|npu"; exit 2 ;;
 esac

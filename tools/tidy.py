@@ -38,7 +38,8 @@ MAY_INCLUDE = {
     "rollout_worker": {"rollout_worker", "evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
     "bench": {"bench", "session", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
     "run": {"run", "rollout_worker", "evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "cli": {"cli", "device", "run", "session", "bench", "plan", "config", "worker", "base", "mesh"},
+    "device_check": {"device_check", "bench", "session", "config", "report", "base", "device", "weights", "model", "rl", "worker", "trainer", "rollout", "mesh"},
+    "cli": {"cli", "device", "run", "session", "bench", "device_check", "plan", "config", "worker", "base", "mesh"},
 }
 
 SKIPPED_FOLDERS = {"build", "runs", "__pycache__", "golden", "results"}  # and those that begin with a dot

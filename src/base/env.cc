@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <cstdlib>
+#include <filesystem>
 
 extern char** environ;
 
@@ -71,6 +72,11 @@ std::string reward_service_token() {
 
 bool is_set(const std::string& name) { return std::getenv(name.c_str()) != nullptr; }
 
+std::string value_of(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value == nullptr ? "" : value;
+}
+
 bool ranks_share_devices() { return std::getenv("TANDEM_RANKS_SHARE_DEVICES") != nullptr; }
 
 std::string secret_file() {
@@ -83,6 +89,12 @@ std::string home_directory() {
   std::string home = value == nullptr ? "" : value;
   while (home.ends_with('/')) home.pop_back();
   return home.starts_with('/') ? home : "";
+}
+
+std::string cache_directory() {
+  if (std::string folder = value_of("XDG_CACHE_HOME"); !folder.empty()) return folder;
+  const std::string home = home_directory();
+  return home.empty() ? std::filesystem::temp_directory_path().string() : home + "/.cache";
 }
 
 std::string launcher_python() {

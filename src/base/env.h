@@ -12,6 +12,9 @@ namespace tandem::base {
 // Returns HOME without a '/' at its end; "" if it is unset, relative or the root.
 std::string home_directory();
 
+// Returns the folder for what can be made again: XDG_CACHE_HOME, or ~/.cache; that of temporary files without a home.
+std::string cache_directory();
+
 // Returns the interpreter that a launcher names for the worker processes (TANDEM_WORKER_PYTHON): an installed wheel's
 // `tandem` command names the one that it was installed for. Returns "" without a launcher.
 std::string launcher_python();
@@ -24,6 +27,8 @@ std::string secret_file();
 
 // Returns whether a variable is set, to whatever value.
 bool is_set(const std::string& name);
+// Returns a variable's value; "" if it is unset.
+std::string value_of(const std::string& name);
 
 // Returns whether TANDEM_RANKS_SHARE_DEVICES is set: ranks may then be on the same device. It is for tests on a machine
 // with one device.

@@ -38,9 +38,10 @@ struct Mix {
   double kv_share = 1.0;
 };
 
-std::vector<Mix> mixes(bool is_cpu) {
-  // A CPU gets the same mixes with fewer and shorter sequences.
-  const int64_t many = is_cpu ? 48 : 512, long_prompt = is_cpu ? 300 : 4000, response = is_cpu ? 12 : 48;
+std::vector<Mix> mixes(MixSize size) {
+  // Small ones are the same mixes with fewer and shorter sequences.
+  const bool is_small = size == MixSize::kSmall;
+  const int64_t many = is_small ? 48 : 512, long_prompt = is_small ? 300 : 4000, response = is_small ? 12 : 48;
   rl::SamplingParams truncated, greedy;
   truncated.temperature = 0.7;
   truncated.top_p = 0.9;
@@ -114,36 +115,15 @@ struct Comparison {
   }
 };
 
-class Answers {
- public:
-  explicit Answers(BenchTable& table) : table_(table) {}
+ExactnessAnswer answer_of(const std::string& question, const Comparison& comparison, const std::string& what) {
+  return {.question = question,
+          .what = what,
+          .compared = comparison.compared,
+          .different = comparison.different,
+          .largest = comparison.largest};
+}
 
-  void add(const std::string& question, const Comparison& answer, const std::string& what) {
-    const bool is_right = answer.different == 0 && answer.compared > 0;
-    all_right_ = all_right_ && is_right;
-    const std::string compared = base::with_commas(answer.compared) + " " + what;
-    table_.line(fmt::format("{:<9} {:<52} {}", is_right ? "exact" : "DIFFERENT", question,
-                            is_right ? compared
-                                     : fmt::format("{} of {} differ, by {:.3g} at most",
-                                                   base::with_commas(answer.different), compared, answer.largest)));
-    base::Json entry = base::Json::object();
-    entry["question"] = question;
-    entry["compared"] = answer.compared;
-    entry["different"] = answer.different;
-    entry["largest_difference"] = answer.largest;
-    entries_.push_back(std::move(entry));
-  }
-
-  bool finish() {
-    table_.set("exactness", {{"is_exact", all_right_}, {"answers", std::move(entries_)}});
-    return all_right_;
-  }
-
- private:
-  BenchTable& table_;
-  bool all_right_ = true;
-  base::Json entries_ = base::Json::array();
-};
+using Answers = std::vector<ExactnessAnswer>;
 
 std::vector<const rl::Sample*> views_of(const std::vector<rl::Sample>& samples) {
   std::vector<const rl::Sample*> views;
@@ -160,20 +140,20 @@ void compare_with_trainer(const BenchModel& bench, const config::BenchConfig& co
 }
 
 // Compares the engine with the trainer, over all mixes.
-void ask_engine(const BenchModel& bench, const config::BenchConfig& config, Answers& answers) {
-  for (const Mix& mix : mixes(bench.is_on_host())) {
+void ask_trainer(const BenchModel& bench, const config::BenchConfig& config, MixSize size, Answers& answers) {
+  for (const Mix& mix : mixes(size)) {
     const int64_t longest = *std::ranges::max_element(mix.prompt_tokens) + mix.response_tokens;
     if (longest > bench.config().max_positions) continue;
     const MixRun run = run_engine(bench, mix, static_cast<uint64_t>(config.model.seed));
     Comparison comparison;
     compare_with_trainer(bench, config, mix, run.samples, comparison);
-    answers.add(fmt::format("engine and trainer: {}", mix.name), comparison, "log-probs");
+    answers.push_back(answer_of(fmt::format("engine and trainer: {}", mix.name), comparison, "log-probs"));
     bench.release_unused();
   }
 }
 
 // Runs the same rollout again, and also with the host's part of it in another order.
-void ask_again(const BenchModel& bench, const config::BenchConfig& config, Answers& answers) {
+void ask_again(const BenchModel& bench, const config::BenchConfig& config, MixSize size, Answers& answers) {
   struct Variant {
     const char* name;
     std::function<void(rollout::EngineConfig&)> change;
@@ -187,7 +167,7 @@ void ask_again(const BenchModel& bench, const config::BenchConfig& config, Answe
        }},
       {"and one step ahead of the host", [](rollout::EngineConfig& engine) { engine.lookahead = 1; }},
   };
-  const Mix mix = mixes(bench.is_on_host())[2];
+  const Mix mix = mixes(size)[2];
   const auto seed = static_cast<uint64_t>(config.model.seed);
   const MixRun first = run_engine(bench, mix, seed);
   for (const Variant& variant : variants) {
@@ -199,8 +179,8 @@ void ask_again(const BenchModel& bench, const config::BenchConfig& config, Answe
       tokens.add(as_floats(a.completion), as_floats(b.completion));
       logprobs.add(a.rollout_logprobs, b.rollout_logprobs);
     }
-    answers.add(fmt::format("{}: tokens", variant.name), tokens, "tokens");
-    answers.add(fmt::format("{}: log-probs", variant.name), logprobs, "log-probs");
+    answers.push_back(answer_of(fmt::format("{}: tokens", variant.name), tokens, "tokens"));
+    answers.push_back(answer_of(fmt::format("{}: log-probs", variant.name), logprobs, "log-probs"));
   }
 }
 
@@ -258,7 +238,8 @@ void ask_products(const BenchModel& bench, Answers& answers) {
       comparison.different += one.different;
       comparison.largest = std::max(comparison.largest, one.largest);
     }
-    answers.add(fmt::format("rows of a product in batches of 1 to {}: {}", most, product.name), comparison, "numbers");
+    answers.push_back(answer_of(fmt::format("rows of a product in batches of 1 to {}: {}", most, product.name),
+                                comparison, "numbers"));
     bench.release_unused();
   }
 }
@@ -309,16 +290,41 @@ void show_price(const BenchModel& bench, BenchTable& table) {
   table.set("price_of_exactness", std::move(prices));
 }
 
+void show(const ExactnessAnswer& answer, BenchTable& table) {
+  const std::string compared = base::with_commas(answer.compared) + " " + answer.what;
+  table.line(fmt::format("{:<9} {:<52} {}", answer.is_exact() ? "exact" : "DIFFERENT", answer.question,
+                         answer.is_exact()
+                             ? compared
+                             : fmt::format("{} of {} differ, by {:.3g} at most", base::with_commas(answer.different),
+                                           compared, answer.largest)));
+}
+
 }  // namespace
+
+std::vector<ExactnessAnswer> ask_engine(const BenchModel& bench, const config::BenchConfig& config, MixSize size) {
+  const at::NoGradGuard without_graph;
+  Answers answers;
+  ask_trainer(bench, config, size, answers);
+  ask_again(bench, config, size, answers);
+  return answers;
+}
 
 bool check_exactness(const BenchModel& bench, const config::BenchConfig& config, BenchTable& table) {
   const at::NoGradGuard without_graph;
-  Answers answers(table);
-  ask_engine(bench, config, answers);
-  ask_again(bench, config, answers);
+  Answers answers = ask_engine(bench, config, bench.is_on_host() ? MixSize::kSmall : MixSize::kLarge);
   ask_products(bench, answers);
+  for (const ExactnessAnswer& answer : answers) show(answer, table);
   show_price(bench, table);
-  return answers.finish();
+  const bool is_exact = std::ranges::all_of(answers, &ExactnessAnswer::is_exact);
+  base::Json entries = base::Json::array();
+  for (const ExactnessAnswer& answer : answers) {
+    entries.push_back({{"question", answer.question},
+                       {"compared", answer.compared},
+                       {"different", answer.different},
+                       {"largest_difference", answer.largest}});
+  }
+  table.set("exactness", {{"is_exact", is_exact}, {"answers", std::move(entries)}});
+  return is_exact;
 }
 
 }  // namespace tandem::bench

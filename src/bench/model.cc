@@ -19,6 +19,9 @@ namespace tandem::bench {
 
 namespace {
 
+// The host draws the weights of models that are no larger: they are then the same on every device.
+constexpr int64_t kDrawnOnHost = 64 << 20;
+
 model::ModelConfig bench_model_config(const config::BenchConfig& options) {
   if (!options.model.hf_checkpoint.empty()) return session::read_model(options.model, config::LoraOptions());
   model::ModelConfig config = bench_shape(options.shape);
@@ -62,7 +65,7 @@ void BenchModel::load_weights() {
   const auto seed = static_cast<uint64_t>(options_.seed);
   if (!options_.hf_checkpoint.empty() && !options_.random_init) {
     weights::load_hf_checkpoint(options_.hf_checkpoint, *store_);
-  } else if (is_on_host()) {
+  } else if (is_on_host() || config_.num_parameters() <= kDrawnOnHost) {
     weights::initialize_random(*store_, config_.initializer_range, seed, /*first_stream=*/0, ops_->num_threads());
   } else {
     draw_on_device(*store_, config_.initializer_range, seed);

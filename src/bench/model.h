@@ -18,7 +18,7 @@ class BenchModel {
  public:
   // Starts the device; no weights are read yet. Throws UserError if --hf-checkpoint names no model.
   explicit BenchModel(const config::BenchConfig& config);
-  // Draws the weights, on the device itself unless it is the host; those of --hf-checkpoint are read.
+  // Draws the weights, those of a large model on the device itself; those of --hf-checkpoint are read.
   void load_weights();
 
   const model::ModelConfig& config() const { return config_; }

@@ -55,7 +55,7 @@ int print_placement(const Verb& verb, const std::vector<std::string>& arguments)
   std::vector<std::string> words(train + 1, arguments.end());
   const config::TrainConfig config = train_config_of(words);
   config.check();
-  config.mesh.check_names_no_device(config.model.device);
+  config.mesh.check_ranks(config.model.device);
   TANDEM_USER_CHECK(!config.mesh.joins(),
                     "placement: --rollout-join and --rollout-join-address are for one more engine "
                     "of a run that goes on; leave them out");

@@ -171,7 +171,7 @@ mesh::Placement placement_of(const config::TrainConfig& config) {
 std::optional<int> start_ranks(const config::TrainConfig& config, const config::RunMode& mode,
                                const mesh::Launch& launch, const std::vector<std::string>& arguments) {
   const config::MeshOptions& mesh = config.mesh;
-  mesh.check_names_no_device(config.model.device);
+  mesh.check_ranks(config.model.device);
   const int64_t num_workers = launch.placement.num_workers;
   if (launch.placement.joins) {  // a single additional rollout worker
     if (launch.is_launched || mesh.tensor_model_parallel_size == 1) return std::nullopt;

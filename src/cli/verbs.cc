@@ -22,6 +22,7 @@
 #include "cli/ranks.h"
 #include "config/other_trainers.h"
 #include "config/unsupported_flags.h"
+#include "device_check/device_check.h"
 #include "mesh/launch.h"
 #include "mesh/launcher_link.h"
 #include "plan/plan.h"
@@ -133,6 +134,8 @@ constexpr auto kVerbs = std::to_array<Verb>({
      run_verb<config::ViewConfig, run::view>},
     {"bench", "how fast this machine samples and trains, and whether both agree; needs no file",
      run_verb<config::BenchConfig, bench::bench>},
+    {"device", "which device a run would have; with --check, whether it keeps what exactness rests on",
+     run_verb<config::DeviceConfig, device_check::check_device>},
 });
 
 }  // namespace

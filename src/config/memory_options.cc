@@ -1,6 +1,9 @@
 #include "config/memory_options.h"
 
+#include <fmt/format.h>
+
 #include "base/size.h"
+#include "device/backends.h"
 
 namespace tandem::config {
 
@@ -22,7 +25,9 @@ void MemoryOptions::visit(base::Options& options) {
   options
       .option(
           device_memory_bytes, "device-memory-bytes", group,
-          "bytes of device memory to plan for; 0: the machine's (cpu), or what is free (cuda; tandem plan: unknown)")
+          fmt::format("bytes of device memory to plan for; 0: the machine's (cpu), or what is free ({}; tandem plan: "
+                      "unknown)",
+                      device::module_names()))
       .bytes()
       .at_least(0)
       .at_most(base::kMaxBytes)

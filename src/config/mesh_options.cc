@@ -24,6 +24,15 @@ std::vector<std::string> communicators() {
   return names;
 }
 
+// "on cuda nccl; on cpu sockets": what moves tensors where no library is named, in the same order.
+std::string unset_communicators() {
+  std::string text;
+  for (const device::BackendRow& row : device::backends()) {
+    text = fmt::format("on {} {}{}", row.name, row.moves_tensors, text.empty() ? "" : "; " + text);
+  }
+  return text;
+}
+
 }  // namespace
 
 void MeshOptions::visit(base::Options& options) {
@@ -64,10 +73,8 @@ void MeshOptions::visit(base::Options& options) {
       .at_most(kMaxMinutes)
       .does_not_affect_results();
   options
-      .option(
-          backend, "distributed-backend", group,
-          "library that moves bytes between devices; unset: on cuda nccl, and within a machine the GPUs themselves; on "
-          "cpu sockets between the processes, for which gloo is another word")
+      .option(backend, "distributed-backend", group,
+              "library that moves bytes between devices; unset: " + unset_communicators())
       .one_of(communicators())
       .or_empty()
       .does_not_affect_results();
@@ -82,6 +89,11 @@ void MeshOptions::visit(base::Options& options) {
           trust_network, "trust-network", group,
           "say that nobody else is on the network between the machines: what they send is not encrypted, and without "
           "a secret (TANDEM_SECRET_FILE) who reaches their ports is believed")
+      .does_not_affect_results();
+  options
+      .option(unchecked_ranks, "unchecked-ranks", group,
+              "train on several devices, or spread an engine over them, where nobody has reported such a run yet "
+              "(--device npu)")
       .does_not_affect_results();
   options
       .option(rollout_num_gpus, "rollout-num-gpus", group,
@@ -184,14 +196,20 @@ void MeshOptions::check_rollout(bool colocate) const {
                   *rollout_num_gpus, tensor_model_parallel_size, tensor_model_parallel_size));
 }
 
-void MeshOptions::check_names_no_device(const std::string& device) const {
+void MeshOptions::check_ranks(const std::string& device) const {
   const int64_t processes = joins() ? tensor_model_parallel_size : num_ranks();
-  if (processes == 1 || device.find(':') == std::string::npos) return;
+  if (processes == 1) return;
   const device::BackendRow& row = device::backend_of(device::parse_device(device));
-  throw UserError(
+  TANDEM_USER_CHECK(
+      device.find(':') == std::string::npos,
       fmt::format("--device {} with {} processes: a number names one device; give --device {}, and {} says which ones "
                   "there are",
                   device, processes, row.name, row.visible_devices));
+  TANDEM_USER_CHECK(
+      unchecked_ranks || *row.why_unchecked == 0,
+      fmt::format("--device {} with {} processes: {}; use one device, or give --unchecked-ranks to try it and report "
+                  "what happens",
+                  device, processes, row.why_unchecked));
 }
 
 }  // namespace tandem::config

@@ -18,6 +18,7 @@ struct MeshOptions {
   std::string backend;                       // "": the device's own, and within a machine none where it needs none
   std::string network_interface;             // "": the one that reaches rank 0's host
   bool trust_network = false;
+  bool unchecked_ranks = false;
   std::optional<int64_t> rollout_num_gpus;             // without --colocate: devices of workers; 0: all of them join
   std::optional<int64_t> rollout_num_gpus_per_engine;  // --tensor-model-parallel-size again, as other trainers do
   std::optional<int64_t> rollout_listen;  // port at which rollout workers may join from other machines; 0: any
@@ -32,8 +33,9 @@ struct MeshOptions {
   void check(const std::string& device) const;
   // Throws UserError if the flags about rollout workers contradict each other; with `colocate` trainers sample.
   void check_rollout(bool colocate) const;
-  // Checks --device as the user gave it, before each rank takes its own: it must not name one for all of them.
-  void check_names_no_device(const std::string& device) const;
+  // Checks --device as the user gave it, before each rank takes its own: it must not name one for all of them, and
+  // several ranks on a kind of device where nobody has tried that need --unchecked-ranks.
+  void check_ranks(const std::string& device) const;
 
   int64_t num_ranks() const { return actor_num_nodes * actor_num_gpus_per_node; }
   int64_t num_data_ranks() const { return num_ranks() / tensor_model_parallel_size; }

@@ -1,6 +1,7 @@
 #include "config/model_options.h"
 
 #include "base/size.h"
+#include "device/backends.h"
 
 namespace tandem::config {
 
@@ -28,9 +29,9 @@ void ModelOptions::visit_dtype(base::Options& options) {
 
 void ModelOptions::visit_device(base::Options& options) {
   const char* const group = "device";
-  options.option(device, "device", group, "where to compute: cpu, cuda, or cuda:N for GPU N");
+  options.option(device, "device", group, "where to compute: " + device::device_help());
   options.option(cpu_isa, "cpu-isa", group, "instruction set of the kernels; auto: the best that the machine has")
-      .one_of({"auto", "amx", "avx512bf16", "avx512", "avx2", "scalar"});
+      .one_of({"auto", "amx", "avx512bf16", "avx512", "avx2", "neon", "scalar"});
   options.option(num_threads, "num-threads", group, "threads of the kernels; 0: all cores")
       .at_least(0)
       .at_most(base::kMaxCount)

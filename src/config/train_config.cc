@@ -29,6 +29,9 @@ void TrainConfig::visit(base::Options& options) {
       .option(colocate, "colocate", loop,
               "let trainer and engine take turns on each device; without it --rollout-num-gpus others sample")
       .does_not_affect_results();
+  options.option(allow_inexact, "allow-inexact", "device",
+                 "train on a device whose rows `tandem device --check` does not find exact: the trainer scores old "
+                 "log-probs, --use-tis is on, and every record says so; without it such a device is refused");
   options.option(rollout_batch_size, "rollout-batch-size", loop, "prompts of one rollout")
       .required()
       .at_least(1)

@@ -45,6 +45,9 @@ struct TrainConfig {
   OutputOptions output;
   CheckpointOptions checkpoints;
 
+  bool allow_inexact = false;
+  // Set where --allow-inexact was needed: log-probs of engine and trainer differ on this device.
+  bool is_inexact_device = false;
   bool colocate = false;
   int64_t rollout_batch_size = 0;
   std::optional<int64_t> num_rollout, num_epoch;

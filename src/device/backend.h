@@ -11,6 +11,7 @@
 #include "device/checksum.h"
 #include "device/communicator.h"
 #include "device/device_ranks.h"
+#include "device/kept_check.h"
 #include "device/memory_driver.h"
 #include "device/ops.h"
 #include "device/vmm.h"
@@ -23,8 +24,12 @@ struct Backend {
   int (*num_devices)(std::string& why_none);
   // Returns a name of device `index` that no other device of any machine has, and by which every process knows it.
   std::string (*device_id)(int index);
-  // Makes the operations of device `index`. num_threads counts threads on the host; 0 means all cores.
-  std::unique_ptr<Ops> (*make_ops)(int index, int num_threads);
+  // Returns names and versions of what computes on device `index`, for a report: {"GPU", "..."}, {"driver", "..."}. It
+  // says nothing else of the machine, and does not depend on what was computed.
+  Stack (*stack)(int index);
+  // Makes the operations of device `index`. num_threads counts threads on the host; 0 means all cores. `rung` is one of
+  // BackendRow::rungs, "" where there are none.
+  std::unique_ptr<Ops> (*make_ops)(int index, int num_threads, const std::string& rung);
   // Returns the device's free and total bytes when its operations were created, without this process's own context. The
   // operations must have been created.
   DeviceBytes (*device_bytes)(int index);
@@ -53,6 +58,6 @@ using BackendEntry = const Backend* (*)();
 constexpr const char* kBackendEntry = "tandem_backend";
 // This number grows with every change of device/ops.h, of the memory contracts or of this file that would break a
 // module of an older build.
-constexpr int64_t kBackendContract = 10;
+constexpr int64_t kBackendContract = 11;
 
 }  // namespace tandem::device

@@ -11,20 +11,45 @@
 #include "base/check.h"
 #include "device/cpu/footprint.h"
 #include "device/cuda/footprint.h"
+#include "device/npu/footprint.h"
+#include "device/npu/rungs.h"
 
 namespace tandem::device {
 namespace {
 
 constexpr std::array kBackends = {
-    BackendRow{.name = "cpu", .footprint = &cpu::kFootprint, .communicator = "gloo", .resource = "CPU"},
+    BackendRow{.name = "cpu",
+               .footprint = &cpu::kFootprint,
+               .communicator = "gloo",
+               .moves_tensors = "sockets between the processes, for which gloo is another word",
+               .resource = "CPU"},
     BackendRow{.name = "cuda",
                .footprint = &cuda::kFootprint,
                .communicator = "nccl",
+               .moves_tensors = "nccl, and within a machine the GPUs themselves",
                .resource = "GPU",
                .device = "NVIDIA GPU",
                .remedy = "build it with `make cuda`, or give --device cpu",
                .visible_devices = "CUDA_VISIBLE_DEVICES"},
+    BackendRow{.name = "npu",
+               .footprint = &npu::kFootprint,
+               .communicator = "hccl",
+               .moves_tensors = "hccl",
+               .resource = "NPU",
+               .device = "Ascend NPU",
+               .remedy = "build it with `make npu`, or give --device cpu",
+               .rungs = npu::kRungs,
+               .visible_devices = "ASCEND_RT_VISIBLE_DEVICES",
+               .why_unchecked = "no run on several NPUs has been reported yet, so nothing shows that HCCL moves their "
+                                "tensors right"},
 };
+
+// "a, b or c".
+std::string listed(const std::vector<std::string>& texts, const char* before_last) {
+  std::string list = texts.front();
+  for (size_t i = 1; i < texts.size(); ++i) list += (i + 1 < texts.size() ? ", " : before_last) + texts[i];
+  return list;
+}
 
 }  // namespace
 
@@ -41,9 +66,24 @@ std::string device_choices() {
     texts.emplace_back(row.name);
     if (row.is_module()) texts.push_back(fmt::format("{}:N", row.name));
   }
-  std::string choices = texts.front();
-  for (size_t i = 1; i < texts.size(); ++i) choices += (i + 1 < texts.size() ? ", " : " or ") + texts[i];
-  return choices;
+  return listed(texts, " or ");
+}
+
+std::string device_help() {
+  std::vector<std::string> texts;
+  for (const BackendRow& row : kBackends) {
+    texts.emplace_back(row.name);
+    if (row.is_module()) texts.push_back(fmt::format("{}:N for {} N", row.name, row.resource));
+  }
+  return listed(texts, ", or ");
+}
+
+std::string module_names() {
+  std::vector<std::string> names;
+  for (const BackendRow& row : kBackends) {
+    if (row.is_module()) names.emplace_back(row.name);
+  }
+  return listed(names, ", ");
 }
 
 DeviceSpec parse_device(const std::string& text) {

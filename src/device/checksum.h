@@ -44,4 +44,8 @@ TANDEM_HOST_DEVICE constexpr void add_word(uint64_t word, uint64_t index, Checks
 
 Checksum checksum_of(std::span<const std::byte> bytes);
 
+// Adds a piece of a longer run of bytes to the sum of its words, where `first_word` is the piece's first. A piece that
+// is not the last one has a multiple of 8 bytes. The sum begins with the number of bytes in both parts.
+void add_piece(std::span<const std::byte> piece, uint64_t first_word, Checksum& sum);
+
 }  // namespace tandem::device

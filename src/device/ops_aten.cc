@@ -101,7 +101,7 @@ struct Normalised {
   Tensor inverse;  // 1 / sqrt(mean(x^2) + eps), last dim 1
 };
 Normalised normalise(const Tensor& x_float, double eps) {
-  const Tensor inverse = at::rsqrt(sum_by_halves(x_float.square()) / static_cast<double>(x_float.size(-1)) + eps);
+  const Tensor inverse = at::rsqrt(sum_by_halves(x_float * x_float) / static_cast<double>(x_float.size(-1)) + eps);
   return {x_float * inverse, inverse};
 }
 
@@ -166,7 +166,8 @@ class AtenOps final : public Ops {
         name_(std::move(name)),
         num_threads_(num_threads > 0 ? num_threads : static_cast<int>(std::thread::hardware_concurrency())),
         call_(call),
-        attention_(device, call.attention_tiles) {
+        attention_(device, call.attention_tiles),
+        host_(call.multiplies_on_host ? make_cpu_ops("auto", num_threads) : nullptr) {
     at::set_num_threads(num_threads_);
   }
 
@@ -180,6 +181,7 @@ class AtenOps final : public Ops {
   }
 
   Tensor linear(const Tensor& x_TK, const Tensor& w_NK, at::ScalarType out) const override {
+    if (host_) return to_device(host_->linear(to_host(x_TK), to_host(w_NK), out), device_);
     const int64_t num_rows = x_TK.size(0), step = call_.linear_rows;
     const Tensor y_TN = at::empty({num_rows, w_NK.size(0)}, x_TK.options().dtype(out));
     int64_t begin = 0;
@@ -387,7 +389,8 @@ class AtenOps final : public Ops {
     const int64_t whole = flat.size(0) / block_elements, rest = flat.size(0) % block_elements;
     std::vector<double> sums;
     const auto add = [&](const Tensor& blocks) {
-      const Tensor host = to_host(blocks.to(at::kDouble).square_().sum(1));
+      const Tensor wide = (call_.has_float64 ? blocks : to_host(blocks)).to(at::kDouble);
+      const Tensor host = to_host(wide.mul_(wide).sum(1));
       sums.insert(sums.end(), host.const_data_ptr<double>(), host.const_data_ptr<double>() + host.size(0));
     };
     const int64_t chunk = std::max<int64_t>(call_.sum_elements / block_elements, 1);
@@ -435,6 +438,7 @@ class AtenOps final : public Ops {
   const int num_threads_;
   const AtenCallShape call_;
   const AttentionAten attention_;
+  const std::unique_ptr<Ops> host_;  // computes linear(); null: the device does
   // Calls come from one thread at a time.
   mutable ThreadPool sampling_thread_{1};  // one thread: the caller
   mutable HostSampling sampling_{sampling_thread_};

@@ -33,6 +33,10 @@ struct AtenCallShape {
   bool multiplies_bfloat16 = false;
   // Whether index_add_ adds in any order. Then rows are added by index_put_, which sorts them first.
   bool index_add_is_unordered = false;
+  // Whether the device computes in float64. Where it does not, sums of squares are made on the host.
+  bool has_float64 = true;
+  // Whether linear() is computed by the host's kernels: slow, and exact on any device.
+  bool multiplies_on_host = false;
 };
 constexpr int64_t kAttentionTileRows = 16, kAttentionTileKeys = 256;
 

@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <torch/headeronly/version.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <thread>
@@ -40,6 +42,28 @@ const Backend& load(const BackendRow& row) {
 // The CPU's part of each function is here; the others' are in their modules.
 bool is_host(const DeviceSpec& device) { return !backend_of(device).is_module(); }
 
+// Loads the module of a device that is there.
+const Backend& module_with_device(const BackendRow& row, const DeviceSpec& device) {
+  const Backend& backend = load(row);
+  std::string why_none;
+  const int num_devices = backend.num_devices(why_none);
+  TANDEM_ENV_CHECK(num_devices > 0, fmt::format("--device {}: this process sees no {} ({}); give --device cpu",
+                                                row.name, row.device, why_none));
+  TANDEM_USER_CHECK(device.index < num_devices,
+                    fmt::format("--device {}:{}: this process sees {} {}{}, numbered from 0; give a smaller number",
+                                row.name, device.index, num_devices, row.device, num_devices == 1 ? "" : "s"));
+  return backend;
+}
+
+// Returns the way to compute of a backend that has several.
+std::string rung_of(const BackendRow& row, const DeviceSpec& device, const std::string& asked_for) {
+  if (row.rungs.empty()) return "";
+  if (std::ranges::find(row.rungs, asked_for) != row.rungs.end()) return asked_for;
+  const std::optional<KeptCheck> kept = read_kept_check(stack(device));
+  const bool is_known = kept && std::ranges::find(row.rungs, kept->rung) != row.rungs.end();
+  return is_known ? kept->rung : row.rungs.front();
+}
+
 }  // namespace
 
 std::string module_path(const std::string& program_folder, const std::string& backend) {
@@ -66,22 +90,31 @@ std::string device_id(const DeviceSpec& device) {
   return stand_in.make_ops || !row.is_module() ? "" : load(row).device_id(device.index);
 }
 
+Stack stack(const DeviceSpec& device) {
+  const BackendRow& row = backend_of(device);
+  Stack result = {{"LibTorch", TORCH_VERSION}};
+  if (!row.is_module()) {
+    result.emplace_back("instruction sets", available_cpu_isas());
+  } else if (!stand_in.make_ops) {
+    for (auto& entry : module_with_device(row, device).stack(device.index)) result.push_back(std::move(entry));
+  }
+  return result;
+}
+
+std::span<const char* const> rungs_of(const DeviceSpec& device) {
+  if (stand_in.make_ops) return {};
+  return backend_of(device).rungs;
+}
+
 std::unique_ptr<Ops> make_ops(const DeviceSpec& device, const HostOptions& host) {
   if (stand_in.make_ops) return stand_in.make_ops();
   const BackendRow& row = backend_of(device);
   if (!row.is_module()) return make_cpu_ops(host.isa, host.num_threads);
-  const Backend& backend = load(row);
-  std::string why_none;
-  const int num_devices = backend.num_devices(why_none);
-  TANDEM_ENV_CHECK(num_devices > 0, fmt::format("--device {}: this process sees no {} ({}); give --device cpu",
-                                                row.name, row.device, why_none));
-  TANDEM_USER_CHECK(device.index < num_devices,
-                    fmt::format("--device {}:{}: this process sees {} {}{}, numbered from 0; give a smaller number",
-                                row.name, device.index, num_devices, row.device, num_devices == 1 ? "" : "s"));
+  const Backend& backend = module_with_device(row, device);
   // LibTorch's loops on the host run on OpenMP's threads. OpenMP ends the process where the machine refuses one, so as
   // many are started here first, and ended again: a refusal is then an error with a remedy.
   const ThreadPool probe(host.num_threads > 0 ? host.num_threads : usable_cores());
-  return backend.make_ops(device.index, host.num_threads);
+  return backend.make_ops(device.index, host.num_threads, rung_of(row, device, host.isa));
 }
 
 ScopedFakeBackend::ScopedFakeBackend(FakeBackend replacement) { stand_in = std::move(replacement); }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,13 +13,16 @@
 #include "device/checksum.h"
 #include "device/communicator.h"
 #include "device/device_ranks.h"
+#include "device/kept_check.h"
 #include "device/memory_driver.h"
 #include "device/ops.h"
 
 namespace tandem::device {
 
-// These are options for the host's side of every backend. Only the CPU backend has `isa`.
+// These are options of every backend.
 struct HostOptions {
+  // On the CPU the instruction set; on a backend that has rungs one of these, and "auto" is the one of the kept check,
+  // or the first.
   std::string isa = "auto";
   int num_threads = 0;  // 0: all cores
 };
@@ -29,6 +33,12 @@ int num_devices(const std::string& backend);
 // Returns a name that no other device of any machine has, or "" for the CPU. The device's operations must have been
 // created.
 std::string device_id(const DeviceSpec& device);
+
+// Returns names and versions of what computes, for a report: {"LibTorch", "2.11.0"}. It says nothing else of the
+// machine. Loads the backend's module where it has one. Throws as make_ops() does.
+Stack stack(const DeviceSpec& device);
+// Returns the ways to compute that only the device itself can tell apart (BackendRow::rungs); none of a test's stand-in.
+std::span<const char* const> rungs_of(const DeviceSpec& device);
 
 // Loads the backend's module where it has one; it stays loaded. Throws UserError if there is no device of that index,
 // or if the machine lacks the instruction set. Throws EnvironmentError, which says what to do, if there is no module,

@@ -1,7 +1,9 @@
 #include "memory/arena.h"
 
+#include <chrono>
 #include <exception>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -70,8 +72,8 @@ void Arena::move(View to) {
   {
     std::lock_guard lock(mutex_);
     if (holder_ == to && extents(/*held=*/false).empty()) return;
-    check_idle(other(to));  // reports a bug without waiting for the device
   }
+  wait_for_last_frees(other(to));
   if (options_.synchronize) options_.synchronize();
   std::lock_guard lock(mutex_);
   check_idle(other(to));
@@ -92,6 +94,17 @@ std::vector<int64_t> Arena::extents(bool held) const {
   for (int64_t extent = 0; extent < num_extents_; ++extent)
     if (is_held_[static_cast<size_t>(extent)] == held) found.push_back(extent);
   return found;
+}
+
+// LibTorch's autograd computes on a thread of the device's own. It says that a backward is done a moment before it
+// drops the last gradient, and that moment is long where the system lets the thread wait for a core.
+void Arena::wait_for_last_frees(View view) const {
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::unique_lock lock(mutex_); !allocator(view).allocations().empty(); lock.lock()) {
+    if (std::chrono::steady_clock::now() - begin > options_.patience) return check_idle(view);
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void Arena::check_idle(View view) const {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -43,6 +44,8 @@ struct ArenaOptions {
   // Waits for the work queued on the device. It is called once before the lease moves, while other threads may still
   // allocate, and not at all if the lease stays. It must not move the lease itself.
   std::function<void()> synchronize = {};
+  // How long a move waits for other threads to free what they have in the view that loses the lease.
+  std::chrono::milliseconds patience{1000};
   // Messages tell the user to lower `size_flag`, or to raise `slack_flag` if there is room, but in pieces.
   std::string size_flag = "the size of the arena", slack_flag = "the size of the arena";
 };
@@ -65,9 +68,10 @@ class Arena {
   Phase phase() const { return ledger_.phase(); }
 
   // Moves the lease to view_of(phase), and the ledger into the phase. Throws BugError if an allocation of the other
-  // view is still alive, and EnvironmentError if a call of the driver failed (possible only where the idle view is
-  // unmapped). After both errors phase and lease are as before, except for extents that the driver would map in neither
-  // view: no view holds those until a later move succeeds, which may be one into the same phase.
+  // view is still alive when ArenaOptions::patience is over, and EnvironmentError if a call of the driver failed
+  // (possible only where the idle view is unmapped). After both errors phase and lease are as before, except for
+  // extents that the driver would map in neither view: no view holds those until a later move succeeds, which may be
+  // one into the same phase.
   void enter(Phase phase);
 
   // Allocates within the extents of the view that holds the lease; a large allocation spans neighbouring ones. Returns
@@ -108,6 +112,7 @@ class Arena {
   std::optional<std::pair<View, int64_t>> find(const void* address) const;  // the view, and the offset in it
   std::pair<View, int64_t> locate(const std::byte* address) const;          // throws BugError if it is in none
   void check_idle(View view) const;
+  void wait_for_last_frees(View view) const;
   void move(View to);
   bool map(View view, std::span<const int64_t> extents);
   void remap(std::span<const int64_t> extents, View to);

@@ -98,6 +98,11 @@ void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, 
   log.add({{"perf/data_preprocess_time", seconds_since(begin)}});
 }
 
+// Returns whether the engine's log-probs are those of a forward here with the same weights, bit for bit.
+bool Learner::has_exact_logprobs(const sampling::Rollout& rollout) const {
+  return rollout.is_sampled && !inputs_.config.is_inexact_device;
+}
+
 void Learner::score_proximal(sampling::Rollout& rollout, int64_t num_steps, uint64_t version, RunLog& log) {
   const rl::LossConfig& loss = inputs_.trainer.loss;
   // The first step's forward gives these log-probs by itself, unless the step's counts depend on them.
@@ -106,7 +111,7 @@ void Learner::score_proximal(sampling::Rollout& rollout, int64_t num_steps, uint
   const Clock::time_point begin = Clock::now();
   std::vector<rl::Sample*> scored;
   for (rl::Sample& sample : rollout.samples) {
-    if (rollout.is_sampled && sample.first_token_of(version) == 0) {
+    if (has_exact_logprobs(rollout) && sample.first_token_of(version) == 0) {
       sample.proximal_logprobs = sample.rollout_logprobs;  // a forward would give the same bits
     } else {
       scored.push_back(&sample);
@@ -140,7 +145,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, samp
       const int64_t share = k % per_epoch;
       const std::vector<const rl::Sample*> batch(samples.begin() + share * num_samples / per_epoch,
                                                  samples.begin() + (share + 1) * num_samples / per_epoch);
-      const bool is_first = k == 0 && rollout.is_sampled;
+      const bool is_first = k == 0 && has_exact_logprobs(rollout);
       last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, is_first, version, log);
       patience.observe_step(rollout_id, last, rollout);
       flops += session::training_flops(whole, batch);
@@ -199,9 +204,10 @@ report::Metrics Learner::optimizer_step(int64_t step, const std::vector<const rl
                                         uint64_t version, RunLog& log) {
   const trainer::Metrics raw = trainer_->step(
       batch, is_on_policy ? trainer::RolloutLogprobs::kOfTheseWeights : trainer::RolloutLogprobs::kOfOtherWeights,
-      version);
+      inputs_.config.is_inexact_device ? std::nullopt : std::optional(version));
   report::Metrics metrics = health_.observe_step(step, batch, raw.at("lr"));
   for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
+  if (inputs_.config.is_inexact_device) metrics["train/inexact_device"] = 1.0;
   metrics["train/global_batch_size"] = static_cast<double>(batch.size());
   metrics["fault/skipped_steps"] = metrics["train/step_skipped"];
   log.report().log("train", step, metrics);

@@ -54,6 +54,7 @@ class Learner {
   uint64_t trained_version(const sampling::Rollout& rollout) const;
   // Gives every sample its proximal log-probs, if the loss compares with them after they have gone, or before a
   // forward. `version` is that of the weights.
+  bool has_exact_logprobs(const sampling::Rollout& rollout) const;
   void score_proximal(sampling::Rollout& rollout, int64_t num_steps, uint64_t version, RunLog& log);
   // `version` is that of the weights before the first step on the rollout; `is_on_policy` tells that they are the
   // present ones and that they, or those of before, sampled the batch.

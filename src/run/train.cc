@@ -8,6 +8,7 @@
 #include "mesh/mesh.h"
 #include "rollout_worker/serve_rollouts.h"
 #include "run/best_weights.h"
+#include "run/checked_device.h"
 #include "run/checkpointer.h"
 #include "run/evaluator.h"
 #include "run/learner.h"
@@ -27,7 +28,7 @@ namespace tandem::run {
 using memory::Phase;
 
 int train(const config::TrainConfig& given, const config::RunMode& mode, const mesh::Launch& launch) {
-  const config::TrainConfig own = session::as_this_rank(given, launch);
+  const config::TrainConfig own = on_checked_device(session::as_this_rank(given, launch));
   if (launch.only_samples()) return rollout_worker::serve_rollouts(own, mode, launch);
   // Everything that can be wrong is found before a weight is read: flags, model, tokenizer, data, memory, --load,
   // --save.

@@ -228,7 +228,8 @@ TEST(BadInput, OutputThatCannotBeWrittenIsTheMachinesFault) {
 
 TEST(BadInput, ADeviceThatIsNoneOrNotThereIsRefused) {
   base::TemporaryDirectory folder;
-  expect_one_line_failure(run(train_arguments(folder / "run", {"--device", "gpu"})), 2, "cpu, cuda or cuda:N");
+  expect_one_line_failure(run(train_arguments(folder / "run", {"--device", "gpu"})), 2,
+                          "cpu, cuda, cuda:N, npu or npu:N");
   // A missing module, library, driver or GPU gives one line, whichever it is here.
   const Captured result = run(train_arguments(folder / "run", {"--device", "cuda:4096"}));
   expect_one_line_failure(result, result.code == 2 ? 2 : 3, "--device cuda");

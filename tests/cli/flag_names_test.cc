@@ -21,19 +21,20 @@ namespace fs = std::filesystem;
 
 // Flags of the programs that build, test and measure Tandem.
 const std::set<std::string> kOfOtherPrograms = {
-    "preset",       "build",         "target", "fresh",            // cmake
-    "no-deps",      "logdir",                                      // pip, tensorboard
-    "format",       "query-gpu",                                   // nvidia-smi
-    "always",       "dirty",                                       // git describe
-    "args",                                                        // gdb
-    "signal",       "requeue",       "nodes",  "ntasks-per-node",  // sbatch, srun
-    "no-python",                                                   // torchrun
-    "append",                                                      // wandb sync
-    "local-dir",    "repo-type",                                   // hf download
-    "all",                                                         // two_hosts.sh
-    "half",         "gtest_filter",  "golden", "soak",
-    "repeat",       "rank",          "join",   "launch",  // test programs
-    "soak-seconds", "pack",          "jobs",   "seconds",
+    "preset",       "build",          "target",      "fresh",            // cmake
+    "no-deps",      "logdir",                                            // pip, tensorboard
+    "platform",     "python-version", "only-binary",                     // pip
+    "format",       "query-gpu",                                         // nvidia-smi
+    "always",       "dirty",                                             // git describe
+    "args",                                                              // gdb
+    "signal",       "requeue",        "nodes",       "ntasks-per-node",  // sbatch, srun
+    "no-python",                                                         // torchrun
+    "append",                                                            // wandb sync
+    "local-dir",    "repo-type",                                         // hf download
+    "all",                                                               // two_hosts.sh
+    "half",         "gtest_filter",   "golden",      "soak",
+    "repeat",       "rank",           "join",        "launch",  // test programs
+    "soak-seconds", "pack",           "jobs",        "seconds",
     "runs",         "slice-seconds",  // the soak,
                                       // tests/fuzz/campaign.py
 };
@@ -50,7 +51,7 @@ const std::set<std::string> kPlaceholders = {"name", "no-name", "word"};
 std::set<std::string> options_of_all_verbs() {
   std::set<std::string> names = {"version", "help", "config", "print-config"};
   for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "plan", "bench", "view", "launch",
-                           "placement", "engine"}) {
+                           "placement", "engine", "device"}) {
     const std::string help = run({verb, "--help"}).out;
     static const std::regex kDeclared("(^|\n)  --(\\[no-\\])?([a-z0-9-]+)");
     for (std::sregex_iterator at(help.begin(), help.end(), kDeclared), end; at != end; ++at) {

@@ -55,6 +55,17 @@ TEST(Ranks, AsManyAsAreAskedForHaveToBeStarted) {
                           "RANK=0 set and WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT not");
 }
 
+TEST(Ranks, SeveralOnNpusHaveToBeAskedFor) {
+  const base::TemporaryDirectory folder;
+  Arguments flags = {"--device", "npu", "--actor-num-gpus-per-node", "2"};
+  expect_one_line_failure(program(train_arguments(folder / "run", flags)), 2,
+                          "--device npu with 2 processes: no run on several NPUs has been reported yet");
+  flags.emplace_back("--unchecked-ranks");
+  const Captured asked_for = program(train_arguments(folder / "run", flags));
+  EXPECT_EQ(asked_for.code, 3) << asked_for.err;  // there is no module here
+  EXPECT_NE(asked_for.err.find("make npu"), std::string::npos) << asked_for.err;
+}
+
 TEST(Ranks, SupervisedTrainingIsOneProcess) {
   const base::TemporaryDirectory folder;
   expect_one_line_failure(program({"sft", "--hf-checkpoint", kModel, "--prompt-data", kPrompts, "--num-epoch", "1",
@@ -257,6 +268,15 @@ TEST(Placement, SaysWhatAClusterHasToReserve) {
   EXPECT_EQ(apart["join"], words);
   words.insert(words.end(), {"--rollout-num-gpus", "0"});
   EXPECT_EQ(apart["train"], words);
+}
+
+TEST(Placement, CountsAnNpuAsItsScheduler) {
+  const base::TemporaryDirectory folder;
+  const base::Json npus = placement(
+      {}, train_arguments(folder / "run", {"--actor-num-gpus-per-node", "8", "--device", "npu", "--unchecked-ranks"}));
+  EXPECT_EQ(npus["resource"], "NPU");
+  EXPECT_EQ(npus["visible_devices"], "ASCEND_RT_VISIBLE_DEVICES");
+  EXPECT_EQ(npus["devices_per_host"], 8);
 }
 
 TEST(Placement, OfARestartGoesOnWhereTheRunWas) {

@@ -16,7 +16,7 @@ std::string refusal(std::vector<std::string> flags, const std::string& device = 
   try {
     options.parse(std::move(flags));
     mesh.check(device);
-    mesh.check_names_no_device(device);
+    mesh.check_ranks(device);
     return "";
   } catch (const UserError& error) {
     return error.what();
@@ -36,11 +36,28 @@ TEST(MeshOptions, WhatContradictsItselfIsRefused) {
   EXPECT_EQ(refusal({}, "cuda:1"), "");
 }
 
+TEST(MeshOptions, SeveralRanksWhereNobodyTriedThemHaveToBeAskedFor) {
+  const std::string reason =
+      "no run on several NPUs has been reported yet, so nothing shows that HCCL moves their tensors right; use one "
+      "device, or give --unchecked-ranks to try it and report what happens";
+  EXPECT_EQ(refusal({"--actor-num-gpus-per-node", "8"}, "npu"), "--device npu with 8 processes: " + reason);
+  EXPECT_EQ(refusal({"--rollout-join-address", "host:1", "--actor-num-gpus-per-node", "2",
+                     "--tensor-model-parallel-size", "2"},
+                    "npu"),
+            "--device npu with 2 processes: " + reason);
+  EXPECT_EQ(refusal({"--actor-num-gpus-per-node", "8", "--unchecked-ranks"}, "npu"), "");
+  EXPECT_EQ(refusal({}, "npu:3"), "");
+  EXPECT_EQ(refusal({"--actor-num-gpus-per-node", "8"}, "cuda"), "");
+}
+
 TEST(MeshOptions, ALibraryThatDoesNotMoveTheDevicesTensorsIsRefused) {
   EXPECT_EQ(refusal({"--distributed-backend", "gloo"}), "");
   EXPECT_EQ(refusal({"--distributed-backend", "nccl"}, "cuda"), "");
   EXPECT_EQ(refusal({"--distributed-backend", "gloo"}, "cuda"),
             "--distributed-backend gloo: does not move tensors of --device cuda; leave it out");
+  EXPECT_EQ(refusal({"--distributed-backend", "hccl"}, "npu"), "");
+  EXPECT_EQ(refusal({"--distributed-backend", "nccl"}, "npu"),
+            "--distributed-backend nccl: does not move tensors of --device npu; leave it out");
   EXPECT_EQ(refusal({"--distributed-backend", "nccl"}),
             "--distributed-backend nccl: does not move tensors of --device cpu; leave it out");
   EXPECT_NE(refusal({"--distributed-backend", "mpi"}), "");

@@ -26,19 +26,22 @@ TEST(Backends, HaveARowThatIsWhole) {
     EXPECT_EQ(find_backend(row.name), &row);
     EXPECT_EQ(&footprint_of(row.name), row.footprint);
     EXPECT_STRNE(row.communicator, "") << row.name;
+    EXPECT_STRNE(row.moves_tensors, "") << row.name;
     ASSERT_NE(row.footprint->plan_ops, nullptr) << row.name;
     // A module says what to do if it is missing, and which variable numbers its devices.
     EXPECT_EQ(*row.remedy != 0, row.is_module()) << row.name;
     EXPECT_EQ(*row.visible_devices != 0, row.is_module()) << row.name;
-    EXPECT_EQ(row.footprint->context_bytes > 0, row.is_module()) << row.name;
+    EXPECT_EQ(row.footprint->context_bytes + row.footprint->library_bytes > 0, row.is_module()) << row.name;
   }
 }
 
 TEST(Backends, AreFoundByTheTextOfADevice) {
-  EXPECT_EQ(device_choices(), "cpu, cuda or cuda:N");
+  EXPECT_EQ(device_choices(), "cpu, cuda, cuda:N, npu or npu:N");
+  EXPECT_EQ(device_help(), "cpu, cuda, cuda:N for GPU N, npu, or npu:N for NPU N");
+  EXPECT_EQ(module_names(), "cuda, npu");
   EXPECT_EQ(&footprint_of("cuda:3"), find_backend("cuda")->footprint);
-  EXPECT_EQ(find_backend("npu"), nullptr);
-  EXPECT_THROW(footprint_of("npu"), UserError) << "it is nobody's, above all not that of a GPU";
+  EXPECT_EQ(find_backend("tpu"), nullptr);
+  EXPECT_THROW(footprint_of("tpu"), UserError) << "it is nobody's, above all not that of a GPU";
 }
 
 TEST(Backends, OnlyTheCpuSharesTheHostsMemory) {
@@ -58,6 +61,7 @@ TEST(Backends, StateWhichHeadsHaveAKernel) {
     EXPECT_EQ(has_kernel("cuda", head_dim, 2), head_dim == 64 || head_dim == 128) << head_dim;
     EXPECT_FALSE(has_kernel("cuda", head_dim, 4)) << head_dim;
     EXPECT_FALSE(has_kernel("cpu", head_dim, 2)) << head_dim;
+    EXPECT_FALSE(has_kernel("npu", head_dim, 2)) << head_dim;
   }
 }
 
@@ -86,6 +90,11 @@ TEST(Backends, StateTheScratchOfTheirOwnOperations) {
   EXPECT_GT(cpu->kept(load, 8) - cpu->kept(load, 4), 4 << 20);
   EXPECT_EQ(cuda->prepared_bytes(8, 3, 5), (6 * 8 + 3 * 5) * 4);
   EXPECT_EQ(cpu->prepared_bytes(8, 3, 5), 0);
+  // An NPU's are plain ATen's, but for sums of squares, which the host makes.
+  const auto npu = footprint_of("npu").plan_ops(kShape, 2);
+  EXPECT_EQ(npu->silu_mul(kRows).most, aten.silu_mul(kRows).most);
+  EXPECT_EQ(npu->sums_of_squares(1 << 20, 4096).most, 0);
+  EXPECT_EQ(aten.sums_of_squares(1 << 20, 4096).most, 8 << 20);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "device/backends.h"
 #include "device/ops.h"
 #include "device/ops_aten.h"
 #include "device/registry.h"
@@ -83,14 +84,26 @@ inline std::vector<std::string> cpu_isas() {
   return result;
 }
 
-// Returns the backends that are modules. Each has tests of its own, whose names hold "cuda" (ctest: label gpu).
-inline std::vector<std::string> device_backends() { return {"cuda"}; }
+inline bool is_module(const std::string& name) {
+  const BackendRow* const row = find_backend(name);
+  return row != nullptr && row->is_module();
+}
+
+// Returns the backends that are modules. The tests of each, whose names hold the backend's, are ctest entries of their
+// own (tandem_module_tests).
+inline std::vector<std::string> device_backends() {
+  std::vector<std::string> names;
+  for (const BackendRow& row : backends()) {
+    if (row.is_module()) names.emplace_back(row.name);
+  }
+  return names;
+}
 
 // Says why this machine cannot test a backend; "" where it can.
 inline const std::string& why_missing(const std::string& backend) {
   static std::map<std::string, std::string> reasons;
   const auto [found, is_new] = reasons.try_emplace(backend);
-  if (is_new && backend == "cuda") {
+  if (is_new && is_module(backend)) {
     try {
       make_ops(parse_device(backend), {});
     } catch (const EnvironmentError& error) {
@@ -104,7 +117,7 @@ inline const std::string& why_missing(const std::string& backend) {
 inline std::unique_ptr<Ops> make_backend(const std::string& name, int num_threads) {
   if (!why_missing(name).empty()) return nullptr;
   if (name == "aten") return make_aten_ops(num_threads);
-  if (name != "cuda") return make_cpu_ops(name, num_threads);
+  if (!is_module(name)) return make_cpu_ops(name, num_threads);
   return std::make_unique<HostedOps>(make_ops(parse_device(name), {.num_threads = num_threads}));
 }
 

@@ -12,7 +12,7 @@
 
 namespace tandem::device {
 
-class HostedOps final : public Ops {
+class HostedOps : public Ops {
  public:
   explicit HostedOps(std::unique_ptr<Ops> inner) : inner_(std::move(inner)) {}
 

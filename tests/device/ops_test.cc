@@ -159,7 +159,7 @@ TEST_P(OpsTest, LinearGradientsAreThoseOfLinear) {
       dw.fill_(std::numeric_limits<float>::quiet_NaN());
       ops_->linear_grad_weight(dy, x, dw, GradientUse::kSet);
       expect_close("linear_grad_weight, the first", dw, added);
-      if (GetParam().name == "aten" || GetParam().name == "cuda") continue;
+      if (GetParam().name == "aten" || is_module(GetParam().name)) continue;
       const Tensor from_zero = at::zeros({N, K});
       ops_->linear_grad_weight(dy, x, from_zero, GradientUse::kAdd);
       EXPECT_EQ(to_values(dw), to_values(from_zero)) << "on the CPU the first is bit for bit what is added to zero";

@@ -16,21 +16,23 @@ namespace {
 
 TEST(Registry, ReadsADevice) {
   EXPECT_EQ(parse_device("cpu").backend, "cpu");
-  for (const auto& [text, index] : {std::pair{"cuda", 0}, {"cuda:0", 0}, {"cuda:7", 7}}) {
-    const DeviceSpec spec = parse_device(text);
-    EXPECT_EQ(spec.backend, "cuda") << text;
-    EXPECT_EQ(spec.index, index) << text;
+  for (const std::string backend : {"cuda", "npu"}) {
+    for (const auto& [place, index] : {std::pair{"", 0}, {":0", 0}, {":7", 7}}) {
+      const DeviceSpec spec = parse_device(backend + place);
+      EXPECT_EQ(spec.backend, backend) << place;
+      EXPECT_EQ(spec.index, index) << backend << place;
+    }
   }
 }
 
 TEST(Registry, RefusesWhatIsNoDevice) {
   for (const char* text :
-       {"", "gpu", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "cuda:1x", "cuda:99999999999", "CUDA", ":1"}) {
+       {"", "gpu", "cpu:0", "npu:", "cuda:", "cuda:-1", "cuda:x", "cuda:1x", "cuda:99999999999", "CUDA", ":1"}) {
     try {
       parse_device(text);
       FAIL() << text;
     } catch (const UserError& error) {
-      EXPECT_EQ(std::string(error.what()), fmt::format("--device {}: must be cpu, cuda or cuda:N", text));
+      EXPECT_EQ(std::string(error.what()), fmt::format("--device {}: must be cpu, cuda, cuda:N, npu or npu:N", text));
     }
   }
 }

@@ -45,7 +45,8 @@ class Verb {
   // Returns whether the arguments were accepted; flags that contradict each other are looked at, too.
   bool parse(const std::vector<std::string>& arguments) {
     try {
-      options_.parse(config::without_harmless_flags(arguments));
+      // Who asks for help has not given what is required.
+      if (options_.parse(config::without_harmless_flags(arguments)) == tandem::base::ParsedAction::kHelp) return false;
     } catch (const tandem::base::OptionsError& error) {
       for (const auto& one : error.refused()) require_line(one.flag + one.reason);
       for (const std::string& message : error.others()) require_line(message);

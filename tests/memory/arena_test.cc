@@ -71,6 +71,18 @@ TEST_F(ArenaTest, ALiveAllocationHoldsTheLeaseAndIsNamed) {
   arena.enter(Phase::kTrain);
 }
 
+// A run on a pretended device, on a machine with too little to compute on, once ended with the bug above: autograd's
+// thread had told of its end and not yet dropped its last gradient.
+TEST_F(ArenaTest, AnotherThreadsLastFreeIsWaitedFor) {
+  std::byte* const gradient = arena.allocate(View::kTrain, 512, Tag::kHead, "gradient");
+  const std::jthread autograd([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    arena.free(gradient);
+  });
+  arena.enter(Phase::kRollout);
+  EXPECT_EQ(device.ledger.phase(), Phase::kRollout);
+}
+
 TEST_F(ArenaTest, WaitsForTheDeviceOncePerMove) {
   arena.enter(Phase::kRollout);
   EXPECT_EQ(num_waits, 1);

@@ -61,7 +61,10 @@ class World {
         hide_(draw(2) == 0),
         pool_(failing_, ledger_, kExtentBytes),
         host_arena_(machine.host_memory, 2 * kExtentBytes),
-        arena_(pool_, {.num_extents = kNumExtents, .hide_idle_view = hide_, .synchronize = [this] { ++num_waits_; }}),
+        arena_(pool_, {.num_extents = kNumExtents,
+                       .hide_idle_view = hide_,
+                       .synchronize = [this] { ++num_waits_; },
+                       .patience = std::chrono::milliseconds(0)}),
         addresses_{arena_.data(View::kRollout), arena_.data(View::kTrain)} {}
 
   void step() {

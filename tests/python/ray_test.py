@@ -269,6 +269,13 @@ class OnRay(unittest.TestCase):
                          "have [0, 2, 2] (waited for --wait-minutes 0)")  # fmt: skip
         self.assertLess(time.monotonic() - begin, 60)
 
+    def test_npus_are_asked_for_by_their_own_name(self):
+        job = self.start("npus", "--colocate", "--actor-num-gpus-per-node", "2", "--device", "npu", "--unchecked-ranks")
+        self.assertEqual(job.code(), 3, job.text())
+        self.assertEqual(job.text().splitlines()[-1],
+                         "tandem: error: the run needs 2 NPU in shares of [2], each on one machine; the cluster's machines "
+                         "have [0, 0, 0] (waited for --wait-minutes 0)")  # fmt: skip
+
     def test_a_second_run_waits_for_the_devices_of_the_first(self):
         first = self.start("first", *self.APART, num_rollout=500, reward="slow")
         first.wait_for("rollout 2/")

@@ -8,7 +8,7 @@ folder that holds what the pages name: DIR (the golden model), FILE.jsonl, job.t
 `launch` get --dry-run, which reads and checks everything; all other verbs do their work. What changes a command:
 
     ...             stands for the flags of a small run (BASE), less those that the command gives
-    --device cuda   is the CPU here
+    --device cuda and npu are the CPU here
     8 processes     are 2
 
 SKIPPED says which commands do not run here and why; a row that matches no command is an error. A transcript of an error
@@ -105,7 +105,7 @@ def words_of(command):
     for i in range(len(words) - 1):
         if words[i] in SMALLER and words[i + 1].isdigit() and int(words[i + 1]) > 2:
             words[i + 1] = SMALLER[words[i]]
-        if words[i] == "--device" and words[i + 1] == "cuda" and verb != "plan":
+        if words[i] == "--device" and words[i + 1] in ("cuda", "npu") and verb != "plan":
             words[i + 1] = "cpu"
     given = set(words)
     is_open = "..." in given

@@ -63,7 +63,7 @@ VERBS = ["train", "sft", "generate", "score", "eval", "export", "plan"]
 # in them), and what the process takes beside what it accounts for.
 CLOCKS = {"time_s", "time_us", "file_bytes", "state.json", "overhead", "most_at_once"}
 # These metrics depend on which process samples what, where several processes sample.
-SHARES = {"rollout/prefix_cache_hit_rate", "rollout/preemptions", "fault/lost_workers"}
+SHARES = {"rollout/prefix_cache_hit_rate", "rollout/preemptions", "fault/lost_workers", "fault/weights_sent_again"}
 TIMES = re.compile(r"\d+\.\d+ s\b|\d+(:\d\d)+\b|[\d,]+ tok/s|tokens/s [\d,.]+|\b\d+\.\d+(?= GiB in use)")
 
 

@@ -2,9 +2,9 @@
 // the store. It is measured as the heap's own count (address sanitizer) or as the kernel saw it.
 #include <gtest/gtest.h>
 
+#include "tests/pretend_device/pretend_device.h"
 #include "tests/weights/file_bytes.h"
 #include "tests/weights/peak_memory.h"
-#include "tests/weights/pretend_device.h"
 #include "tests/weights/starting_states.h"
 #include "weights/safetensors.h"
 

@@ -5,8 +5,8 @@
 
 #include "base/json.h"
 #include "tests/model/model_parts.h"
+#include "tests/pretend_device/pretend_device.h"
 #include "tests/weights/file_bytes.h"
-#include "tests/weights/pretend_device.h"
 #include "tests/weights/starting_states.h"
 #include "weights/not_finite.h"
 

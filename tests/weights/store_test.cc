@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "tandem/error.h"
-#include "tests/weights/pretend_device.h"
+#include "tests/pretend_device/pretend_device.h"
 #include "tests/weights/small_layout.h"
 #include "tests/weights/starting_states.h"
 

@@ -1,9 +1,11 @@
 // Asks the processor what it can do and picks the best kernel table.
 #include "device/cpu/isa.h"
 
+#if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
 #include <vector>
 
@@ -13,6 +15,7 @@ namespace tandem::device::cpu {
 
 namespace {
 
+#if defined(__x86_64__)
 // AMX needs the processor (leaf 7: bf16 and tiles) and the kernel's permission for this process to use 8 KiB of tile
 // registers, which kernels before 5.16 and some sandboxes do not give.
 bool ask_for_amx() {
@@ -24,8 +27,7 @@ bool ask_for_amx() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-std::vector<const KernelTable*> available() {
-  std::vector<const KernelTable*> tables;
+void add_vector_kernels(std::vector<const KernelTable*>& tables) {
   const bool avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
                       __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
   const bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16") != 0;
@@ -38,6 +40,17 @@ std::vector<const KernelTable*> available() {
   if (avx512) tables.push_back(kernels_avx512());
   if (bf16 && !prefer_dot) tables.push_back(kernels_avx512bf16());
   if (__builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0) tables.push_back(kernels_avx2());
+}
+#elif defined(__aarch64__)
+void add_vector_kernels(std::vector<const KernelTable*>& tables) { tables.push_back(kernels_neon()); }
+#else
+void add_vector_kernels(std::vector<const KernelTable*>&) {}
+#endif
+
+// Returns the tables that this processor can run, best first.
+std::vector<const KernelTable*> available() {
+  std::vector<const KernelTable*> tables;
+  add_vector_kernels(tables);
   tables.push_back(kernels_scalar());
   return tables;
 }

@@ -159,9 +159,12 @@ constexpr int64_t attention_scratch_floats(int64_t rows, int64_t max_keys, int64
 }
 
 const KernelTable* kernels_scalar();
+// On x86-64 alone:
 const KernelTable* kernels_avx2();
 const KernelTable* kernels_avx512();
 const KernelTable* kernels_avx512bf16();
 const KernelTable* kernels_amx();
+// On aarch64 alone:
+const KernelTable* kernels_neon();
 
 }  // namespace tandem::device::cpu

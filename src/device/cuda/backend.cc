@@ -55,6 +55,19 @@ std::string device_id(int index) {
   return id;
 }
 
+Stack stack(int index) {
+  cudaDeviceProp properties;
+  check_runtime(cudaGetDeviceProperties(&properties, index), index);
+  int driver = 0, runtime = 0;
+  check_runtime(cudaDriverGetVersion(&driver), index);
+  check_runtime(cudaRuntimeGetVersion(&runtime), index);
+  const auto version = [](int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); };
+  return {{"GPU", fmt::format("{}, compute capability {}.{}", properties.name, properties.major, properties.minor)},
+          {"CUDA of the driver", version(driver)},
+          {"CUDA runtime", version(runtime)},
+          {"products", cuda::LinearPlans::library()}};
+}
+
 // Nothing may round more than the contract says: no TF32, no sums in bfloat16. cuBLAS may cut a sum as it likes,
 // split-K too: a forward only ever calls it at one shape (ops_aten.h).
 void set_up_exact_products() {
@@ -74,7 +87,7 @@ DeviceBytes bytes_now(int index) {
 // The bytes of each device once our context existed, and before anything else of ours did.
 std::map<int, DeviceBytes> bytes_at_start;
 
-std::unique_ptr<Ops> make_ops(int index, int num_threads) {
+std::unique_ptr<Ops> make_ops(int index, int num_threads, const std::string& /*rung*/) {
   cudaDeviceProp properties;
   check_runtime(cudaGetDeviceProperties(&properties, index), index);
   install_cuda_tensor_source();
@@ -138,6 +151,7 @@ extern "C" __attribute__((visibility("default"))) const tandem::device::Backend*
   static constexpr tandem::device::Backend kBackend = {.contract = tandem::device::kBackendContract,
                                                        .num_devices = tandem::device::num_devices,
                                                        .device_id = tandem::device::device_id,
+                                                       .stack = tandem::device::stack,
                                                        .make_ops = tandem::device::make_ops,
                                                        .device_bytes = tandem::device::device_bytes,
                                                        .open_memory = tandem::device::open_memory,

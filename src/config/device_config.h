@@ -1,0 +1,23 @@
+// Declares the options of `tandem device`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/options.h"
+#include "config/model_options.h"
+
+namespace tandem::config {
+
+struct DeviceConfig {
+  ModelOptions model;  // hf_checkpoint "": a tiny model with drawn weights
+  bool check = false;
+  int64_t ranks = 1;
+  std::string report;
+
+  void visit(base::Options& options);
+  // Throws UserError when two flags contradict.
+  void check_flags() const;
+};
+
+}  // namespace tandem::config
