@@ -58,7 +58,7 @@ RowWidths widths_of(const model::ModelConfig& model) {
           .vocab = model.vocab};
 }
 
-// How long each operation takes, forward and backward together, at few and many rows.
+// Tells how long each operation takes, forward and backward together, at few and many rows.
 void tell_times(const bench::BenchModel& model, Answers& answers) {
   constexpr int kRounds = 3;
   answers.begin("time");

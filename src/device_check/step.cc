@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kSteps = 3;
 
-// What the optimizer has, on the host.
+// Holds a copy of the optimizer's state on the host.
 struct SavedState {
   std::vector<at::Tensor> tensors;
   trainer::OptimizerProgress progress;

@@ -44,7 +44,7 @@ struct ArenaOptions {
   // Waits for the work queued on the device. It is called once before the lease moves, while other threads may still
   // allocate, and not at all if the lease stays. It must not move the lease itself.
   std::function<void()> synchronize = {};
-  // How long a move waits for other threads to free what they have in the view that loses the lease.
+  // A move waits so long for other threads to free what they have in the view that loses the lease.
   std::chrono::milliseconds patience{1000};
   // Messages tell the user to lower `size_flag`, or to raise `slack_flag` if there is room, but in pieces.
   std::string size_flag = "the size of the arena", slack_flag = "the size of the arena";

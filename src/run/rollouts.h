@@ -38,7 +38,7 @@ class Rollouts {
   // search. Returns nullopt if the run was asked to stop. All ranks ask for the same rollouts and get the same, but for
   // the time that they took.
   std::optional<sampling::Rollout> next(int64_t rollout_id, evaluation::Rewards& rewards, report::Report& report);
-  // How other processes got new weights.
+  // Tells how the processes that only sample got new weights.
   struct WeightUpdate {
     double seconds = 0.0;
     int64_t num_sent_again = 0;  // rollout workers that did not get them through another one, and were sent them again

@@ -58,7 +58,7 @@ class NpuWheelTrain : public testing::TestWithParam<std::string> {};
 
 TEST_P(NpuWheelTrain, GivesTheCheckpointOfTheCpu) {
   const base::TemporaryDirectory folder;
-  // What `tandem device --check` answers where every answer is yes (npu_wheel_test.py asks it).
+  // These are the answers of a check that says yes to all; npu_wheel_test.py runs the check itself.
   setenv("XDG_CACHE_HOME", (folder / "cache").c_str(), /*overwrite=*/1);
   device::keep_check(device::stack(device::parse_device("npu")), {.rung = "best", .is_right = true, .is_exact = true},
                      nullptr);

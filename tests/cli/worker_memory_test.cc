@@ -102,7 +102,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, WorkerMemory, testing::Values("cpu", "npu"),
 // So there is one model in the process, that of the engine. A public report (verl #4229) has a second one in a worker
 // on NPUs.
 TEST_P(WorkerMemory, NoTagIsAboveThePlanAndThePlanIsNear) {
-  if (device::num_devices(GetParam()) == 0) GTEST_SKIP() << "no module for --device " << GetParam();
+  if (device::num_devices(GetParam()) == 0)
+    GTEST_SKIP() << "no module for --device " << GetParam() << "; build it with make " << GetParam();
   const base::TemporaryDirectory folder;
   for (const Arguments& more :
        {Arguments{"--dtype", "float32"}, {"--dtype", "bfloat16"}, {"--dtype", "bfloat16", "--lora-rank", "16"}}) {

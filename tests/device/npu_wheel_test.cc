@@ -177,7 +177,7 @@ TEST_F(NpuWheel, AFullDeviceIsOneLineAndNotTheEnd) {
     EXPECT_TRUE(std::string(error.what()).starts_with("npu:0: no memory for a tensor of 3145728 bytes; "))
         << error.what();
   }
-  // What the tensors had is kept for others of their size, and given back for others.
+  // The memory of freed tensors is kept for tensors of the same size, and given back where others need it.
   EXPECT_EQ(at::empty({40 << 20}, bytes.device(device_)).numel(), 40 << 20);
 }
 

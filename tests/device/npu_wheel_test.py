@@ -114,4 +114,5 @@ def main():
     sys.exit(1 if job.num_failed else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,7 @@ int num_devices(std::string& /*why_none*/) { return kNumDevices; }
 // Within a machine that is enough: every process counts the same devices.
 std::string device_id(int index) { return fmt::format("pretended-{}", index); }
 
-// What a test asks for.
+// Returns the fault that a test asks for by the environment; "" for none.
 std::string planted_fault() { return base::value_of("TANDEM_PRETEND_FAULT"); }
 
 device::Stack stack(int /*index*/) { return {{"NPU", "a pretended device"}, {"fault", planted_fault()}}; }

@@ -25,7 +25,7 @@ namespace npu = tandem::device::npu;
 
 namespace {
 
-// Where this process sees memory of a device: that of a pretended one (tests/pretend_device) has a bit in its
+// Returns where this process sees memory of a device: that of a pretended one (tests/pretend_device) has a bit in its
 // addresses.
 std::byte* seen(const void* address) {
   return reinterpret_cast<std::byte*>(reinterpret_cast<uintptr_t>(address) & ~tandem::pretend_device::kDeviceBit);
