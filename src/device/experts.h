@@ -1,7 +1,7 @@
-// What is between a router and its experts: which experts compute a token, with which weights, and where their rows
-// lie. X experts, C of which are chosen for each of T tokens. A place is one token at one of its experts: there are
-// P = T C of them, whatever is chosen, and none is dropped. Places are ordered by expert, those of one expert by token,
-// so that the rows of an expert lie together.
+// The order between a router and its experts: which experts compute a token, with which weights, and where their rows
+// lie. There are X experts, C of which are chosen for each of T tokens. A place is one token at one of its experts:
+// there are P = T C of them, whatever is chosen, and none is dropped. Places are ordered by expert, those of one expert
+// by token, so that the rows of an expert lie together.
 //
 // A weight of experts is one matrix w_XNK [X N, K]: the N rows of expert 0, then those of expert 1, and so on.
 #pragma once

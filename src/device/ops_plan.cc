@@ -117,6 +117,50 @@ OpBytes OpsPlan::silu_mul_backward(Size rows) const {
   return op(result, result + count * (3 * cast_ + 2 * kFloatBytes));
 }
 
+// Ids, weights, places and sources of each place, and the first place of each expert. The temporaries are the logits
+// without -0, sorted with their indices.
+OpBytes OpsPlan::route(Size rows) const {
+  const Size result = places(rows) * 4 * sizeof(int32_t) + (shape_.experts + 1) * sizeof(int32_t);
+  return op(result, result + rows * shape_.experts * (2 * kFloatBytes + kIndexBytes) + 3 * places(rows) * kIndexBytes);
+}
+
+// The temporaries are the gradient in float32, the exponentials, and them once more for their sum.
+OpBytes OpsPlan::route_backward(Size rows) const {
+  const Size count = rows * shape_.experts;
+  return op(count * element_, count * (element_ + 3 * kFloatBytes) + 2 * places(rows) * (kFloatBytes + kIndexBytes));
+}
+
+// All tokens may choose one expert, whose product is then as large as a dense one.
+OpBytes OpsPlan::linear_of_experts(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const {
+  const Size result = places(rows) * outer * out_bytes;
+  OpBytes bytes = op(result, result + linear(rows, inner, outer, out_bytes).most);
+  if (gathers) bytes.most += places(rows) * inner * element_;
+  return bytes;
+}
+
+OpBytes OpsPlan::linear_of_experts_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const {
+  const Size result = places(rows) * inner * out_bytes;
+  OpBytes bytes = op(result, result + linear_grad_input(rows, inner, outer, out_bytes).most);
+  if (gathers) bytes.most += places(rows) * outer * element_;
+  return bytes;
+}
+
+OpBytes OpsPlan::linear_of_experts_grad_weight(Size rows, Size gathered) const {
+  return {.result = 0, .most = places(rows) * gathered * element_};
+}
+
+// The temporaries are the sum in float32, and the rows of one expert of each token, in float32 and times their weights.
+OpBytes OpsPlan::sum_of_experts(Size rows, Size out_bytes) const {
+  const Size count = rows * shape_.hidden;
+  return op(count * out_bytes, count * (3 * kFloatBytes + std::max(out_bytes, element_)));
+}
+
+// The temporaries are gate, up, the gradient and it times the weight, sigmoid, the activation, and a product.
+OpBytes OpsPlan::weighted_silu_backward(Size rows) const {
+  const Size count = places(rows) * shape_.mlp, result = 3 * count * element_ + places(rows) * kFloatBytes;
+  return op(result, result + count * (3 * cast_ + 4 * kFloatBytes) + 2 * places(rows) * kFloatBytes);
+}
+
 OpBytes OpsPlan::kv_append(Size entries) const {
   return op(0, entries * (shape_.kv_width * element_ + 2 * kIndexBytes + 2 * sizeof(int32_t)));
 }

@@ -1,4 +1,4 @@
-// What is between a router and its experts (device/experts.h), row by row.
+// Kernels between a router and its experts (device/experts.h), row by row.
 #pragma once
 
 #include <algorithm>

@@ -3,7 +3,7 @@
 //   hidden -> q, k, v              AttentionPiece::project(); keeps hidden, and with norms on q and k their input
 //   q, k, v -> attended            the caller's attention (model/attention.h)
 //   hidden, attended -> middle     AttentionPiece::add_output(); keeps attended
-//   middle -> next hidden          an MlpPiece; SwigluMlp keeps middle and gate_up
+//   middle -> next hidden          an MlpPiece; SwigluMlp keeps middle and gate_up, SparseMlp the routing too
 //
 // hidden and middle are the residual stream (model/residual_stream.h): all rows, or this rank's own.
 //
@@ -95,6 +95,9 @@ class AttentionPiece {
   Linear qkv_, o_;
   at::Tensor q_norm_K_, k_norm_K_;  // undefined without the norms
 };
+
+// Returns the norm of that packed name in the layer.
+RmsNorm norm_of(const Layer& layer, const std::string& tensor);
 
 // The MLP piece makes the next hidden state of a block's middle. Each MlpKind has a class.
 class MlpPiece {
