@@ -56,6 +56,8 @@ constexpr OpsShape kShape = {.hidden = 96,
                              .kv_width = 64,
                              .mlp = 320,
                              .vocab = 1111,
+                             .experts = 16,
+                             .chosen = 4,
                              .num_heads = 4,
                              .num_kv_heads = 2,
                              .head_dim = 32};
@@ -136,6 +138,38 @@ TEST_P(OpsPlanTest, Products) {
     for (const GradientUse use : {GradientUse::kAdd, GradientUse::kSet})
       expect("linear_grad_weight", OpBytes(), [&] { return ops_->linear_grad_weight(dy, x, dw, use), 0; });
   }
+}
+
+// All tokens choose the same experts, whose products are then as large as they can be.
+TEST_P(OpsPlanTest, Experts) {
+  const int64_t T = 1500, X = kShape.experts, C = kShape.chosen, E = kShape.hidden, F = kShape.mlp, P = T * C;
+  const Size element = GetParam() == at::kFloat ? 4 : 2;
+  const RouteRule rule{.chosen = C, .normalises = false};
+  const Tensor logits = floats({T, X}), dweights = floats({T, C});
+  logits.narrow(1, 0, C).add_(1.0);
+  const Routing routing = ops_->route(logits, rule);
+  expect("route", plan_.route(T), [&] { return ops_->route(logits, rule); });
+  expect("route_backward", plan_.route_backward(T),
+         [&] { return ops_->route_backward(dweights, logits, routing, rule, GetParam()); });
+  const Tensor y = tensor({P, E}), floats_y = floats({P, E}), residual = tensor({T, E});
+  expect("sum_of_experts", plan_.sum_of_experts(T, element),
+         [&] { return ops_->sum_of_experts(y, routing.weights_TC, routing, residual, GetParam()); });
+  const Tensor gate_up = tensor({P, 2 * F}), activated = tensor({P, F});
+  expect("weighted_silu_backward", plan_.weighted_silu_backward(T),
+         [&] { return ops_->weighted_silu_backward(activated, gate_up, routing); });
+  if (GetParam() == at::kBFloat16) return;  // as for the products above
+  const Tensor w = tensor({X * 2 * F, E}), down = tensor({X * E, F}), x = tensor({T, E}), dw = floats({X * 2 * F, E});
+  expect("linear_of_experts", plan_.linear_of_experts(T, E, 2 * F, 4, /*gathers=*/true),
+         [&] { return ops_->linear_of_experts(x, RowsAre::kTokens, w, routing, at::kFloat); });
+  expect("linear_of_experts, down", plan_.linear_of_experts(T, F, E, 4, /*gathers=*/false),
+         [&] { return ops_->linear_of_experts(activated, RowsAre::kPlaces, down, routing, at::kFloat); });
+  expect("..._grad_input", plan_.linear_of_experts_grad_input(T, F, E, 4, /*gathers=*/true),
+         [&] { return ops_->linear_of_experts_grad_input(x, RowsAre::kTokens, down, routing, at::kFloat); });
+  expect("..._grad_weight", plan_.linear_of_experts_grad_weight(T, E), [&] {
+    return ops_->linear_of_experts_grad_weight(gate_up, RowsAre::kPlaces, x, RowsAre::kTokens, dw, routing,
+                                               GradientUse::kSet),
+           0;
+  });
 }
 
 TEST_P(OpsPlanTest, LogitsAndOptimizer) {
