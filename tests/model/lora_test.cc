@@ -254,7 +254,7 @@ TEST(Lora, ANewAdapterChangesNoValue) {
       const auto ops = device::make_cpu_ops("auto", 1);
       weights::WeightStore base(build_layout(config), scalar);
       draw_weights(base, 0.2, 5);
-      const ModelConfig adapted = with_lora(config, kAll, 3, 5.0);
+      const ModelConfig adapted = with_lora(config, adaptable_modules(config), 3, 5.0);
       weights::WeightStore adapter(adapter_layout(adapted), scalar);
       weights::initialize_random(adapter, 0.2, 5);
       const Tensor ids = int32_range(3, 20);
