@@ -8,7 +8,6 @@ made; what it writes after that is made in the same way."""
 import json
 import pathlib
 
-import block
 import inputs
 import model
 import reference
@@ -98,7 +97,6 @@ def main():
     (answers / "config_other_style.json").write_text(other, encoding="utf-8")
     save(routes(KNOWN, known) | routes(OURS, exact), HERE / "routes.safetensors")
     save(routing.make(SEED), HERE / "routing.safetensors")
-    save(block.make(SEED), HERE / "block.safetensors")
     print(json.dumps({key: report[key] for key in report if key.startswith(("error", "min", "bf16", "padded", "largest"))}))
 
 
