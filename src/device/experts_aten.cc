@@ -49,6 +49,19 @@ Softmax softmax_of_rule(const Tensor& logits_TX, const Tensor& wide_ids_TC, cons
   return softmax(rule.normalises ? at::gather(logits_TX, 1, wide_ids_TC) : logits_TX, logits_TX);
 }
 
+// Returns the chosen experts, int64, rising in a row. Adding 0 makes 0 of -0, and the sort is stable: of equal logits
+// that of the lower id comes first.
+Tensor choose(const Tensor& logits_TX, const RouteRule& rule) {
+  const auto sorted = at::sort(logits_TX + 0.0F, /*stable=*/true, /*dim=*/1, /*descending=*/true);
+  const Tensor chosen_TC = std::get<1>(sorted).narrow(1, 0, rule.chosen);
+  return std::get<0>(at::sort(chosen_TC, /*dim=*/1, /*descending=*/false)).contiguous();
+}
+
+Tensor weights_of(const Tensor& logits_TX, const Tensor& wide_ids_TC, const RouteRule& rule) {
+  const Softmax all = softmax_of_rule(logits_TX, wide_ids_TC, rule);
+  return (rule.normalises ? all.exponentials : at::gather(all.exponentials, 1, wide_ids_TC)).div(all.sum_T1);
+}
+
 void order_places(Routing& routing, int64_t num_experts) {
   const auto [sorted_P, sources_P] =
       at::sort(routing.ids_TC.flatten(), /*stable=*/true, /*dim=*/0, /*descending=*/false);
@@ -82,15 +95,10 @@ Tensor weights_of_expert(const Tensor& w_XNK, int64_t e, int64_t num_experts) {
 }  // namespace
 
 Routing route(const Tensor& logits_TX, const RouteRule& rule) {
-  // Adding 0 makes 0 of -0. The sort is stable, so of equal logits that of the lower id comes first.
-  const auto sorted = at::sort(logits_TX + 0.0F, /*stable=*/true, /*dim=*/1, /*descending=*/true);
-  const auto rising = at::sort(std::get<1>(sorted).narrow(1, 0, rule.chosen), /*dim=*/1, /*descending=*/false);
-  const Tensor wide_ids_TC = std::get<0>(rising).contiguous();
-  const Softmax all = softmax_of_rule(logits_TX, wide_ids_TC, rule);
+  const Tensor wide_ids_TC = choose(logits_TX, rule);
   Routing routing;
   routing.ids_TC = wide_ids_TC.to(at::kInt);
-  routing.weights_TC =
-      (rule.normalises ? all.exponentials : at::gather(all.exponentials, 1, wide_ids_TC)).div(all.sum_T1);
+  routing.weights_TC = weights_of(logits_TX, wide_ids_TC, rule);
   order_places(routing, logits_TX.size(1));
   return routing;
 }

@@ -118,16 +118,18 @@ OpBytes OpsPlan::silu_mul_backward(Size rows) const {
 }
 
 // Ids, weights, places and sources of each place, and the first place of each expert. The temporaries are the logits
-// without -0, sorted with their indices.
+// without -0 and sorted with their indices; or what sorts the places.
 OpBytes OpsPlan::route(Size rows) const {
   const Size result = places(rows) * 4 * sizeof(int32_t) + (shape_.experts + 1) * sizeof(int32_t);
-  return op(result, result + rows * shape_.experts * (2 * kFloatBytes + kIndexBytes) + 3 * places(rows) * kIndexBytes);
+  const Size choice = rows * shape_.experts * (2 * kFloatBytes + kIndexBytes);
+  return op(result, std::max(choice, result + places(rows) * 5 * kIndexBytes));
 }
 
-// The temporaries are the gradient in float32, the exponentials, and them once more for their sum.
+// The temporaries are the exponentials, them once more for their sum, and the ids as indices.
 OpBytes OpsPlan::route_backward(Size rows) const {
   const Size count = rows * shape_.experts;
-  return op(count * element_, count * (element_ + 3 * kFloatBytes) + 2 * places(rows) * (kFloatBytes + kIndexBytes));
+  return op(count * element_,
+            count * 3 * kFloatBytes + places(rows) * (kFloatBytes + kIndexBytes) + rows * kFloatBytes);
 }
 
 // All tokens may choose one expert, whose product is then as large as a dense one.
@@ -146,13 +148,15 @@ OpBytes OpsPlan::linear_of_experts_grad_input(Size rows, Size inner, Size outer,
 }
 
 OpBytes OpsPlan::linear_of_experts_grad_weight(Size rows, Size gathered) const {
-  return {.result = 0, .most = places(rows) * gathered * element_};
+  OpBytes bytes = op(0, places(rows) * sizeof(int32_t));  // the rows to gather
+  bytes.most += places(rows) * gathered * element_;
+  return bytes;
 }
 
 // The temporaries are the sum in float32, and the rows of one expert of each token, in float32 and times their weights.
 OpBytes OpsPlan::sum_of_experts(Size rows, Size out_bytes) const {
   const Size count = rows * shape_.hidden;
-  return op(count * out_bytes, count * (3 * kFloatBytes + std::max(out_bytes, element_)));
+  return op(count * out_bytes, count * 3 * kFloatBytes);
 }
 
 // The temporaries are gate, up, the gradient and it times the weight, sigmoid, the activation, and a product.

@@ -59,9 +59,9 @@ TEST_P(GoldenExperts, ChoicesWeightsAndTheirGradientsAreThoseOfFloat64) {
         const device::RouteRule rule{.chosen = k, .normalises = normalises};
         const device::Routing routing = ops_->route(logits, rule);
         EXPECT_TRUE(routing.ids_TC.equal(read(prefix + "ids")));
-        EXPECT_LE(difference(routing.weights_TC, read(prefix + rule_name + "weights")), 1e-6);
+        EXPECT_LE(difference(routing.weights_TC, read(prefix + rule_name + "weights")), 4e-6);
         const Tensor dlogits = ops_->route_backward(dweights, logits, routing, rule, at::kFloat);
-        EXPECT_LE(difference(dlogits, read(prefix + rule_name + "dlogits")), 1e-6);
+        EXPECT_LE(difference(dlogits, read(prefix + rule_name + "dlogits")), 4e-6);
       }
     }
   }
