@@ -15,6 +15,7 @@
 #include "tests/base/temporary_directory.h"
 #include "tests/golden/golden.h"
 #include "tests/model/families.h"
+#include "tests/model/small_models.h"
 
 namespace tandem::model {
 namespace {
@@ -425,6 +426,15 @@ TEST(Layout, PacksEveryParameterOnceWithoutGaps) {
     EXPECT_THROW(layout.find("layers.99.qkv"), BugError);
     EXPECT_EQ(config.tied_embeddings, !layout.ignored.empty());
   }
+}
+
+TEST(Layout, Qwen3_30B_A3BHasThePublishedTensors) {
+  const weights::Layout layout = build_layout(qwen3_30b_a3b());
+  int64_t num_tensors = 0;
+  for (const weights::PackedTensor& packed : layout.tensors) num_tensors += std::ssize(packed.slices);
+  EXPECT_EQ(num_tensors, 18867);
+  EXPECT_EQ(layout.tensors.size(), 435U);
+  EXPECT_EQ(layout.num_elements(), 30'532'122'624);
 }
 
 TEST(Layout, SaysHowTensorsBeginAndWhichDecay) {

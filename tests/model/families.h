@@ -34,7 +34,7 @@ inline const std::vector<TestFamily> kTestFamilies = {
      .required_keys = {"head_dim"},
      .refused = {{"attention_bias", "true"}, {"use_sliding_window", "true"}, kLlama3Scaling}},
     {.architecture = "Qwen3MoeForCausalLM",
-     .golden_models = {"qwen3-moe"},
+     .golden_models = {"qwen3-moe", "qwen3-moe-unnormed"},
      .required_keys = {"head_dim", "num_experts", "num_experts_per_tok", "moe_intermediate_size"},
      .refused = {{"attention_bias", "true"},
                  {"use_sliding_window", "true"},

@@ -8,7 +8,6 @@ made; what it writes after that is made in the same way."""
 import json
 import pathlib
 
-import block
 import inputs
 import model
 import reference
@@ -51,30 +50,31 @@ def check_known():
     stored = load_file(folder / "reference.safetensors")
     stored_report = json.loads((folder / "reference.json").read_text(encoding="utf-8"))
     given = {name: tensor for name, tensor in stored.items() if name.endswith(".input_ids") or name.startswith("batch.")}
-    tensors, report, exact = reference.make(GOLDEN / "models" / KNOWN, given, stored_report["parameters"])
-    at, worst = max(list(compare(tensors, stored)) + list(compare(report, stored_report)), key=lambda pair: pair[1])
+    made = reference.make(GOLDEN / "models" / KNOWN, given, stored_report["parameters"])
+    at, worst = max([*compare(made.tensors, stored), *compare(made.report, stored_report)], key=lambda pair: pair[1])
     print(f"{KNOWN}: {len(stored)} tensors and reference.json are computed anew; largest difference {worst:.1e} at {at}")
     assert worst <= TOLERANCE
-    return exact
+    return made
 
 
-def check_ours(tensors, report, exact):
-    assert report["min_greedy_margin"] >= MIN_GREEDY_MARGIN, report["min_greedy_margin"]
-    assert report["min_router_gap"] >= MIN_ROUTER_GAP, report["min_router_gap"]
+def check_ours(made):
+    assert made.report["min_greedy_margin"] >= MIN_GREEDY_MARGIN, made.report["min_greedy_margin"]
+    assert made.report["min_router_gap"] >= MIN_ROUTER_GAP, made.report["min_router_gap"]
     idle = f"grad.model.layers.{model.IDLE_LAYER}.mlp.experts.{model.IDLE_EXPERT}."
-    for name, tensor in tensors.items():
+    for name, tensor in made.tensors.items():
         assert not name.startswith("grad.") or tensor.any() != name.startswith(idle), name
-    for forward in exact:
+    for forward in made.exact:
         assert not (forward.routing[model.IDLE_LAYER].ids == model.IDLE_EXPERT).any()
 
 
-def routes(name, exact):
+def routes(made):
     """The chosen experts of every token and layer, by rising id, and how clear the choice is."""
     tensors = {}
-    for i, forward in enumerate(exact):
+    for i, forward in enumerate(made.exact):
         for layer, chosen in enumerate(forward.routing):
-            tensors[f"{name}.seq{i}.experts.{layer}"] = chosen.ids.sort(-1).values.to(torch.int32)
-            tensors[f"{name}.seq{i}.margin.{layer}"] = chosen.margin().float()
+            at = f"{made.folder.name}.seq{i}"
+            tensors[f"{at}.experts.{layer}"] = chosen.ids.sort(-1).values.to(torch.int32)
+            tensors[f"{at}.margin.{layer}"] = chosen.margin().float()
     return tensors
 
 
@@ -89,17 +89,16 @@ def main():
     folder, answers = GOLDEN / "models" / OURS, GOLDEN / "reference" / OURS
     answers.mkdir(parents=True, exist_ok=True)
     model.write(folder, GOLDEN / "models" / KNOWN, SEED)
-    config = model.read_config(folder)
-    tensors, report, exact = reference.make(folder, inputs.draw(model.BEGIN, SEED), seed=SEED)
-    check_ours(tensors, report, exact)
-    save(tensors, answers / "reference.safetensors")
-    (answers / "reference.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    other = json.dumps(model.config_other_style(config), indent=2) + "\n"
+    ours = reference.make(folder, inputs.draw(model.BEGIN, SEED), seed=SEED)
+    check_ours(ours)
+    save(ours.tensors, answers / "reference.safetensors")
+    (answers / "reference.json").write_text(json.dumps(ours.report, indent=1) + "\n", encoding="utf-8")
+    other = json.dumps(model.config_other_style(ours.config), indent=2) + "\n"
     (answers / "config_other_style.json").write_text(other, encoding="utf-8")
-    save(routes(KNOWN, known) | routes(OURS, exact), HERE / "routes.safetensors")
+    save(routes(known) | routes(ours), HERE / "routes.safetensors")
     save(routing.make(SEED), HERE / "routing.safetensors")
-    save(block.make(SEED), HERE / "block.safetensors")
-    print(json.dumps({key: report[key] for key in report if key.startswith(("error", "min", "bf16", "padded", "largest"))}))
+    print(json.dumps({key: value for key, value in ours.report.items()
+                      if key.startswith(("error", "min", "bf16", "padded", "largest"))}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Draws the golden model qwen3-moe-unnormed: its weights, configuration and tokenizer as a Hugging Face folder."""
 
-import json
 import shutil
 
 import torch
@@ -72,7 +71,3 @@ def config_other_style(config):
     other["torch_dtype"] = other.pop("dtype")
     other |= {"rope_theta": config["rope_parameters"]["rope_theta"], "rope_scaling": None, "transformers_version": "4.51.0"}
     return dict(sorted(other.items()))
-
-
-def read_config(folder):
-    return json.loads((folder / "config.json").read_text(encoding="utf-8"))

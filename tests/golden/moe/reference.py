@@ -55,15 +55,16 @@ def score_tensors(prefix, logits, ids, suffix=""):
     return result
 
 
-def detailed_tensors(prefix, model, output):
-    result = {f"{prefix}hidden.{j}": hidden[0] for j, hidden in enumerate(output.hidden_states)}
-    for layer, logits in enumerate(output.router_logits):
-        gate = model.model.layers[layer].mlp.gate
-        # The router's own weights and choice, of the logits that it returned.
-        probabilities = logits.softmax(-1, dtype=torch.float32)
-        weights, experts = probabilities.topk(gate.top_k, -1)
-        if gate.norm_topk_prob:
-            weights = weights / weights.sum(-1, keepdim=True)
+def detailed_tensors(prefix, model, ids):
+    """Hidden states, and what each router returned: logits, and weights and experts as the experts used them."""
+    routed = []
+    hooks = [layer.mlp.gate.register_forward_hook(lambda _module, _inputs, returned: routed.append(returned))
+             for layer in model.model.layers]
+    hidden_states = model(ids[None], output_hidden_states=True).hidden_states
+    for hook in hooks:
+        hook.remove()
+    result = {f"{prefix}hidden.{j}": hidden[0] for j, hidden in enumerate(hidden_states)}
+    for layer, (logits, weights, experts) in enumerate(routed):
         result |= {f"{prefix}router_logits.{layer}": logits, f"{prefix}router_weights.{layer}": weights,
                    f"{prefix}router_experts.{layer}": experts}
     return result
@@ -80,10 +81,6 @@ def greedy_tensors(prefix, model, weights, config, ids):
     assert torch.equal(best.indices[:, 0], chosen), "float64 would have chosen another token"
     return {f"{prefix}greedy_ids": chosen, f"{prefix}greedy_logp": logits.log_softmax(-1).gather(-1, chosen[:, None])[:, 0],
             f"{prefix}greedy_margin": (best.values[:, 0] - best.values[:, 1]).float()}, text
-
-
-def batch_of(inputs):
-    return {name: inputs[f"batch.{name}"] for name in ("input_ids", "attention_mask", "labels")}
 
 
 def choose_places(gradients, generator):
@@ -140,87 +137,109 @@ def adamw_error(after, exact):
         "max_abs_checksum_sum": checksum}
 
 
-def make(folder, inputs, places=None, seed=0):
-    """Returns the tensors of reference.safetensors, the content of reference.json, and the float64 forward of each sequence.
-    inputs: the ids and labels of inputs.py; places: where values are kept, or None to choose them."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    stored = checkpoint_tensors(folder)
-    weights = {name: tensor.double() for name, tensor in stored.items()}
-    model = load(folder, torch.float32)
-    tensors, texts, exact = dict(inputs), [], []
-    errors = {"logits": [], "logp": [], "entropy": [], "hidden": []}
-    sequences = [inputs[f"seq{i}.input_ids"] for i in range(sum(name.startswith("seq") for name in inputs))]
-    with torch.no_grad():
-        for i, ids in enumerate(sequences):
+class Reference:
+    """Tensors of reference.safetensors and the content of reference.json, filled piece by piece; `exact` has float64's forward of
+    each sequence. inputs: the ids and labels of inputs.py."""
+
+    def __init__(self, folder, inputs):
+        self.folder, self.tensors = folder, dict(inputs)
+        self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.stored = checkpoint_tensors(folder)
+        self.weights = {name: tensor.double() for name, tensor in self.stored.items()}
+        self.model = load(folder, torch.float32)
+        self.sequences = [inputs[name] for name in sorted(inputs) if name.startswith("seq")]
+        self.batch = {name: inputs[f"batch.{name}"] for name in ("input_ids", "attention_mask", "labels")}
+        self.exact, self.errors, self.report = [], {}, {"model": folder.name}
+
+    @torch.no_grad()
+    def add_sequences(self):
+        pairs = {"logits": [], "logp": [], "entropy": [], "hidden": []}
+        for i, ids in enumerate(self.sequences):
             prefix = f"seq{i}."
-            output = model(ids[None], output_hidden_states=True, output_router_logits=True)
-            exact.append(float64.forward(weights, config, ids))
-            theirs, ours = score_tensors(prefix, output.logits[0], ids), score_tensors(prefix, exact[i].logits, ids, "_f64")
-            tensors |= {f"{prefix}logits": output.logits[0]} | theirs | ours
-            errors["logits"].append((output.logits[0], exact[i].logits))
+            logits = self.model(ids[None]).logits[0]
+            self.exact.append(float64.forward(self.weights, self.config, ids))
+            theirs = score_tensors(prefix, logits, ids)
+            ours = score_tensors(prefix, self.exact[i].logits, ids, "_f64")
+            self.tensors |= {f"{prefix}logits": logits} | theirs | ours
+            pairs["logits"].append((logits, self.exact[i].logits))
             for name, tensor in theirs.items():
-                errors[name.split(".")[1].split("_")[0]].append((tensor, ours[name + "_f64"]))
+                pairs[name.split(".")[1].split("_")[0]].append((tensor, ours[name + "_f64"]))
             if i == DETAILED:
-                tensors |= detailed_tensors(prefix, model, output)
-                errors["hidden"] = [(a[0], b) for a, b in zip(output.hidden_states, exact[i].hidden)]
-            greedy, text = greedy_tensors(prefix, model, weights, config, ids)
-            tensors |= greedy
+                self.tensors |= detailed_tensors(prefix, self.model, ids)
+                pairs["hidden"] = [(self.tensors[f"{prefix}hidden.{j}"], h) for j, h in enumerate(self.exact[i].hidden)]
+        self.errors |= {name: error(of) for name, of in pairs.items()}
+
+    @torch.no_grad()
+    def add_greedy_texts(self):
+        texts, margins = [], []
+        for i, ids in enumerate(self.sequences):
+            greedy, text = greedy_tensors(f"seq{i}.", self.model, self.weights, self.config, ids)
+            self.tensors |= greedy
             texts.append(text)
-        padded = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)
-        mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(ids) for ids in sequences], batch_first=True)
-        together = model(padded, attention_mask=mask).logits
-        padded_difference = max((together[i, : len(ids)] - tensors[f"seq{i}.logits"]).abs().max().item()
-                                for i, ids in enumerate(sequences))
-    margins = [tensors[f"seq{i}.greedy_margin"].min().item() for i in range(len(sequences))]
-    errors = {name: error(pairs) for name, pairs in errors.items()}
-    report = {"model": folder.name,
-              "sequences": [{"length": len(ids), "min_greedy_margin": m} for ids, m in zip(sequences, margins)]}
-
-    batch = batch_of(inputs)
-    rows = [ids[: int(mask.sum())] for ids, mask in zip(batch["input_ids"], batch["attention_mask"])]
-    with torch.no_grad():
+            margins.append(greedy[f"seq{i}.greedy_margin"].min().item())
+        rows = [ids[: int(mask.sum())] for ids, mask in zip(self.batch["input_ids"], self.batch["attention_mask"])]
         gap = min(routing.probability_gap().min().item() for ids in texts + rows
-                  for routing in float64.forward(weights, config, ids).routing)
-    if config.get("dtype", config.get("torch_dtype")) == "bfloat16":
-        differs = [0, 0]
-        errors["logits_bf16"], errors["logp_bf16"] = [], []
-        narrow = load(folder, torch.bfloat16)
-        for i, ids in enumerate(sequences):
-            with torch.no_grad():
-                logits = narrow(ids[None]).logits[0]
-            logp, _ = scores(logits.float(), ids, 1.0)
-            tensors |= {f"seq{i}.logits_bf16": logits, f"seq{i}.logp_t1.0_bf16": logp}
-            errors["logits_bf16"].append((logits, exact[i].logits))
-            errors["logp_bf16"].append((logp, tensors[f"seq{i}.logp_t1.0_f64"]))
-            differs[0] += int((logits.argmax(-1) != exact[i].logits.argmax(-1)).sum())
-            differs[1] += len(ids)
-        errors |= {name: error(errors[name]) for name in ("logits_bf16", "logp_bf16")}
+                  for routing in float64.forward(self.weights, self.config, ids).routing)
+        self.report |= {"min_greedy_margin": min(margins), "min_router_gap": gap, "sequences": [
+            {"length": len(ids), "min_greedy_margin": margin} for ids, margin in zip(self.sequences, margins)]}
 
-    parameters = dict(model.named_parameters())
-    steps, gradients, after = train(parameters, lambda: model(**batch).loss)
-    leaves = {name: tensor.clone().requires_grad_(True) for name, tensor in sorted(weights.items())}
-    exact_steps, exact_gradients, exact_after = train(leaves, lambda: float64.mean_loss(leaves, config, batch))
-    tensors |= {f"grad.{name}": gradient for name, gradient in gradients.items()}
-    places = places or choose_places(gradients, torch.Generator().manual_seed(seed))
-    initial = {name: stored[name].float() for name in sorted(stored)}
-    report |= {
-        "loss": steps[0]["loss"], "loss_f64": exact_steps[0]["loss"],
-        "optimizer": {"class": "torch.optim.AdamW", "lr": ADAMW["lr"], "betas": list(ADAMW["betas"]), "eps": ADAMW["eps"],
-                      "weight_decay": ADAMW["weight_decay"],
-                      "weight_decay_on": "every parameter, norms and embeddings included", "clip_grad_norm": CLIP,
-                      "dtype": "float32 parameters, gradients and moments", "steps": steps, "steps_f64": exact_steps},
-        "parameters": places, "initial": summary(initial, places), "after_1": summary(after[1], places),
-        "after_3": summary(after[STEPS], places)}
-    errors |= {
-        "grad": error([(gradients[name], exact_gradients[name]) for name in gradients]),
-        "adamw_step1": adamw_error(after[1], exact_after[1]), "adamw_step3": adamw_error(after[STEPS], exact_after[STEPS]),
-        "loss": max(abs(a["loss"] - b["loss"]) for a, b in zip(steps, exact_steps)),
-        "grad_norm_rel": max(abs(a["grad_norm"] / b["grad_norm"] - 1) for a, b in zip(steps, exact_steps)),
-        "adamw_sampled_elements": max((after[s][name].flatten()[p["index"]].double() - exact_after[s][name].flatten()[p["index"]])
-                                      .abs().max().item() for s in (1, STEPS) for name, p in places.items())}
-    report |= {"error_of_reference": errors, "largest_gradient_element": max(g.abs().max().item() for g in gradients.values()),
-               "min_greedy_margin": min(margins), "min_router_gap": gap}
-    if "logits_bf16" in errors:
-        report["bf16_argmax_differs"] = differs
-    report["padded_batch_max_abs_diff"] = padded_difference
-    return tensors, report, exact
+    @torch.no_grad()
+    def add_padded(self):
+        pad = torch.nn.utils.rnn.pad_sequence
+        mask = pad([torch.ones_like(ids) for ids in self.sequences], batch_first=True)
+        together = self.model(pad(self.sequences, batch_first=True), attention_mask=mask).logits
+        self.report["padded_batch_max_abs_diff"] = max(
+            (together[i, : len(ids)] - self.tensors[f"seq{i}.logits"]).abs().max().item() for i, ids in enumerate(self.sequences))
+
+    @torch.no_grad()
+    def add_bfloat16(self):
+        if self.config.get("dtype", self.config.get("torch_dtype")) != "bfloat16":
+            return
+        logits_pairs, logp_pairs, differs = [], [], 0
+        narrow = load(self.folder, torch.bfloat16)
+        for i, ids in enumerate(self.sequences):
+            logits = narrow(ids[None]).logits[0]
+            logp, _ = scores(logits.float(), ids, 1.0)
+            self.tensors |= {f"seq{i}.logits_bf16": logits, f"seq{i}.logp_t1.0_bf16": logp}
+            logits_pairs.append((logits, self.exact[i].logits))
+            logp_pairs.append((logp, self.tensors[f"seq{i}.logp_t1.0_f64"]))
+            differs += int((logits.argmax(-1) != self.exact[i].logits.argmax(-1)).sum())
+        self.errors |= {"logits_bf16": error(logits_pairs), "logp_bf16": error(logp_pairs)}
+        self.report["bf16_argmax_differs"] = [differs, sum(len(ids) for ids in self.sequences)]
+
+    def add_training(self, places, seed):
+        """Trains the model itself: nothing else can be added after."""
+        steps, gradients, after = train(dict(self.model.named_parameters()), lambda: self.model(**self.batch).loss)
+        leaves = {name: tensor.clone().requires_grad_(True) for name, tensor in sorted(self.weights.items())}
+        exact_steps, exact_gradients, exact_after = train(leaves, lambda: float64.mean_loss(leaves, self.config, self.batch))
+        self.tensors |= {f"grad.{name}": gradient for name, gradient in gradients.items()}
+        places = places or choose_places(gradients, torch.Generator().manual_seed(seed))
+        initial = {name: tensor.float() for name, tensor in sorted(self.stored.items())}
+        self.report |= {
+            "loss": steps[0]["loss"], "loss_f64": exact_steps[0]["loss"],
+            "optimizer": {"class": "torch.optim.AdamW", **ADAMW, "betas": list(ADAMW["betas"]),
+                          "weight_decay_on": "every parameter, norms and embeddings included", "clip_grad_norm": CLIP,
+                          "dtype": "float32 parameters, gradients and moments", "steps": steps, "steps_f64": exact_steps},
+            "parameters": places, "initial": summary(initial, places), "after_1": summary(after[1], places),
+            "after_3": summary(after[STEPS], places),
+            "largest_gradient_element": max(gradient.abs().max().item() for gradient in gradients.values())}
+        sampled = [(after[s][name].flatten()[p["index"]].double(), exact_after[s][name].flatten()[p["index"]])
+                   for s in (1, STEPS) for name, p in places.items()]
+        self.errors |= {
+            "grad": error([(gradients[name], exact_gradients[name]) for name in gradients]),
+            "adamw_step1": adamw_error(after[1], exact_after[1]), "adamw_step3": adamw_error(after[STEPS], exact_after[STEPS]),
+            "loss": max(abs(a["loss"] - b["loss"]) for a, b in zip(steps, exact_steps)),
+            "grad_norm_rel": max(abs(a["grad_norm"] / b["grad_norm"] - 1) for a, b in zip(steps, exact_steps)),
+            "adamw_sampled_elements": max((a - b).abs().max().item() for a, b in sampled)}
+
+
+def make(folder, inputs, places=None, seed=0):
+    """Returns the Reference of a model. places: where values are kept after AdamW, or None to choose them."""
+    made = Reference(folder, inputs)
+    made.add_sequences()
+    made.add_greedy_texts()
+    made.add_padded()
+    made.add_bfloat16()
+    made.add_training(places, seed)
+    made.report["error_of_reference"] = made.errors
+    return made
