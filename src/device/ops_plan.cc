@@ -136,22 +136,24 @@ OpBytes OpsPlan::route_backward(Size rows) const {
 OpBytes OpsPlan::linear_of_experts(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const {
   const Size result = places(rows) * outer * out_bytes;
   OpBytes bytes = op(result, result + linear(rows, inner, outer, out_bytes).most);
-  if (gathers) bytes.most += places(rows) * inner * element_;
+  if (gathers) bytes.most += gathered(rows, inner);
   return bytes;
 }
 
 OpBytes OpsPlan::linear_of_experts_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const {
   const Size result = places(rows) * inner * out_bytes;
   OpBytes bytes = op(result, result + linear_grad_input(rows, inner, outer, out_bytes).most);
-  if (gathers) bytes.most += places(rows) * outer * element_;
+  if (gathers) bytes.most += gathered(rows, outer);
   return bytes;
 }
 
-OpBytes OpsPlan::linear_of_experts_grad_weight(Size rows, Size gathered) const {
+OpBytes OpsPlan::linear_of_experts_grad_weight(Size rows, Size gathered_width) const {
   OpBytes bytes = op(0, places(rows) * sizeof(int32_t));  // the rows to gather
-  bytes.most += places(rows) * gathered * element_;
+  bytes.most += gathered(rows, gathered_width);
   return bytes;
 }
+
+Size OpsPlan::gathered(Size rows, Size width) const { return places(rows) * width * element_; }
 
 // The temporaries are the sum in float32, and the rows of one expert of each token, in float32 and times their weights.
 OpBytes OpsPlan::sum_of_experts(Size rows, Size out_bytes) const {

@@ -88,12 +88,12 @@ class OpsPlan {
   virtual OpBytes silu_mul(Size rows) const;
   virtual OpBytes silu_mul_backward(Size rows) const;
   // The operations of experts, for so many tokens; their places are rows * chosen. Where an operand has rows of tokens,
-  // `gathers` says so, or `gathered` their widths, because its rows may be copied to places.
+  // `gathers` says so, or `gathered_width` its width, because its rows may be copied to places.
   virtual OpBytes route(Size rows) const;
   virtual OpBytes route_backward(Size rows) const;
   virtual OpBytes linear_of_experts(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const;
   virtual OpBytes linear_of_experts_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const;
-  virtual OpBytes linear_of_experts_grad_weight(Size rows, Size gathered) const;
+  virtual OpBytes linear_of_experts_grad_weight(Size rows, Size gathered_width) const;
   virtual OpBytes sum_of_experts(Size rows, Size out_bytes) const;
   virtual OpBytes weighted_silu_backward(Size rows) const;
   virtual OpBytes kv_append(Size entries) const;
@@ -122,6 +122,8 @@ class OpsPlan {
  protected:
   // An operation that returns `result` bytes and in plain ATen takes `aten_most` at once.
   virtual OpBytes op(Size result, Size aten_most) const;
+  // Returns the bytes of a copy of the rows of so many tokens for each of their places.
+  virtual Size gathered(Size rows, Size width) const;
   // This is the second step of attention_backward(): the gradients in the cache's layout, collected by token.
   virtual OpBytes kv_gradient(const AttentionLoad& load) const;
 

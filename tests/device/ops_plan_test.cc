@@ -187,6 +187,31 @@ TEST_P(OpsPlanTest, LogitsAndOptimizer) {
   expect("sums_of_squares", plan_.sums_of_squares(100000, 4096), [&] { return ops_->sums_of_squares(n, 4096), 0; });
 }
 
+// The CPU's kernels read rows of tokens where they are, and take nothing but their results.
+TEST_P(OpsPlanTest, ExpertsOnTheCpu) {
+  const int64_t T = 300, X = kShape.experts, C = kShape.chosen, E = kShape.hidden, F = kShape.mlp, P = T * C;
+  const std::unique_ptr<Ops> ops = make_ops(parse_device("cpu"), {.isa = "auto", .num_threads = 1});
+  const std::unique_ptr<const OpsPlan> plan = footprint_of("cpu").plan_ops(kShape, GetParam() == at::kFloat ? 4 : 2);
+  const Routing routing = ops->route(floats({T, X}), {.chosen = C, .normalises = true});
+  const Tensor w = tensor({X * 2 * F, E}), down = tensor({X * E, F}), x = tensor({T, E}), dw = floats({X * 2 * F, E});
+  const Tensor gate_up = tensor({P, 2 * F});
+  expect(
+      "linear_of_experts", plan->linear_of_experts(T, E, 2 * F, 4, /*gathers=*/true),
+      [&] { return ops->linear_of_experts(x, RowsAre::kTokens, w, routing, at::kFloat); }, /*allowed_above=*/0);
+  expect(
+      "..._grad_input", plan->linear_of_experts_grad_input(T, F, E, 4, /*gathers=*/true),
+      [&] { return ops->linear_of_experts_grad_input(x, RowsAre::kTokens, down, routing, at::kFloat); },
+      /*allowed_above=*/0);
+  expect(
+      "..._grad_weight", plan->linear_of_experts_grad_weight(T, E),
+      [&] {
+        return ops->linear_of_experts_grad_weight(gate_up, RowsAre::kPlaces, x, RowsAre::kTokens, dw, routing,
+                                                  GradientUse::kSet),
+               0;
+      },
+      /*allowed_above=*/0);
+}
+
 // Sequences that all have `longest` keys. The first has its rows from first_row on, the others from next_row on: the
 // keys before are the first's, as for samples that share a prompt.
 struct AttentionCase {

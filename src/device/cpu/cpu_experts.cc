@@ -4,7 +4,6 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "base/check.h"
@@ -85,41 +84,42 @@ Tensor CpuExperts::route_backward(const Tensor& dweights_TC, const Tensor& logit
   return dlogits_TX;
 }
 
-Tensor CpuExperts::rows_of_places(const Tensor& x, RowsAre rows, const Routing& routing) {
-  if (rows == RowsAre::kPlaces) return x;
-  const int64_t width = x.size(1), chosen = routing.num_chosen();
-  Tensor x_PK = at::empty({routing.num_places(), width}, x.options());
-  const Elem elem = elem_of(x);
-  const auto row_bytes = static_cast<size_t>(width * x.element_size());
-  const int32_t* const sources = words(routing.sources_P);
-  for_row_chunks(threads_, routing.num_places(), [&](int64_t begin, int64_t count) {
-    for (int64_t p = begin; p < begin + count; ++p) {
-      std::memcpy(offset(x_PK.data_ptr(), p * width, elem), offset(in(x), sources[p] / chosen * width, elem),
-                  row_bytes);
-    }
-  });
-  return x_PK;
+CpuExperts::PlaceRows CpuExperts::rows_of_places(const Tensor& x, RowsAre rows, const Routing& routing) {
+  if (rows == RowsAre::kTokens) {
+    const auto chosen = static_cast<int32_t>(routing.num_chosen());
+    const int32_t* const sources = words(routing.sources_P);
+    tokens_P_.resize(static_cast<size_t>(routing.num_places()));
+    for (size_t p = 0; p < tokens_P_.size(); ++p) tokens_P_[p] = sources[p] / chosen;
+  }
+  return {in(x), elem_of(x), x.size(1), rows == RowsAre::kTokens ? tokens_P_.data() : nullptr};
+}
+
+Matrix CpuExperts::PlaceRows::from(int64_t place, bool k_major) const {
+  if (tokens_P != nullptr) return {data, elem, width, k_major, tokens_P + place};
+  return {offset(data, place * width, elem), elem, width, k_major};
 }
 
 Tensor CpuExperts::linear(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK, const Routing& routing,
                           at::ScalarType out) {
   const int64_t k = w_XNK.size(1), n = w_XNK.size(0) / routing.num_experts();
   TANDEM_CHECK_EQ(x.size(1), k);
-  const Tensor x_PK = rows_of_places(x, x_rows, routing);
+  const PlaceRows x_PK = rows_of_places(x, x_rows, routing);
   Tensor y_PN = at::empty({routing.num_places(), n}, x.options().dtype(out));
-  const Elem elem = elem_of(x), w_elem = elem_of(w_XNK), y_elem = elem_of(y_PN);
+  const Elem w_elem = elem_of(w_XNK), y_elem = elem_of(y_PN);
   const int32_t* const offsets = words(routing.offsets_X1);
+  std::vector<GemmProblem> products;
   for (int64_t e = 0; e < routing.num_experts(); ++e) {
-    gemm_.run({offsets[e + 1] - offsets[e],
-               n,
-               k,
-               {offset(in(x_PK), offsets[e] * k, elem), elem, k, false},
-               {offset(in(w_XNK), e * n * k, w_elem), w_elem, k, false},
-               offset(y_PN.data_ptr(), offsets[e] * n, y_elem),
-               y_elem,
-               n,
-               false});
+    products.push_back({offsets[e + 1] - offsets[e],
+                        n,
+                        k,
+                        x_PK.from(offsets[e], /*k_major=*/false),
+                        {offset(in(w_XNK), e * n * k, w_elem), w_elem, k, false},
+                        offset(y_PN.data_ptr(), offsets[e] * n, y_elem),
+                        y_elem,
+                        n,
+                        false});
   }
+  gemm_.run_groups(products);
   return y_PN;
 }
 
@@ -127,21 +127,23 @@ Tensor CpuExperts::linear_grad_input(const Tensor& dy, RowsAre dy_rows, const Te
                                      at::ScalarType out) {
   const int64_t k = w_XNK.size(1), n = w_XNK.size(0) / routing.num_experts();
   TANDEM_CHECK_EQ(dy.size(1), n);
-  const Tensor dy_PN = rows_of_places(dy, dy_rows, routing);
+  const PlaceRows dy_PN = rows_of_places(dy, dy_rows, routing);
   Tensor dx_PK = at::empty({routing.num_places(), k}, w_XNK.options().dtype(out));
-  const Elem elem = elem_of(dy), w_elem = elem_of(w_XNK), dx_elem = elem_of(dx_PK);
+  const Elem w_elem = elem_of(w_XNK), dx_elem = elem_of(dx_PK);
   const int32_t* const offsets = words(routing.offsets_X1);
+  std::vector<GemmProblem> products;
   for (int64_t e = 0; e < routing.num_experts(); ++e) {
-    gemm_.run({offsets[e + 1] - offsets[e],
-               k,
-               n,
-               {offset(in(dy_PN), offsets[e] * n, elem), elem, n, false},
-               {offset(in(w_XNK), e * n * k, w_elem), w_elem, k, true},
-               offset(dx_PK.data_ptr(), offsets[e] * k, dx_elem),
-               dx_elem,
-               k,
-               false});
+    products.push_back({offsets[e + 1] - offsets[e],
+                        k,
+                        n,
+                        dy_PN.from(offsets[e], /*k_major=*/false),
+                        {offset(in(w_XNK), e * n * k, w_elem), w_elem, k, true},
+                        offset(dx_PK.data_ptr(), offsets[e] * k, dx_elem),
+                        dx_elem,
+                        k,
+                        false});
   }
+  gemm_.run_groups(products);
   return dx_PK;
 }
 
@@ -150,24 +152,18 @@ void CpuExperts::linear_grad_weight(const Tensor& dy, RowsAre dy_rows, const Ten
   const int64_t n = dy.size(1), k = x.size(1);
   TANDEM_CHECK_EQ(dw_XNK.scalar_type(), at::kFloat);
   in(dw_XNK);
-  const Tensor dy_PN = rows_of_places(dy, dy_rows, routing), x_PK = rows_of_places(x, x_rows, routing);
-  const Elem dy_elem = elem_of(dy), x_elem = elem_of(x);
+  const PlaceRows dy_PN = rows_of_places(dy, dy_rows, routing), x_PK = rows_of_places(x, x_rows, routing);
   const int32_t* const offsets = words(routing.offsets_X1);
+  std::vector<GemmProblem> products;
   for (int64_t e = 0; e < routing.num_experts(); ++e) {
     float* const dw = dw_XNK.data_ptr<float>() + e * n * k;
     const int64_t count = offsets[e + 1] - offsets[e];
     if (count == 0 && use == GradientUse::kSet) std::fill_n(dw, n * k, 0.0F);
     if (count == 0) continue;
-    gemm_.run({n,
-               k,
-               count,
-               {offset(in(dy_PN), offsets[e] * n, dy_elem), dy_elem, n, true},
-               {offset(in(x_PK), offsets[e] * k, x_elem), x_elem, k, true},
-               dw,
-               Elem::kF32,
-               k,
-               use == GradientUse::kAdd});
+    products.push_back({n, k, count, dy_PN.from(offsets[e], /*k_major=*/true), x_PK.from(offsets[e], /*k_major=*/true),
+                        dw, Elem::kF32, k, use == GradientUse::kAdd});
   }
+  gemm_.run_groups(products);
 }
 
 Tensor CpuExperts::sum(const Tensor& y_PE, const Tensor& weights_TC, const Routing& routing, const Tensor& residual_TE,

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "device/cpu/gemm.h"
 #include "device/cpu/kernels.h"
@@ -35,12 +36,22 @@ class CpuExperts {
                                            const Routing& routing);
 
  private:
-  // Returns a row for each place: a copy of its token's row, or x itself where it has a row for each place.
-  at::Tensor rows_of_places(const at::Tensor& x, RowsAre rows, const Routing& routing);
+  // An operand of products: the row of each place, which lies in order, or where its token's row does.
+  struct PlaceRows {
+    const void* data;
+    Elem elem;
+    int64_t width;
+    const int32_t* tokens_P;  // null where rows are in the order of places
+    // Returns the rows of a place and of those after it.
+    Matrix from(int64_t place, bool k_major) const;
+  };
+  // The result is good until the next call that has rows of tokens.
+  PlaceRows rows_of_places(const at::Tensor& x, RowsAre rows, const Routing& routing);
 
   const KernelTable& table_;
   ThreadPool& threads_;
   GemmRunner& gemm_;
+  std::vector<int32_t> tokens_P_;  // the token of each place, of the last operand that has rows of tokens
 };
 
 }  // namespace tandem::device::cpu

@@ -20,6 +20,9 @@ struct Matrix {
   Elem elem;
   int64_t stride;  // elements between rows
   bool k_major;    // false: rows are m (or n), and k runs along a row; true: rows are k
+  // Row i is the row index[i] of `data`, which saves a copy of rows that lie elsewhere; null: row i. The weights of
+  // few_rows() have none.
+  const int32_t* index = nullptr;
 };
 
 // The destination of one block of packed rows: rows [m0, m0 + rows) of A.
