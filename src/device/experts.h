@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 
 namespace tandem::device {
 
@@ -26,6 +27,8 @@ struct Routing {
   at::Tensor offsets_X1;  // int32 [X + 1]: expert e has places [offsets[e], offsets[e + 1])
   at::Tensor places_TC;   // int32: the place of a token at its chosen expert
   at::Tensor sources_P;   // int32: t C + c for the place of token t at its chosen expert c
+  // The backend's own part of Ops::route(), which copies share. It may be null.
+  std::shared_ptr<const void> prepared = nullptr;
 
   int64_t num_tokens() const { return ids_TC.size(0); }
   int64_t num_chosen() const { return ids_TC.size(1); }

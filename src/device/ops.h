@@ -270,6 +270,12 @@ class Ops {
                           int64_t /*head_dim*/) const {
     return runs_ahead();
   }
+  // Returns whether that holds for a sparse model too, with so many experts, of which a token has `chosen`, and whose
+  // rows have `hidden` numbers outside and `width` inside of an expert.
+  virtual bool can_record_experts(int64_t /*num_experts*/, int64_t /*chosen*/, int64_t /*hidden*/,
+                                  int64_t /*width*/) const {
+    return runs_ahead();
+  }
 };
 
 // Makes the CPU backend. isa is "auto", "amx", "avx512bf16", "avx512", "avx2" or "scalar"; UserError if the machine
