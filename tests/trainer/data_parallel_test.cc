@@ -32,6 +32,7 @@ struct Case {
   at::ScalarType dtype = at::kFloat;
   bool tied = true;
   bool has_adapter = false;
+  bool is_sparse = false;
   bool offloads = false;
   bool scores_first = false;  // scores with all ranks together, for RolloutLogprobs::kOfTheseWeights
   TrainerConfig config = {};
@@ -42,7 +43,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 // A model whose tensors have up to eight blocks, so that ranks own many rows, a few or none.
 struct RankModel {
   explicit RankModel(const Case& c) {
-    config = model::small_config(/*num_layers=*/3);
+    config = model::small_config(/*num_layers=*/3, c.is_sparse ? "Qwen3MoeForCausalLM" : "Qwen3ForCausalLM");
     config.hidden = 96;
     config.mlp = 160;
     config.vocab = 330;
@@ -194,6 +195,9 @@ std::vector<Case> cases() {
   Case c = basic("Adapter");
   c.dtype = at::kBFloat16;
   c.has_adapter = true;
+  all.push_back(c);
+  c = silent("Sparse");  // its load is among the metrics, whichever rank has no gradient
+  c.is_sparse = true;
   all.push_back(c);
   c = basic("LogProbsOfTheseWeights");
   c.dtype = at::kBFloat16;
