@@ -23,10 +23,11 @@ struct LoraConfig {
 
 // The experts of each layer of a sparse model. An expert is an MLP of that width.
 struct ExpertsConfig {
-  int64_t count = 0;        // X
-  int64_t chosen = 0;       // C, the experts of a token: 1..X
-  int64_t width = 0;        // F
-  bool normalises = false;  // the weights of a token's experts add up to 1
+  int64_t count = 0;              // X
+  int64_t chosen = 0;             // C, the experts of a token: 1..X
+  int64_t width = 0;              // F
+  bool normalises = false;        // the weights of a token's experts add up to 1
+  bool router_is_frozen = false;  // the routers' weights are not trained, though the others are
   bool operator==(const ExpertsConfig&) const = default;
 };
 

@@ -202,6 +202,9 @@ std::vector<Case> cases() {
   c.dtype = at::kBFloat16;
   c.has_adapter = true;
   all.push_back(c);
+  c = silent("SparseWithoutSome");  // its load is among the metrics, whichever rank has no gradient
+  c.architecture = "Qwen3MoeForCausalLM";
+  all.push_back(c);
   c = basic("LogProbsOfTheseWeights");
   c.dtype = at::kBFloat16;
   c.scores_first = true;

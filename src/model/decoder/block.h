@@ -26,6 +26,7 @@
 #include "model/family.h"
 #include "model/linear.h"
 #include "model/residual_stream.h"
+#include "model/routing_sink.h"
 #include "weights/store.h"
 
 namespace tandem::model::decoder {
@@ -37,6 +38,7 @@ struct Layer {
   const device::Ops& ops;
   const ResidualStream& stream;
   const GradientSlot& sink;
+  RoutingSink* const& routing_sink;  // the one that is set at present, or null
   const AdapterWindows& adapters;
   int64_t index;
   // Returns "layers.3.qkv" for "qkv".

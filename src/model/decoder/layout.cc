@@ -113,6 +113,7 @@ void add_sparse_mlp(const ModelConfig& config, const LayerNames& names, Layout& 
   layout.tensors.push_back(norm(names.packed + "post_norm", names.hf + "post_attention_layernorm.weight", E));
   layout.tensors.push_back(matrix(names.packed + "router",
                                   {{.hf_name = names.hf + "mlp.gate.weight", .shape = {config.experts->count, E}}}));
+  layout.tensors.back().is_frozen = config.experts->router_is_frozen;
   HfTensors gate_up, down;
   for (int64_t e = 0; e < config.experts->count; ++e) {
     const std::string expert = names.hf + "mlp.experts." + std::to_string(e) + ".";

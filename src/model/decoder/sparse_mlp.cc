@@ -11,6 +11,8 @@ SparseMlp::SparseMlp(const Layer& layer)
     : ops_(layer.ops),
       stream_(layer.stream),
       sink_(layer.sink),
+      routing_sink_(layer.routing_sink),
+      layer_(layer.index),
       rule_{.chosen = layer.config.experts->chosen, .normalises = layer.config.experts->normalises},
       norm_(norm_of(layer, "post_norm")),
       router_(layer.linear("router", Cut::kNone)),
@@ -27,7 +29,7 @@ void SparseMlp::bind(const weights::WeightsView& view) {
 Tensor SparseMlp::forward(const Tensor& middle_TE, int64_t num_tokens) const {
   return differentiable({middle_TE}, [&] {
     const Tensor normed_TE = norm_.forward(middle_TE, num_tokens);
-    const device::Routing routing = ops_.route(router_.forward(normed_TE, at::kFloat), rule_);
+    const device::Routing routing = route(normed_TE);
     const Tensor gate_up_P2F = gate_up_.forward(normed_TE, RowsAre::kTokens, routing, normed_TE.scalar_type());
     const auto backward = [this, middle_TE, gate_up_P2F, routing, num_tokens](const Tensors& d) -> Tensors {
       return {this->backward(d[0], middle_TE, gate_up_P2F, routing, num_tokens)};
@@ -35,6 +37,13 @@ Tensor SparseMlp::forward(const Tensor& middle_TE, int64_t num_tokens) const {
     const Tensor y_PE = down_.forward(ops_.silu_mul(gate_up_P2F), RowsAre::kPlaces, routing, part_dtype(normed_TE));
     return Piece{{sum_of_places(y_PE, routing.weights_TC, routing, middle_TE)}, backward};
   })[0];
+}
+
+device::Routing SparseMlp::route(const Tensor& normed_TE) const {
+  const Tensor logits_TX = router_.forward(normed_TE, at::kFloat);
+  device::Routing routing = ops_.route(logits_TX, rule_);
+  if (routing_sink_ != nullptr) routing_sink_->routed(layer_, logits_TX, routing);
+  return routing;
 }
 
 Tensor SparseMlp::backward(const Tensor& dout, const Tensor& middle_TE, const Tensor& gate_up_P2F,

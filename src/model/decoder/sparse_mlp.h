@@ -10,6 +10,7 @@
 #include "model/decoder/block.h"
 #include "model/experts_linear.h"
 #include "model/linear.h"
+#include "model/routing_sink.h"
 
 namespace tandem::model::decoder {
 
@@ -29,6 +30,8 @@ class SparseMlp final : public MlpPiece {
   at::Tensor forward(const at::Tensor& middle_TE, int64_t num_tokens) const override;
 
  private:
+  // Chooses the experts of normalised rows, and tells the sink.
+  device::Routing route(const at::Tensor& normed_TE) const;
   // Returns the gradient of the middle, given that of the result.
   at::Tensor backward(const at::Tensor& dout_TE, const at::Tensor& middle_TE, const at::Tensor& gate_up_P2F,
                       const device::Routing& routing, int64_t num_tokens) const;
@@ -43,6 +46,8 @@ class SparseMlp final : public MlpPiece {
   const device::Ops& ops_;
   const ResidualStream& stream_;
   const GradientSlot& sink_;
+  RoutingSink* const& routing_sink_;
+  const int64_t layer_;
   const device::RouteRule rule_;
   RmsNorm norm_;
   Linear router_;
