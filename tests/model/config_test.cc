@@ -414,7 +414,7 @@ TEST(Layout, PacksEveryParameterOnceWithoutGaps) {
     const int64_t q_rows = config.num_heads * config.head_dim, kv_rows = config.num_kv_heads * config.head_dim;
     EXPECT_EQ(layout.find("layers.0.qkv").shape, (std::vector<int64_t>{q_rows + 2 * kv_rows, config.hidden}));
     if (config.experts) {
-      const auto [count, chosen, width, normalises] = *config.experts;
+      const int64_t count = config.experts->count, width = config.experts->width;
       EXPECT_EQ(layout.find("layers.0.router").shape, (std::vector<int64_t>{count, config.hidden}));
       EXPECT_EQ(layout.find("layers.0.experts_gate_up").shape,
                 (std::vector<int64_t>{count * 2 * width, config.hidden}));
