@@ -1,8 +1,8 @@
 """A byte-level tokenizer of 260 tokens and the configuration of a 1.6 M parameter Qwen3, as a Hugging Face folder without
 weights (tandem sft --random-init draws those). The sparse one has 10.3 M parameters in 8 experts a layer, two of which a
-token meets.
+token meets; the wide one is dense and has as many weights a token, to compare it with.
 
-    python make_model.py OUT_DIRECTORY [dense|sparse]
+    python make_model.py OUT_DIRECTORY [dense|wide|sparse]
 """
 
 import json
@@ -27,6 +27,14 @@ SHAPES = {
         "num_attention_heads": 6,
         "head_dim": 32,
         "intermediate_size": 512,
+    },
+    "wide": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "head_dim": 64,
+        "intermediate_size": 768,
     },
     "sparse": {
         "architectures": ["Qwen3MoeForCausalLM"],
@@ -64,7 +72,7 @@ def main():
     folder = pathlib.Path(sys.argv[1])
     shape = sys.argv[2] if len(sys.argv) > 2 else "dense"
     if shape not in SHAPES:
-        sys.exit(f"{shape}: no such model; dense and sparse are known")
+        sys.exit(f"{shape}: no such model; {', '.join(SHAPES)} are known")
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
