@@ -36,26 +36,26 @@ TEST(RoutingLoad, IsThatOfTheChosenExperts) {
   config.experts = {.count = 4, .chosen = 2, .width = 8, .normalises = true};
   RoutingLoad load(config, test_ops());
   load.begin_step();
-  // The first layer's tokens choose experts 0 and 1, 0 and 2, 0 and 1; the second layer's token 2 and 3.
+  // The first layer's tokens choose experts 0 and 1, 0 and 2, 0 and 1; the second layer's tokens 2 and 3.
   const std::vector<std::vector<double>> first = {{2, 1, 0, -1}, {3, 0, 0.5, -2}, {1, 0.25, -1, -3}},
-                                         second = {{0, 0, 4, 1}};
+                                         second = {{0, 0, 4, 1}, {0, 0, 2, 3}};
   double entropy = 0.0, top1 = 0.0;
   int64_t layer = 0;
   for (const auto& rows : {first, second}) {
     std::vector<float> numbers;
     for (const std::vector<double>& row : rows) {
       numbers.insert(numbers.end(), row.begin(), row.end());
-      entropy += entropy_of(row) / 4;
+      entropy += entropy_of(row) / 5;
       std::vector<double> sorted = row;
       std::ranges::sort(sorted, std::greater<>());
-      top1 += 1.0 / (1.0 + std::exp(sorted[1] - sorted[0])) / 4;
+      top1 += 1.0 / (1.0 + std::exp(sorted[1] - sorted[0])) / 5;
     }
     const at::Tensor logits_TX = at::tensor(numbers).view({-1, 4});
     load.routed(layer++, logits_TX, test_ops().route(logits_TX, {.chosen = 2, .normalises = true}));
   }
   const std::map<std::string, double> metrics = load.end_step(no_other_ranks());
   EXPECT_EQ(metrics.size(), 4U);
-  EXPECT_EQ(metrics.at("moe/load_max_over_mean"), 2.0) << "3 of 6 places over 6 / 4, and 1 of 2 over 2 / 4";
+  EXPECT_EQ(metrics.at("moe/load_max_over_mean"), 2.0) << "3 of 6 places over 6 / 4, and 2 of 4 over 4 / 4";
   EXPECT_EQ(metrics.at("moe/unused_experts"), 2.0) << "0 and 1 of the second layer";
   EXPECT_NEAR(metrics.at("moe/router_entropy"), entropy, 2e-6);
   EXPECT_NEAR(metrics.at("moe/top1_weight"), top1, 2e-6);

@@ -245,6 +245,7 @@ PieceCost sparse_cost(const LayerCost& layer) {
   piece.graph = layer.size.stream + layer.size.gate_up + ops.route(layer.rows).result;
   piece.forward = [&layer, &ops, hidden, width, part_bytes](Walk& walk, bool /*has_graph*/) {
     const device::OpBytes logits = ops.linear(layer.rows, hidden, layer.config.experts->count, kFloatBytes);
+    // A RoutingSink's numbers, a few a row, are gone before the result of down, which is larger, is there.
     const device::OpBytes down = ops.linear_of_experts(layer.rows, width, hidden, part_bytes, /*gathers=*/false);
     walk.run(layer.norm());
     walk.run(logits);
