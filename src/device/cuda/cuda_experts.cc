@@ -56,6 +56,28 @@ Tensor rows_of_places(const Tensor& x, RowsAre rows, const Routing& routing) {
   return x_PE;
 }
 
+// Returns whether the products of these rows have kernels.
+bool has_kernels(const Tensor& x, const Tensor& w, const Routing& routing) {
+  return is_bfloat16_rows(x) && is_bfloat16_rows(w) && routing.num_experts() <= cuda::kMostExperts;
+}
+bool has_many_places(const Routing& routing) { return routing.num_places() > kManyPlaces * routing.num_experts(); }
+
+// Returns the product by the kernel of experts.h, which `product` says the sizes of.
+Tensor multiply(const Tensor& x, RowsAre x_rows, const Tensor& w, cuda::ExpertsProduct product, const Routing& routing,
+                at::ScalarType out) {
+  const Tensor y_PN = at::empty({routing.num_places(), product.N}, x.options().dtype(out));
+  product.rows = data(x);
+  product.weights = data(w);
+  product.offsets = ints(routing.offsets_X1);
+  product.sources = x_rows == RowsAre::kTokens ? ints(routing.sources_P) : nullptr;
+  product.num_experts = routing.num_experts();
+  product.num_places = routing.num_places();
+  product.num_chosen = routing.num_chosen();
+  check(cuda::linear_of_experts(product, cuda::experts_tiling(product.num_places, product.num_experts),
+                                y_PN.mutable_data_ptr(), out == at::kFloat, stream()));
+  return y_PN;
+}
+
 // Returns the offsets on the host: those that route() began to fetch, or else when the device has come here.
 std::unique_ptr<Ops::Fetch> fetched_now(const Ops& ops, const Routing& routing) {
   return routing.prepared == nullptr ? ops.fetch(routing.offsets_X1) : nullptr;
@@ -115,37 +137,28 @@ Tensor CudaExperts::route_backward(const Tensor& dweights_TC, const Tensor& logi
 
 Tensor CudaExperts::linear(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK, const Routing& routing,
                            at::ScalarType out) {
-  const int64_t X = routing.num_experts(), P = routing.num_places(), N = w_XNK.size(0) / X, K = w_XNK.size(1);
-  if (!is_bfloat16_rows(x) || !is_bfloat16_rows(w_XNK) || !cuda::supports_experts_product(X, K)) {
+  if (!has_kernels(x, w_XNK, routing)) {
     return experts_aten::linear(ops_, x, x_rows, w_XNK, routing, out);
   }
-  if (P > kManyPlaces * X && out == at::kBFloat16 && cuda::supports_width(N) &&
+  const int64_t N = w_XNK.size(0) / routing.num_experts(), K = w_XNK.size(1);
+  if (has_many_places(routing) && out == at::kBFloat16 && cuda::supports_width(N) &&
       grouped_.is_exact(ProductKind::kForward, N, K, x.device())) {
     return cuda::GroupedProducts::forward(rows_of_places(x, x_rows, routing), w_XNK, routing.offsets_X1);
   }
-  const Tensor y_PN = at::empty({P, N}, x.options().dtype(out));
-  const cuda::ExpertsProduct product = {.rows = data(x),
-                                        .weights = data(w_XNK),
-                                        .offsets = ints(routing.offsets_X1),
-                                        .sources = x_rows == RowsAre::kTokens ? ints(routing.sources_P) : nullptr,
-                                        .num_experts = X,
-                                        .num_places = P,
-                                        .num_chosen = routing.num_chosen(),
-                                        .N = N,
-                                        .K = K};
-  check(cuda::linear_of_experts(product, cuda::experts_tiling(P, X), y_PN.mutable_data_ptr(), out == at::kFloat,
-                                stream()));
-  return y_PN;
+  return multiply(x, x_rows, w_XNK, {.N = N, .K = K}, routing, out);
 }
 
 Tensor CudaExperts::linear_grad_input(const Tensor& dy, RowsAre dy_rows, const Tensor& w_XNK, const Routing& routing,
                                       at::ScalarType out) {
-  const int64_t X = routing.num_experts(), N = w_XNK.size(0) / X, K = w_XNK.size(1);
-  if (!is_bfloat16_rows(dy) || !is_bfloat16_rows(w_XNK) || out != at::kBFloat16 || routing.num_places() == 0 ||
-      !grouped_.is_exact(ProductKind::kGradInput, N, K, dy.device())) {
+  if (!has_kernels(dy, w_XNK, routing)) {
     return experts_aten::linear_grad_input(ops_, dy, dy_rows, w_XNK, routing, out);
   }
-  return cuda::GroupedProducts::grad_input(rows_of_places(dy, dy_rows, routing), w_XNK, routing.offsets_X1);
+  const int64_t N = w_XNK.size(0) / routing.num_experts(), K = w_XNK.size(1);
+  if (has_many_places(routing) && out == at::kBFloat16 &&
+      grouped_.is_exact(ProductKind::kGradInput, N, K, dy.device())) {
+    return cuda::GroupedProducts::grad_input(rows_of_places(dy, dy_rows, routing), w_XNK, routing.offsets_X1);
+  }
+  return multiply(dy, dy_rows, w_XNK, {.N = K, .K = N, .transposed = true}, routing, out);
 }
 
 void CudaExperts::linear_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,

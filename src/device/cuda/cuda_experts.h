@@ -1,7 +1,7 @@
 // The operations of experts of CudaOps (device/experts.h, device/ops.h): kernels over tensors where they serve, else
 // those of device/experts_aten.h.
 //
-// A product of bfloat16 rows has one of two kernels by how many places there are; both have the bits of
+// A product of bfloat16 rows has one of two kernels by how many places there are; all have the bits of
 // ordered_product(), as LinearPlans' products have. Only linear_grad_weight(), and what falls to experts_aten, needs
 // the experts' numbers of places on the host. One thread at a time.
 #pragma once

@@ -1,10 +1,12 @@
-// A block has one expert, kWarps x 16 rows of its weights and up to kPlaces of its places. The weights are the wider
-// side of each mma.sync, so that few places waste little of it. Both pass through shared memory in pieces of kDepth
-// terms, of which several are in flight.
+// A block has one expert, some rows of its weights, kTiles x 16 for each warp, and up to kPlaces of its places. The
+// weights are the wider side of each mma.sync, so that few places waste little of it. Both pass through shared memory in
+// pieces of kDepth terms, of which several are in flight.
 #include <algorithm>
+#include <type_traits>
 
 #include "device/cuda/experts.h"
 #include "device/cuda/launch.cuh"
+#include "device/cuda/tensor_cores.cuh"
 #include "device/cuda/vectors.cuh"
 
 namespace tandem::device::cuda {
@@ -13,36 +15,6 @@ namespace {
 using bf16 = __nv_bfloat16;
 
 constexpr int kDepth = 64;  // terms of a piece
-
-__device__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-
-// Starts a copy of 16 bytes, or of zeros if not `inside`.
-__device__ void copy_16(bf16* to, const bf16* from, bool inside) {
-  const int bytes = inside ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
-}
-__device__ void close_piece() { asm volatile("cp.async.commit_group;"); }
-template <int kMostOpen>
-__device__ void wait_for_pieces() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kMostOpen));
-}
-
-__device__ void read_fragment(uint32_t (&r)[4], const bf16* at) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(at)));
-}
-__device__ void read_fragment(uint32_t (&r)[2], const bf16* at) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(shared_address(at)));
-}
-__device__ void multiply_add(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 
 // Returns the element where a row's sixteen bytes begin. A row of a piece has eight of them, permuted by the row, so
 // that eight rows of a matrix share no bank.
@@ -103,35 +75,65 @@ struct Copies {
   static __device__ int row(int i) { return (static_cast<int>(threadIdx.x) + i * kThreads) / (kDepth / 8); }
   static __device__ int sixteen() { return static_cast<int>(threadIdx.x) % (kDepth / 8); }
 
-  __device__ void start(bf16* piece, int k, int K) const {
+  // Starts the copies of the first `rows` rows, terms [k, k + kDepth), with zeros after K.
+  __device__ void start(bf16* piece, int rows, int k, int K) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (row(i) < kRows) copy_16(piece + piece_at(row(i), sixteen()), from[i] + k, k + sixteen() * 8 < K);
+      if (row(i) < rows) copy_16(piece + piece_at(row(i), sixteen()), from[i] + k, k + sixteen() * 8 < K);
     }
   }
 };
 
-template <int kWarps, int kPlaces, int kPieces, typename Out>
+// The same for transposed weights: a piece has kDepth rows, each with the block's kColumns of the outputs.
+template <int kColumns, int kThreads>
+struct TransposedCopies {
+  static constexpr int kSixteens = kColumns / 8, kCount = kDepth * kSixteens / kThreads;
+  const bf16* from;
+  int columns;  // from the first of the sixteen bytes to the last of the weights
+
+  static __device__ int row(int i) { return (static_cast<int>(threadIdx.x) + i * kThreads) / kSixteens; }
+  static __device__ int column() { return static_cast<int>(threadIdx.x) % kSixteens * 8; }
+  static __device__ int element_at(int row, int column) {
+    return row * kColumns + (((column / 8) ^ (row & 7)) << 3);
+  }
+
+  __device__ void start(bf16* piece, int k, int K, int N) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const bool inside = k + row(i) < K && columns > 0;
+      copy_16(piece + element_at(row(i), column()), from + (inside ? static_cast<int64_t>(k + row(i)) * N : 0), inside);
+    }
+  }
+};
+
+template <int kWarps, int kTiles, int kPlaces, int kPieces, bool kTransposed, typename Out>
 __global__ __launch_bounds__(kWarps* kWarp) void linear_of_experts_kernel(const bf16* rows, const bf16* weights,
                                                                          const int32_t* offsets,
                                                                          const int32_t* sources, int num_experts,
                                                                          int num_chosen, int N, int K, Out* out) {
-  constexpr int kThreads = kWarps * kWarp, kRows = kWarps * 16, kPieceElements = (kRows + kPlaces) * kDepth;
+  constexpr int kThreads = kWarps * kWarp, kRows = kWarps * kTiles * 16, kPieceElements = (kRows + kPlaces) * kDepth;
+  constexpr int kEights = kPlaces / 8;
   extern __shared__ __align__(128) bf16 ring[];
   wait_for_inputs();
   let_next_begin();
   const Item item = find_item<kPlaces>(offsets, num_experts, static_cast<int>(blockIdx.y));
   if (item.count == 0) return;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int first_row = static_cast<int>(blockIdx.x) * kRows;
+  const int first_row = static_cast<int>(blockIdx.x) * kRows, eights = (item.count + 7) / 8;
 
   // Rows and places past the last repeat it; their outputs are not written.
-  Copies<kRows, kThreads> of_weights;
   const bf16* const expert_weights = weights + static_cast<int64_t>(item.expert) * N * K;
+  using Transposed = TransposedCopies<kRows, kThreads>;
+  std::conditional_t<kTransposed, Transposed, Copies<kRows, kThreads>> of_weights;
+  if constexpr (kTransposed) {
+    const int column = first_row + Transposed::column();
+    of_weights = {.from = expert_weights + column, .columns = N - column};
+  } else {
 #pragma unroll
-  for (int i = 0; i < of_weights.kCount; ++i) {
-    const int64_t row = min(first_row + of_weights.row(i), N - 1);
-    of_weights.from[i] = expert_weights + row * K + of_weights.sixteen() * 8;
+    for (int i = 0; i < of_weights.kCount; ++i) {
+      const int64_t row = min(first_row + of_weights.row(i), N - 1);
+      of_weights.from[i] = expert_weights + row * K + of_weights.sixteen() * 8;
+    }
   }
   Copies<kPlaces, kThreads> of_places;
 #pragma unroll
@@ -144,49 +146,73 @@ __global__ __launch_bounds__(kWarps* kWarp) void linear_of_experts_kernel(const 
   const auto start = [&](int piece) {
     if (piece < pieces) {
       bf16* const to = ring + piece % kPieces * kPieceElements;
-      of_weights.start(to, piece * kDepth, K);
-      of_places.start(to + kRows * kDepth, piece * kDepth, K);
+      if constexpr (kTransposed) {
+        of_weights.start(to, piece * kDepth, K, N);
+      } else {
+        of_weights.start(to, kRows, piece * kDepth, K);
+      }
+      of_places.start(to + kRows * kDepth, eights * 8, piece * kDepth, K);
     }
     close_piece();
   };
 
 #pragma unroll
   for (int piece = 0; piece < kPieces - 1; ++piece) start(piece);
-  float sum[kPlaces / 8][4] = {};
+  float sum[kTiles][kEights][4] = {};
   for (int piece = 0; piece < pieces; ++piece) {
     wait_for_pieces<kPieces - 2>();
     __syncthreads();
     start(piece + kPieces - 1);
-    const bf16* const own_weights = ring + piece % kPieces * kPieceElements + warp * 16 * kDepth;
-    const bf16* const own_places = ring + piece % kPieces * kPieceElements + kRows * kDepth;
+    const bf16* const piece_weights = ring + piece % kPieces * kPieceElements;
+    const bf16* const piece_places = piece_weights + kRows * kDepth;
 #pragma unroll
     for (int k = 0; k < kDepth / 16; ++k) {
       if (piece * kDepth + k * 16 >= K) break;
-      uint32_t a[4];
-      read_fragment(a, own_weights + piece_at(lane % 16, k * 2 + lane / 16));
+      uint32_t a[kTiles][4];
 #pragma unroll
-      for (int n = 0; n < kPlaces / 8; ++n) {
-        uint32_t b[2];
-        read_fragment(b, own_places + piece_at(n * 8 + lane % 8, k * 2 + lane / 8 % 2));
-        multiply_add(sum[n], a, b);
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const int row = (warp * kTiles + tile) * 16;
+        if constexpr (kTransposed) {
+          const int term = k * 16 + lane / 16 * 8 + lane % 8;
+          read_transposed(a[tile], piece_weights + Transposed::element_at(term, row + lane / 8 % 2 * 8));
+        } else {
+          read_matrices(a[tile], piece_weights + piece_at(row + lane % 16, k * 2 + lane / 16));
+        }
+      }
+#pragma unroll
+      for (int pair = 0; pair < kEights / 2; ++pair) {
+        if (pair * 2 >= eights) break;
+        uint32_t b[4];  // of sixteen places; those past the item's are never written
+        read_matrices(b, piece_places + piece_at(pair * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          multiply_add(sum[tile][pair * 2], a[tile], b);
+          multiply_add(sum[tile][pair * 2 + 1], a[tile], b + 2);
+        }
       }
     }
   }
 
 #pragma unroll
-  for (int n = 0; n < kPlaces / 8; ++n) {
+  for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int place = n * 8 + lane % 4 * 2 + e % 2, row = first_row + warp * 16 + lane / 4 + e / 2 * 8;
-      if (place < item.count && row < N) write(out + static_cast<int64_t>(item.first + place) * N + row, sum[n][e]);
+    for (int n = 0; n < kEights; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int place = n * 8 + lane % 4 * 2 + e % 2;
+        const int row = first_row + (warp * kTiles + tile) * 16 + lane / 4 + e / 2 * 8;
+        if (place >= item.count || row >= N) continue;
+        write(out + static_cast<int64_t>(item.first + place) * N + row, sum[tile][n][e]);
+      }
     }
   }
 }
 
-template <int kWarps, int kPlaces, int kPieces, typename Out>
+template <int kWarps, int kTiles, int kPlaces, int kPieces, bool kTransposed, typename Out>
 cudaError_t launch_tiling(const ExpertsProduct& p, Out* out, cudaStream_t stream) {
-  constexpr int kRows = kWarps * 16, kBytes = (kRows + kPlaces) * kDepth * static_cast<int>(sizeof(bf16)) * kPieces;
-  const auto kernel = linear_of_experts_kernel<kWarps, kPlaces, kPieces, Out>;
+  constexpr int kRows = kWarps * kTiles * 16;
+  constexpr int kBytes = (kRows + kPlaces) * kDepth * static_cast<int>(sizeof(bf16)) * kPieces;
+  const auto kernel = linear_of_experts_kernel<kWarps, kTiles, kPlaces, kPieces, kTransposed, Out>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (status != cudaSuccess) return status;
   // An expert's last item may have one place, so there are at most as many items as whole ones and experts.
@@ -196,29 +222,25 @@ cudaError_t launch_tiling(const ExpertsProduct& p, Out* out, cudaStream_t stream
                           p.offsets, p.sources, p.num_experts, p.num_chosen, p.N, p.K, out);
 }
 
+template <bool kTransposed, typename Out>
+cudaError_t launch(const ExpertsProduct& p, ExpertsTiling tiling, Out* out, cudaStream_t stream) {
+  return tiling == ExpertsTiling::kFewPlaces ? launch_tiling<4, 1, 16, 4, kTransposed>(p, out, stream)
+                                             : launch_tiling<4, 2, 64, 3, kTransposed>(p, out, stream);
+}
 template <typename Out>
-cudaError_t launch(const ExpertsProduct& p, int tiling, Out* out, cudaStream_t stream) {
-  switch (tiling) {
-    case 0: return launch_tiling<4, 8, 4>(p, out, stream);
-    case 1: return launch_tiling<2, 8, 6>(p, out, stream);
-    case 2: return launch_tiling<4, 16, 4>(p, out, stream);
-    case 3: return launch_tiling<8, 32, 4>(p, out, stream);
-    case 4: return launch_tiling<4, 64, 4>(p, out, stream);
-    default: return cudaErrorInvalidValue;
-  }
+cudaError_t launch(const ExpertsProduct& p, ExpertsTiling tiling, Out* out, cudaStream_t stream) {
+  return p.transposed ? launch<true>(p, tiling, out, stream) : launch<false>(p, tiling, out, stream);
 }
 
 }  // namespace
 
-int experts_tiling(int64_t num_places, int64_t num_experts) {
-  if (num_places * 4 <= num_experts) return 0;
-  const int64_t each = num_places / num_experts;
-  return each <= 4 ? 1 : each <= 8 ? 2 : each <= 16 ? 3 : 4;
+ExpertsTiling experts_tiling(int64_t num_places, int64_t num_experts) {
+  return num_places <= 8 * num_experts ? ExpertsTiling::kFewPlaces : ExpertsTiling::kManyPlaces;
 }
 
-cudaError_t linear_of_experts(const ExpertsProduct& product, int tiling, void* out, bool is_float32,
+cudaError_t linear_of_experts(const ExpertsProduct& product, ExpertsTiling tiling, void* out, bool is_float32,
                               cudaStream_t stream) {
-  if (!supports_experts_product(product.num_experts, product.K)) return cudaErrorInvalidValue;
+  if (!supports_experts_product(product)) return cudaErrorInvalidValue;
   if (product.num_places == 0 || product.N == 0) return cudaSuccess;
   return is_float32 ? launch(product, tiling, static_cast<float*>(out), stream)
                     : launch(product, tiling, static_cast<bf16*>(out), stream);
