@@ -141,7 +141,8 @@ Tensor CudaExperts::linear(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK,
     return experts_aten::linear(ops_, x, x_rows, w_XNK, routing, out);
   }
   const int64_t N = w_XNK.size(0) / routing.num_experts(), K = w_XNK.size(1);
-  if (has_many_places(routing) && out == at::kBFloat16 && cuda::supports_width(N) &&
+  // The library's kernel is asked once whether it is exact, which waits for the device: not while a step is recorded.
+  if (has_many_places(routing) && out == at::kBFloat16 && cuda::supports_width(N) && !is_capturing() &&
       grouped_.is_exact(ProductKind::kForward, N, K, x.device())) {
     return cuda::GroupedProducts::forward(rows_of_places(x, x_rows, routing), w_XNK, routing.offsets_X1);
   }
