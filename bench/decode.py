@@ -1,7 +1,8 @@
-"""Generation of the Qwen3-0.6B shape (random bfloat16 weights, two threads): tokens per second of decoding 1, 4 and 16 sequences
-(prompt 64, 64 new tokens) and of reading a prompt of 512; llama.cpp, transformers and Tandem side by side, round after round.
+"""Generation of the Qwen3-0.6B shape, or of the sparse shape moe-0.5b (random bfloat16 weights, two threads): tokens per second of
+decoding 1, 4 and 16 sequences (prompt 64, 64 new tokens) and of reading a prompt of 512; llama.cpp, transformers and Tandem side by
+side, round after round.
 
-    .venv/bin/python bench/decode.py [--rounds 3] [--dtype bfloat16] [--out bench/results/decode.json]
+    .venv/bin/python bench/decode.py [--shape qwen3-0.6b] [--rounds 3] [--dtype bfloat16] [--out bench/results/decode.json]
 
 Decoding is what 64 new tokens cost beyond the first: the prompt's share is measured by itself and taken off."""
 
@@ -50,14 +51,15 @@ def transformers(model, dtype):
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--shape", default="qwen3-0.6b", choices=("qwen3-0.6b", "moe-0.5b"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--out")
     args = parser.parse_args()
-    report = {"machine": machine.describe(), "command": ".venv/bin/python bench/decode.py", "dtype": args.dtype, "rounds": args.rounds,
-              "tokens_per_s": {}}
+    report = {"machine": machine.describe(), "command": ".venv/bin/python bench/decode.py", "shape": args.shape, "dtype": args.dtype,
+              "rounds": args.rounds, "tokens_per_s": {}}
     with tempfile.TemporaryDirectory() as folder:
-        model = tiny_model.make(pathlib.Path(folder) / "model", args.dtype, tiny_model.QWEN3_0_6B)
+        model = tiny_model.make(pathlib.Path(folder) / "model", args.dtype, tiny_model.SHAPES[args.shape])
         for _ in range(args.rounds):
             for who in (tandem, llama_cpp, transformers):
                 if who is not tandem and not machine.PEERS.exists():

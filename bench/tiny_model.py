@@ -1,5 +1,7 @@
-"""Qwen3 shapes with random weights as Hugging Face folders: the tiny one of the step benchmark (3.2 M parameters, vocabulary 96) and
-that of Qwen3-0.6B. A token of their tokenizer is a printable character."""
+"""Qwen3 and Qwen3-MoE shapes with random weights as Hugging Face folders: the tiny one of the step benchmark (3.2 M parameters,
+vocabulary 96), that of Qwen3-0.6B, and sparse ones. A token of their tokenizer is a printable character.
+
+    tiny_model.py FOLDER [DTYPE [SHAPE]]"""
 
 import array
 import json
@@ -20,8 +22,33 @@ QWEN3_0_6B = dict(CONFIG, head_dim=128, hidden_size=1024, intermediate_size=3072
                   vocab_size=151936)
 
 
+def sparse(shape, experts, chosen, width):
+    """`shape` with experts in the place of each layer's MLP; intermediate_size is that of the chosen ones together, and unused."""
+    return dict(shape, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", num_experts=experts, num_experts_per_tok=chosen,
+                moe_intermediate_size=width, intermediate_size=chosen * width, norm_topk_prob=True, decoder_sparse_step=1,
+                mlp_only_layers=[], router_aux_loss_coef=0.001, output_router_logits=False)
+
+
+QWEN3_30B_A3B = dict(sparse(dict(QWEN3_0_6B, hidden_size=2048, num_hidden_layers=48, max_window_layers=48, num_attention_heads=32,
+                                 num_key_value_heads=4, tie_word_embeddings=False), experts=128, chosen=8, width=768), intermediate_size=6144)
+SHAPES = {
+    "tiny": CONFIG,
+    "qwen3-0.6b": QWEN3_0_6B,
+    # 10.2 M parameters, as many of them active as the tiny shape has.
+    "moe-tiny": sparse(CONFIG, experts=8, chosen=2, width=384),
+    # 0.65 G parameters, 0.25 G of them active.
+    "moe-0.5b": sparse(dict(QWEN3_0_6B, head_dim=64, num_hidden_layers=12, max_window_layers=12), experts=32, chosen=4, width=384),
+}
+
+
+def _mlp(at, hidden, width):
+    yield at + "gate_proj.weight", [width, hidden]
+    yield at + "up_proj.weight", [width, hidden]
+    yield at + "down_proj.weight", [hidden, width]
+
+
 def _tensors(config):
-    hidden, head, mlp = config["hidden_size"], config["head_dim"], config["intermediate_size"]
+    hidden, head = config["hidden_size"], config["head_dim"]
     q, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     yield "model.embed_tokens.weight", [config["vocab_size"], hidden]
     for i in range(config["num_hidden_layers"]):
@@ -34,9 +61,12 @@ def _tensors(config):
         yield at + "self_attn.k_norm.weight", [head]
         yield at + "self_attn.o_proj.weight", [hidden, q]
         yield at + "post_attention_layernorm.weight", [hidden]
-        yield at + "mlp.gate_proj.weight", [mlp, hidden]
-        yield at + "mlp.up_proj.weight", [mlp, hidden]
-        yield at + "mlp.down_proj.weight", [hidden, mlp]
+        if "num_experts" in config:
+            yield at + "mlp.gate.weight", [config["num_experts"], hidden]
+            for j in range(config["num_experts"]):
+                yield from _mlp(f"{at}mlp.experts.{j}.", hidden, config["moe_intermediate_size"])
+        else:
+            yield from _mlp(at + "mlp.", hidden, config["intermediate_size"])
     yield "model.norm.weight", [hidden]
     if not config["tie_word_embeddings"]:
         yield "lm_head.weight", [config["vocab_size"], hidden]
@@ -153,4 +183,4 @@ def make(folder, dtype="float32", shape=None):
 if __name__ == "__main__":
     import sys
 
-    make(sys.argv[1], *sys.argv[2:3])
+    make(sys.argv[1], *sys.argv[2:3], *(SHAPES[name] for name in sys.argv[3:4]))

@@ -20,8 +20,11 @@ THREADS, BATCH = 2, 512
 
 
 class Generator:
-    def __init__(self, model, vocab, sequences, cells):
+    def __init__(self, model, vocab, sequences, cells, float32_attention=False):
         params = lc.llama_context_default_params()
+        if float32_attention:  # by default keys, values and the products of flash attention are float16
+            params.type_k = params.type_v = lc.GGML_TYPE_F32
+            params.flash_attn_type = lc.LLAMA_FLASH_ATTN_TYPE_DISABLED
         params.n_ctx, params.n_seq_max, params.kv_unified = cells, sequences, True
         params.n_batch = params.n_ubatch = BATCH
         params.n_threads = params.n_threads_batch = THREADS
@@ -74,6 +77,11 @@ class Generator:
         return prefill, time.perf_counter() - begin
 
 
+def write_gguf(folder, dtype, path):
+    """In a process of its own: torch, which it needs, stays out of this one."""
+    subprocess.run([sys.executable, str(pathlib.Path(__file__).parent / "write_gguf.py"), str(folder), dtype, str(path)], check=True)
+
+
 def load(path):
     """Quiet; the callback is returned to be kept as long as the model."""
     quiet = lc.llama_log_callback(lambda *_: None)
@@ -88,8 +96,7 @@ def main():
     results = []
     with tempfile.TemporaryDirectory() as temporary:
         path = pathlib.Path(temporary) / "model.gguf"
-        # In a process of its own: torch, which it needs, stays out of this one.
-        subprocess.run([sys.executable, str(pathlib.Path(__file__).parent / "write_gguf.py"), folder, dtype, str(path)], check=True)
+        write_gguf(folder, dtype, path)
         model, _quiet = load(path)
         for workload in workloads:
             prompts, samples, length, new = map(int, workload.split("x"))
@@ -100,4 +107,5 @@ def main():
     print(json.dumps(results))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,8 @@
 """A byte-level tokenizer of 260 tokens and the configuration of a 1.6 M parameter Qwen3, as a Hugging Face folder without
-weights (tandem sft --random-init draws those).
+weights (tandem sft --random-init draws those). The sparse one has 10.3 M parameters in 8 experts a layer, two of which a
+token meets; the wide one is dense and has as many weights a token, to compare it with.
 
-    python make_model.py OUT_DIRECTORY
+    python make_model.py OUT_DIRECTORY [dense|wide|sparse]
 """
 
 import json
@@ -16,6 +17,42 @@ TEMPLATE = (
     "{% if message['role'] == 'assistant' %}<|end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+
+
+SHAPES = {
+    "dense": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 192,
+        "num_attention_heads": 6,
+        "head_dim": 32,
+        "intermediate_size": 512,
+    },
+    "wide": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "head_dim": 64,
+        "intermediate_size": 768,
+    },
+    "sparse": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "head_dim": 64,
+        "intermediate_size": 768,  # used by no layer
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 384,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "output_router_logits": False,
+        "router_aux_loss_coef": 0.001,
+    },
+}
 
 
 def make_tokenizer():
@@ -33,6 +70,9 @@ def write_json(path, value):
 
 def main():
     folder = pathlib.Path(sys.argv[1])
+    shape = sys.argv[2] if len(sys.argv) > 2 else "dense"
+    if shape not in SHAPES:
+        sys.exit(f"{shape}: no such model; {', '.join(SHAPES)} are known")
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -45,22 +85,16 @@ def main():
         "clean_up_tokenization_spaces": False,
         "model_max_length": 256,
     })
-    write_json(folder / "config.json", {
-        "architectures": ["Qwen3ForCausalLM"],
+    config = SHAPES[shape] | {
         "attention_bias": False,
         "attention_dropout": 0.0,
         "bos_token_id": None,
         "eos_token_id": end,
         "pad_token_id": pad,
-        "head_dim": 32,
         "hidden_act": "silu",
-        "hidden_size": 192,
         "initializer_range": 0.05,
-        "intermediate_size": 512,
         "max_position_embeddings": 256,
         "max_window_layers": 4,
-        "model_type": "qwen3",
-        "num_attention_heads": 6,
         "num_hidden_layers": 4,
         "num_key_value_heads": 2,
         "rms_norm_eps": 1e-6,
@@ -72,7 +106,8 @@ def main():
         "use_cache": True,
         "use_sliding_window": False,
         "vocab_size": 264,
-    })
+    }
+    write_json(folder / "config.json", config)
 
 
 if __name__ == "__main__":

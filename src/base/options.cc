@@ -272,6 +272,7 @@ Option& Option::fingerprinted() {
 
 Option& Option::required(bool is_required) {
   required_ = is_required;
+  has_no_default_ = has_no_default_ || is_required;
   return *this;
 }
 

@@ -94,6 +94,8 @@ class Option {
   const std::string& help() const { return help_; }
   const std::vector<std::string>& choices() const { return choices_; }
   bool is_required() const { return required_; }
+  // Whether some verb requires it: then its value means nothing until it is given.
+  bool has_no_default() const { return has_no_default_; }
   bool may_change_numbers() const { return may_change_numbers_; }
   bool is_default_new() const { return default_is_new_; }
   // Returns what a checkpoint remembers in place of the value; null: the value itself.
@@ -131,7 +133,8 @@ class Option {
   std::vector<std::string> choices_, unsupported_values_;
   std::string unsupported_reason_;
   bool finite_ = false, may_be_empty_ = false, fingerprinted_ = false;
-  bool required_ = false, given_ = false, mentioned_ = false, path_ = false, may_change_numbers_ = true;
+  bool required_ = false, has_no_default_ = false, given_ = false, mentioned_ = false, path_ = false,
+       may_change_numbers_ = true;
   bool default_is_new_ = false;
   bool may_be_single_ = false, positional_ = false, bytes_ = false;
   const bool* condition_ = nullptr;  // set by remembered_as()

@@ -243,7 +243,7 @@ std::string Options::config_text() const {
     if (words && option.is_path()) {
       for (std::string& word : *words) word = shorten_home(word, home_);
     }
-    const bool is_unset = !words || (option.is_required() && !option.is_given());
+    const bool is_unset = !words || (option.has_no_default() && !option.is_given());
     out += is_unset ? "# " + option.name() + " =\n" : option.name() + " = " + value_text(option, *words) + "\n";
   }
   return out;

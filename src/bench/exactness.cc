@@ -207,8 +207,15 @@ struct Product {
 std::vector<Product> products(const BenchModel& bench) {
   const weights::WeightStore& store = bench.store();
   std::vector<Product> result;
-  for (const char* name : {"qkv", "o", "gate_up", "down"}) {
+  std::vector<const char*> names = {"qkv", "o"};
+  if (bench.config().experts) {
+    names.push_back("router");
+  } else {
+    names.insert(names.end(), {"gate_up", "down"});
+  }
+  for (const char* name : names) {
     Product product{.name = name, .weights_NK = {}, .out = store.dtype()};
+    if (product.name == "router") product.out = at::kFloat;
     for (int64_t layer = 0; layer < bench.config().num_layers; ++layer) {
       product.weights_NK.push_back(store.tensor(fmt::format("layers.{}.{}", layer, name)));
     }
@@ -220,28 +227,60 @@ std::vector<Product> products(const BenchModel& bench) {
   return result;
 }
 
-// Compares rows of batches of many sizes with the same rows of the largest batch.
+// Compares the rows that `compute` makes of batches of many sizes with the same rows of the largest batch, x_TK.
+Comparison compare_rows(const at::Tensor& x_TK, const std::function<at::Tensor(const at::Tensor&)>& compute) {
+  const int64_t most = x_TK.size(0);
+  const at::Tensor all_TN = compute(x_TK);
+  Comparison comparison;
+  for (const int64_t rows : {1,   2,   3,   4,   7,   8,   15,  16,  17,  31,  32,  33,   64,   65,  96,
+                             127, 128, 129, 192, 255, 256, 257, 384, 511, 512, 777, 1024, 1500, 2047}) {
+    if (rows > most) break;
+    // The last rows are taken, so that their place in the batch differs, too.
+    const at::Tensor some_TN = compute(x_TK.narrow(0, most - rows, rows).clone());
+    const Comparison one = compare_bits(some_TN, all_TN.narrow(0, most - rows, rows));
+    comparison.compared += one.compared;
+    comparison.different += one.different;
+    comparison.largest = std::max(comparison.largest, one.largest);
+  }
+  return comparison;
+}
+
+int64_t most_rows(const BenchModel& bench) { return bench.is_on_host() ? 512 : 2048; }
+
 void ask_products(const BenchModel& bench, Answers& answers) {
-  const int64_t most = bench.is_on_host() ? 512 : 2048;
+  const int64_t most = most_rows(bench);
   for (const Product& product : products(bench)) {
-    const at::Tensor x_TK = product.draw_rows(most);
-    const at::Tensor& weight_NK = product.weights_NK[0];
-    const at::Tensor all_TN = bench.ops().linear(x_TK, weight_NK, product.out);
-    Comparison comparison;
-    for (const int64_t rows : {1,   2,   3,   4,   7,   8,   15,  16,  17,  31,  32,  33,   64,   65,  96,
-                               127, 128, 129, 192, 255, 256, 257, 384, 511, 512, 777, 1024, 1500, 2047}) {
-      if (rows > most) break;
-      // The last rows are taken, so that their place in the batch differs, too.
-      const at::Tensor some_TN = bench.ops().linear(x_TK.narrow(0, most - rows, rows).clone(), weight_NK, product.out);
-      const Comparison one = compare_bits(some_TN, all_TN.narrow(0, most - rows, rows));
-      comparison.compared += one.compared;
-      comparison.different += one.different;
-      comparison.largest = std::max(comparison.largest, one.largest);
-    }
+    const Comparison comparison = compare_rows(product.draw_rows(most), [&](const at::Tensor& x_TK) {
+      return bench.ops().linear(x_TK, product.weights_NK[0], product.out);
+    });
     answers.push_back(answer_of(fmt::format("rows of a product in batches of 1 to {}: {}", most, product.name),
                                 comparison, "numbers"));
     bench.release_unused();
   }
+}
+
+// Asks the same of the experts of a sparse layer, whose rows stand beside other rows in each batch.
+void ask_experts(const BenchModel& bench, Answers& answers) {
+  if (!bench.config().experts) return;
+  const weights::WeightStore& store = bench.store();
+  const at::Tensor router_XE = store.tensor("layers.0.router"), gate_up = store.tensor("layers.0.experts_gate_up"),
+                   down = store.tensor("layers.0.experts_down");
+  const device::RouteRule rule = {.chosen = bench.config().experts->chosen,
+                                  .normalises = bench.config().experts->normalises};
+  const device::Ops& ops = bench.ops();
+  const int64_t most = most_rows(bench);
+  const at::Tensor x_TE = at::empty({most, router_XE.size(1)}, router_XE.options()).normal_();
+  const Comparison comparison = compare_rows(x_TE, [&](const at::Tensor& rows_TE) {
+    const device::Routing routing = ops.route(ops.linear(rows_TE, router_XE, at::kFloat), rule);
+    const at::Tensor gate_up_P2F =
+        ops.linear_of_experts(rows_TE, device::RowsAre::kTokens, gate_up, routing, store.dtype());
+    const at::Tensor y_PE =
+        ops.linear_of_experts(ops.silu_mul(gate_up_P2F), device::RowsAre::kPlaces, down, routing, store.dtype());
+    return ops.sum_of_experts(y_PE, routing.weights_TC, routing, rows_TE, store.dtype());
+  });
+  answers.push_back(
+      answer_of(fmt::format("rows of a layer's experts in batches of 1 to {}", most), comparison, "numbers"));
+  bench.release_unused();
 }
 
 // Returns LibTorch's result for the same product when it may choose by the number of rows.
@@ -313,6 +352,7 @@ bool check_exactness(const BenchModel& bench, const config::BenchConfig& config,
   const at::NoGradGuard without_graph;
   Answers answers = ask_engine(bench, config, bench.is_on_host() ? MixSize::kSmall : MixSize::kLarge);
   ask_products(bench, answers);
+  ask_experts(bench, answers);
   for (const ExactnessAnswer& answer : answers) show(answer, table);
   show_price(bench, table);
   const bool is_exact = std::ranges::all_of(answers, &ExactnessAnswer::is_exact);

@@ -23,7 +23,8 @@ namespace {
 constexpr int64_t kDrawnOnHost = 64 << 20;
 
 model::ModelConfig bench_model_config(const config::BenchConfig& options) {
-  if (!options.model.hf_checkpoint.empty()) return session::read_model(options.model, config::LoraOptions());
+  if (!options.model.hf_checkpoint.empty())
+    return session::read_model(options.model, config::LoraOptions(), config::OptimizerOptions());
   model::ModelConfig config = bench_shape(options.shape);
   if (options.model.dtype == "float32") config.dtype = model::Dtype::kFloat32;
   return config;

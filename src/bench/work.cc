@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace tandem::bench {
 
@@ -35,9 +36,17 @@ double ModelWork::num_parameters() const { return parameters_; }
 
 double ModelWork::weight_bytes() const { return parameters_ * element_; }
 
-double ModelWork::forward_bytes() const {
-  const double table = static_cast<double>(config_.vocab) * static_cast<double>(config_.hidden) * element_;
-  return weight_bytes() - (config_.tied_embeddings ? 0.0 : table);
+double ModelWork::forward_bytes(double rows) const {
+  const auto hidden = static_cast<double>(config_.hidden);
+  const double table = static_cast<double>(config_.vocab) * hidden * element_;
+  double bytes = weight_bytes() - (config_.tied_embeddings ? 0.0 : table);
+  if (config_.experts) {
+    const auto count = static_cast<double>(config_.experts->count),
+               chosen = static_cast<double>(config_.experts->chosen);
+    const double expert = 3 * hidden * static_cast<double>(config_.experts->width) * element_;
+    bytes -= static_cast<double>(config_.num_layers) * expert * count * std::pow(1 - chosen / count, rows);
+  }
+  return bytes;
 }
 
 double ModelWork::kv_token_bytes() const {
@@ -49,20 +58,21 @@ double ModelWork::flops(const model::ForwardWork& work) const { return model::fo
 Work ModelWork::decode_step(double sequences, double context, double shared, double group,
                             const Ceilings& ceilings) const {
   const double read_tokens = sequences * (context - shared) + sequences / group * shared;
-  return {forward_bytes() + read_tokens * kv_token_bytes(),
+  return {forward_bytes(sequences) + read_tokens * kv_token_bytes(),
           flops({.rows = sequences, .logit_rows = sequences, .key_pairs = sequences * context}), ceilings};
 }
 
 Work ModelWork::prefill(double prompts, double prompt_tokens, double batch_tokens, const Ceilings& ceilings) const {
   const double rows = prompts * prompt_tokens;
-  return {std::ceil(rows / batch_tokens) * forward_bytes() + rows * kv_token_bytes(),
+  return {std::ceil(rows / batch_tokens) * forward_bytes(std::min(rows, batch_tokens)) + rows * kv_token_bytes(),
           flops({.rows = rows, .logit_rows = prompts, .key_pairs = rows * prompt_tokens / 2}), ceilings};
 }
 
 Work ModelWork::training(double forward_flops, double micro_batches, const Ceilings& ceilings) const {
   constexpr double kGradientBytes = 2 * sizeof(float);  // bytes read and written
   // A step runs the forward, the gradient of inputs, and the gradient of weights, which reads none of them.
-  return {micro_batches * (2 * forward_bytes() + parameters_ * kGradientBytes), 3 * forward_flops, ceilings};
+  return {micro_batches * (2 * forward_bytes(std::numeric_limits<double>::infinity()) + parameters_ * kGradientBytes),
+          3 * forward_flops, ceilings};
 }
 
 Work ModelWork::optimizer(const Ceilings& ceilings) const {

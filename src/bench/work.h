@@ -36,8 +36,10 @@ class ModelWork {
  public:
   explicit ModelWork(const model::ModelConfig& config);
 
-  double weight_bytes() const;    // bytes of all weights
-  double forward_bytes() const;   // bytes of weights that every forward reads: an untied embedding is looked up instead
+  double weight_bytes() const;  // bytes of all weights
+  // Returns the bytes of weights that a forward of so many rows reads: an untied embedding is looked up instead, and of
+  // a sparse model's experts those that a row chooses, where each is as likely as the others.
+  double forward_bytes(double rows) const;
   double kv_token_bytes() const;  // KV cache of one token in all layers
   double num_parameters() const;
 
@@ -47,7 +49,7 @@ class ModelWork {
   // Returns the work of prompts of that length, read in forwards of at most `batch_tokens`.
   Work prefill(double prompts, double prompt_tokens, double batch_tokens, const Ceilings& ceilings) const;
   // Returns the work of forward and backward over samples whose forward takes so many operations; the gradients are
-  // accumulated in float32.
+  // accumulated in float32. A micro-batch's rows choose all experts.
   Work training(double forward_flops, double micro_batches, const Ceilings& ceilings) const;
   // Returns the work of the norm of the gradients, and of AdamW over all parameters.
   Work optimizer(const Ceilings& ceilings) const;

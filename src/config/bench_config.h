@@ -16,8 +16,8 @@
 namespace tandem::config {
 
 // Shapes that need no file; bench/shapes has their numbers.
-inline constexpr std::array<std::string_view, 5> kBenchShapes = {"tiny", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b",
-                                                                 "qwen3-8b"};
+inline constexpr std::array<std::string_view, 8> kBenchShapes = {
+    "tiny", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "moe-tiny", "moe-0.5b", "qwen3-30b-a3b"};
 inline constexpr std::array<std::string_view, 8> kBenchParts = {"ceilings", "decode",    "prefill", "mixed",
                                                                 "train",    "optimizer", "step",    "exactness"};
 

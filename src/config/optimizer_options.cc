@@ -45,6 +45,8 @@ void OptimizerOptions::visit(base::Options& options) {
       .option(gradient.skip_zero_gradient, "skip-zero-gradient", group,
               "a gradient of exactly 0 changes no weight: momentum and weight decay wait for the next one")
       .default_was_new();
+  options.option(freeze_moe_router, "freeze-moe-router", group,
+                 "the routers of a sparse model keep their weights, while everything else is trained");
   visit_memory(options);
 }
 

@@ -13,6 +13,7 @@ struct OptimizerOptions {
   trainer::AdamWConfig adamw;
   trainer::Schedule schedule;  // decay_steps 0: the run's optimizer steps
   trainer::GradientConfig gradient;
+  bool freeze_moe_router = false;  // the routers of a sparse model keep their weights
   trainer::BatchConfig batch;
   std::string recompute_granularity = "auto";
   int64_t recompute_num_layers = 0;

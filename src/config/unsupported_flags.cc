@@ -28,7 +28,16 @@ constexpr const char* kNoHook = "this hook is not in this version; --custom-rm-p
 constexpr const char* kLoraFlags =
     "an adapter is --lora-rank, --lora-alpha and --target-modules of train and sft, no more";
 constexpr const char* kTrainedParameters = "all parameters are trained, or with --lora-rank an adapter";
-constexpr const char* kNoMoe = "sparse models are not in this version";
+constexpr const char* kExpertsAreCut =
+    "experts are cut as the rest of the model, by --tensor-model-parallel-size; leave it out (1 is accepted)";
+constexpr const char* kNoDispatch =
+    "each device has a part of every expert, or all of them: no token is sent to another; leave it out";
+constexpr const char* kExpertKernels = "which kernels of experts are fused is the device's; leave it out";
+constexpr const char* kNoCapacity = "no token is dropped: an expert computes as many as choose it; leave it out";
+constexpr const char* kNoBalancing =
+    "routing is not trained towards an equal load: the gradient would depend on which samples share a micro-batch; "
+    "moe/load_max_over_mean and moe/unused_experts show the load; leave it out (0 is accepted)";
+constexpr const char* kNoUpcycling = "a dense model is not made into a sparse one";
 constexpr const char* kNoOffload =
     "phases share the device's memory without copies; --offload-train sends out what only training needs";
 constexpr const char* kNoMtp = "multi-token prediction is not in this version";
@@ -48,8 +57,8 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     // These are about the cluster and parallelism.
     {"pipeline-model-parallel-size", "1", kOneDevice},
     {"context-parallel-size", "1", kOneDevice},
-    {"expert-model-parallel-size", "1", kOneDevice},
-    {"expert-tensor-parallel-size", "1", kOneDevice},
+    {"expert-model-parallel-size", "1", kExpertsAreCut},
+    {"expert-tensor-parallel-size", "1", kExpertsAreCut},
     {"virtual-pipeline-model-parallel-size", "1", kOneDevice},
     {"decoder-first-pipeline-num-layers", nullptr, kOneDeviceSwitch},
     {"decoder-last-pipeline-num-layers", nullptr, kOneDeviceSwitch},
@@ -98,8 +107,10 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"load-forge-rollout-data", nullptr,
      "--load-debug-rollout-data DIR/{rollout_id}.jsonl trains on rollouts from files, without sampling"},
     {"load-debug-rollout-data-subsample", nullptr, "all of a dumped rollout is trained on"},
-    {"use-rollout-routing-replay", nullptr, kNoMoe},
-    {"use-routing-replay", nullptr, kNoMoe},
+    {"use-rollout-routing-replay", "", "engine and trainer choose the same experts, bit for bit: nothing is replayed"},
+    {"use-routing-replay", nullptr,
+     "later optimizer steps of a rollout route by their own weights; --advantage-estimator gspo has one ratio for a "
+     "whole sample, and --num-steps-per-rollout 1 has no later step"},
     // These are hooks.
     {"rollout-function-path", nullptr, kNoHook},
     {"buffer-filter-path", nullptr, kNoHook},
@@ -206,8 +217,52 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"disable-bias-linear", nullptr, kModelFromConfig},
     {"use-rotary-position-embeddings", nullptr, kModelFromConfig},
     {"untie-embeddings-and-output-weights", nullptr, kModelFromConfig},
-    {"moe-*", nullptr, kNoMoe},
-    {"num-experts", nullptr, kNoMoe},
+    {"num-experts", nullptr, kModelFromConfig},
+    {"moe-ffn-hidden-size", nullptr, kModelFromConfig},
+    {"moe-layer-freq", nullptr, kModelFromConfig},
+    {"moe-router-topk", nullptr, kModelFromConfig},
+    {"moe-router-pre-softmax", nullptr, kModelFromConfig},
+    {"moe-shared-expert-intermediate-size", nullptr, kModelFromConfig},
+    {"moe-shared-expert-gate", nullptr, kModelFromConfig},
+    // These are about experts.
+    {"moe-router-score-function", "softmax", kOtherFamily},
+    {"moe-router-num-groups", "1", kOtherFamily},
+    {"moe-router-group-topk", "1", kOtherFamily},
+    {"moe-router-topk-scaling-factor", "1|1.0", kOtherFamily},
+    {"moe-router-enable-expert-bias", nullptr, kOtherFamily},
+    {"moe-router-bias-update-rate", "0|0.0", kOtherFamily},
+    {"moe-router-dtype", "fp32", "the router's logits are float32, always; leave it out (fp32 is accepted)"},
+    {"moe-router-load-balancing-type", "none|aux_loss|seq_aux_loss|global_aux_loss",
+     "a token goes to the experts with its largest logits, whatever their load; leave it out (none is accepted)"},
+    {"moe-router-force-load-balancing", nullptr, "a token goes to the experts with its largest logits; leave it out"},
+    {"moe-router-padding-for-*", nullptr, "nothing is padded"},
+    {"moe-aux-loss-coeff", "0|0.0", kNoBalancing},
+    {"moe-z-loss-coeff", "0|0.0",
+     "no term of the loss keeps the router's logits small; --freeze-moe-router keeps the router; leave it out (0 is "
+     "accepted)"},
+    {"moe-input-jitter-eps", "0|0.0", "no noise is added to what the router reads; leave it out (0 is accepted)"},
+    {"moe-expert-capacity-factor", nullptr, kNoCapacity},
+    {"moe-pad-expert-input-to-capacity", nullptr, kNoCapacity},
+    {"moe-token-drop-policy", "probs|position", kNoCapacity},
+    {"moe-token-dispatcher-type", "allgather|alltoall|alltoall_seq|flex", kNoDispatch},
+    {"moe-enable-deepep", "", kNoDispatch},
+    {"moe-flex-dispatcher-backend", "deepep|hybridep", kNoDispatch},
+    {"moe-deepep-num-sms", nullptr, kNoDispatch},
+    {"moe-hybridep-num-sms", nullptr, kNoDispatch},
+    {"moe-shared-expert-overlap", "", kNoDispatch},
+    {"overlap-moe-expert-parallel-comm", "", kNoDispatch},
+    {"moe-extended-tp", nullptr, "experts are cut as the rest of the model, by --tensor-model-parallel-size, always"},
+    {"moe-grouped-gemm", "", kExpertKernels},
+    {"moe-use-legacy-grouped-gemm", "", kExpertKernels},
+    {"moe-permute-fusion", "", kExpertKernels},
+    {"moe-router-fusion", "", kExpertKernels},
+    {"moe-apply-probs-on-input", nullptr, "the result of an expert is weighted, not its input"},
+    {"moe-layer-recompute", nullptr, "--recompute-granularity full recomputes whole layers"},
+    {"moe-per-layer-logging", nullptr,
+     "moe/load_max_over_mean and moe/unused_experts are those of the worst layer, in every training record"},
+    {"moe-use-upcycling", nullptr, kNoUpcycling},
+    {"moe-upcycling-granularity", nullptr, kNoUpcycling},
+    {"moe-*", nullptr, "no such choice about experts is in this version; docs/EXPERTS.md says what is"},
     // These are about checkpoints.
     {"ref-ckpt-step", nullptr, "--ref-load names a Hugging Face directory"},
     {"start-rollout-id", "0", kNoPartialLoad, true},

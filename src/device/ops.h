@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "device/block.h"
+#include "device/experts.h"
 
 namespace tandem::device {
 
@@ -143,6 +144,39 @@ class Ops {
   virtual Tensor silu_mul(const Tensor& gate_up_T2F) const = 0;
   virtual Tensor silu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const = 0;
 
+  // The next seven are a layer of experts (device/experts.h). Where a place's row is said to be of its token, it is the
+  // row of x, or of dy, that the token has.
+
+  // Chooses the experts of each token by logits_TX, float32, and orders the places. A row's choice depends on its row
+  // alone. A logit that is not finite makes the row's weights NaN; ids stay within the experts.
+  virtual Routing route(const Tensor& logits_TX, const RouteRule& rule) const = 0;
+  // Returns dlogits_TX in `out`, given the gradients of Routing::weights_TC. logits_TX are those of route().
+  virtual Tensor route_backward(const Tensor& dweights_TC, const Tensor& logits_TX, const Routing& routing,
+                                const RouteRule& rule, at::ScalarType out) const = 0;
+  // Returns y_PN: row p is x's row of place p times rows [e N, (e + 1) N) of w_XNK, if e is the expert of the place. A
+  // row depends on x's row and the expert's weights alone. `out` is at::kFloat or the model dtype.
+  virtual Tensor linear_of_experts(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK, const Routing& routing,
+                                   at::ScalarType out) const = 0;
+  // Returns dx_PK, given dy with N columns.
+  virtual Tensor linear_of_experts_grad_input(const Tensor& dy, RowsAre dy_rows, const Tensor& w_XNK,
+                                              const Routing& routing, at::ScalarType out) const = 0;
+  // Computes dw_XNK += or = the sum over an expert's places, in their order, of dy's row times x's row. dw is float32.
+  // With GradientUse::kSet the rows of an expert that has no place become zeros.
+  virtual void linear_of_experts_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,
+                                             const Tensor& dw_XNK, const Routing& routing, GradientUse use) const = 0;
+  // Returns for each token the sum of its places' rows of y_PE, each times its weight, by rising expert id in float32;
+  // then plus residual_TE; rounded once to `out`. Where weights_TC is undefined they are 1. residual_TE may be
+  // undefined; it has the dtype `out`.
+  virtual Tensor sum_of_experts(const Tensor& y_PE, const Tensor& weights_TC, const Routing& routing,
+                                const Tensor& residual_TE, at::ScalarType out) const = 0;
+  // The backward of silu_mul() between the two products, given da_PF: the gradient of its result if the place's weight
+  // were 1. With a = silu_mul(gate_up), `weighted` is weight * a and dweight the product of da and a, float32.
+  struct WeightedSilu {
+    Tensor dgate_up_P2F, weighted_PF, dweights_TC;
+  };
+  virtual WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
+                                              const Routing& routing) const = 0;
+
   // Writes k, v of token tokens[i] into slot slot_mapping[i] (int32 [n]; a token may go to several slots). A slot of -1
   // writes nothing; at least one slot is not -1.
   virtual void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
@@ -234,6 +268,12 @@ class Ops {
   // for the host.
   virtual bool can_record(at::ScalarType /*dtype*/, int64_t /*num_heads*/, int64_t /*num_kv_heads*/,
                           int64_t /*head_dim*/) const {
+    return runs_ahead();
+  }
+  // Returns whether that holds for a sparse model too, with so many experts, of which a token has `chosen`, and whose
+  // rows have `hidden` numbers outside and `width` inside of an expert.
+  virtual bool can_record_experts(int64_t /*num_experts*/, int64_t /*chosen*/, int64_t /*hidden*/,
+                                  int64_t /*width*/) const {
     return runs_ahead();
   }
 };

@@ -28,8 +28,10 @@
 
 #include "base/check.h"
 #include "device/attention_aten.h"
+#include "device/experts_aten.h"
 #include "device/host_sampling.h"
 #include "device/rope_frequencies.h"
+#include "device/sum_by_halves.h"
 #include "device/transfer.h"
 
 namespace tandem::device {
@@ -60,18 +62,6 @@ void add_product(Tensor sum, GradientUse use, const Tensor& a, const Tensor& b, 
   } else {
     sum.addmm_(to_float(a), to_float(b), beta);
   }
-}
-
-// Sums the last dim (kept, of size 1) by halves: these are element-wise additions, whose bits no shape can change.
-// Overwrites x.
-Tensor sum_by_halves(const Tensor& x) {
-  int64_t width = x.size(-1);
-  while (width > 1) {
-    const int64_t half = width / 2;
-    width -= half;
-    x.narrow(-1, 0, half).add_(x.narrow(-1, width, half));
-  }
-  return x.narrow(-1, 0, 1);
 }
 
 // target[ids[i]] += rows[i], in order of i.
@@ -297,6 +287,34 @@ class AtenOps final : public Ops {
     const Tensor slope = (1.0 - sigmoid).mul_(gate).add_(1.0);  // derivative of silu, divided by sigmoid
     dgate_up_T2F.narrow(1, 0, width).copy_(slope.mul_(sigmoid).mul_(up).mul_(dy));
     return dgate_up_T2F;
+  }
+
+  Routing route(const Tensor& logits_TX, const RouteRule& rule) const override {
+    return experts_aten::route(logits_TX, rule);
+  }
+  Tensor route_backward(const Tensor& dweights_TC, const Tensor& logits_TX, const Routing& routing,
+                        const RouteRule& rule, at::ScalarType out) const override {
+    return experts_aten::route_backward(dweights_TC, logits_TX, routing, rule, out);
+  }
+  Tensor linear_of_experts(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK, const Routing& routing,
+                           at::ScalarType out) const override {
+    return experts_aten::linear(*this, x, x_rows, w_XNK, routing, out);
+  }
+  Tensor linear_of_experts_grad_input(const Tensor& dy, RowsAre dy_rows, const Tensor& w_XNK, const Routing& routing,
+                                      at::ScalarType out) const override {
+    return experts_aten::linear_grad_input(*this, dy, dy_rows, w_XNK, routing, out);
+  }
+  void linear_of_experts_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,
+                                     const Tensor& dw_XNK, const Routing& routing, GradientUse use) const override {
+    experts_aten::linear_grad_weight(*this, dy, dy_rows, x, x_rows, dw_XNK, routing, use);
+  }
+  Tensor sum_of_experts(const Tensor& y_PE, const Tensor& weights_TC, const Routing& routing, const Tensor& residual_TE,
+                        at::ScalarType out) const override {
+    return experts_aten::sum(y_PE, weights_TC, routing, residual_TE, out);
+  }
+  WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
+                                      const Routing& routing) const override {
+    return experts_aten::weighted_silu_backward(da_PF, gate_up_P2F, routing);
   }
 
   void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,

@@ -117,6 +117,56 @@ OpBytes OpsPlan::silu_mul_backward(Size rows) const {
   return op(result, result + count * (3 * cast_ + 2 * kFloatBytes));
 }
 
+// Ids, weights, places and sources of each place, and the first place of each expert. The temporaries are the logits
+// without -0 and sorted with their indices; or what sorts the places.
+OpBytes OpsPlan::route(Size rows) const {
+  const Size result = places(rows) * 4 * sizeof(int32_t) + (shape_.experts + 1) * sizeof(int32_t);
+  const Size choice = rows * shape_.experts * (2 * kFloatBytes + kIndexBytes);
+  return op(result, std::max(choice, result + places(rows) * 5 * kIndexBytes));
+}
+
+// The temporaries are the exponentials, them once more for their sum, and the ids as indices.
+OpBytes OpsPlan::route_backward(Size rows) const {
+  const Size count = rows * shape_.experts;
+  return op(count * element_,
+            count * 3 * kFloatBytes + places(rows) * (kFloatBytes + kIndexBytes) + rows * kFloatBytes);
+}
+
+// All tokens may choose one expert, whose product is then as large as a dense one.
+OpBytes OpsPlan::linear_of_experts(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const {
+  const Size result = places(rows) * outer * out_bytes;
+  OpBytes bytes = op(result, result + linear(rows, inner, outer, out_bytes).most);
+  if (gathers) bytes.most += gathered(rows, inner);
+  return bytes;
+}
+
+OpBytes OpsPlan::linear_of_experts_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const {
+  const Size result = places(rows) * inner * out_bytes;
+  OpBytes bytes = op(result, result + linear_grad_input(rows, inner, outer, out_bytes).most);
+  if (gathers) bytes.most += gathered(rows, outer);
+  return bytes;
+}
+
+OpBytes OpsPlan::linear_of_experts_grad_weight(Size rows, Size gathered_width) const {
+  OpBytes bytes = op(0, places(rows) * sizeof(int32_t));  // the rows to gather
+  bytes.most += gathered(rows, gathered_width);
+  return bytes;
+}
+
+Size OpsPlan::gathered(Size rows, Size width) const { return places(rows) * width * element_; }
+
+// The temporaries are the sum in float32, and the rows of one expert of each token, in float32 and times their weights.
+OpBytes OpsPlan::sum_of_experts(Size rows, Size out_bytes) const {
+  const Size count = rows * shape_.hidden;
+  return op(count * out_bytes, count * 3 * kFloatBytes);
+}
+
+// The temporaries are gate, up, the gradient and it times the weight, sigmoid, the activation, and a product.
+OpBytes OpsPlan::weighted_silu_backward(Size rows) const {
+  const Size count = places(rows) * shape_.mlp, result = 3 * count * element_ + places(rows) * kFloatBytes;
+  return op(result, result + count * (3 * cast_ + 4 * kFloatBytes) + 2 * places(rows) * kFloatBytes);
+}
+
 OpBytes OpsPlan::kv_append(Size entries) const {
   return op(0, entries * (shape_.kv_width * element_ + 2 * kIndexBytes + 2 * sizeof(int32_t)));
 }

@@ -13,6 +13,7 @@ using base::Size;
 // Holds the widths of a model, in elements.
 struct OpsShape {
   Size hidden = 0, q_width = 0, kv_width = 0, mlp = 0, vocab = 0;
+  Size experts = 0, chosen = 0;  // of a layer, of a token (device/experts.h); mlp is then an expert's width
   Size num_heads = 0, num_kv_heads = 0, head_dim = 0;
 };
 
@@ -86,6 +87,15 @@ class OpsPlan {
   virtual OpBytes add_bias_backward(Size rows, Size width) const;
   virtual OpBytes silu_mul(Size rows) const;
   virtual OpBytes silu_mul_backward(Size rows) const;
+  // The operations of experts, for so many tokens; their places are rows * chosen. Where an operand has rows of tokens,
+  // `gathers` says so, or `gathered_width` its width, because its rows may be copied to places.
+  virtual OpBytes route(Size rows) const;
+  virtual OpBytes route_backward(Size rows) const;
+  virtual OpBytes linear_of_experts(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const;
+  virtual OpBytes linear_of_experts_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const;
+  virtual OpBytes linear_of_experts_grad_weight(Size rows, Size gathered_width) const;
+  virtual OpBytes sum_of_experts(Size rows, Size out_bytes) const;
+  virtual OpBytes weighted_silu_backward(Size rows) const;
   virtual OpBytes kv_append(Size entries) const;
   virtual OpBytes paged_attention(const AttentionLoad& load) const;
   virtual OpBytes attention_backward(const AttentionLoad& load) const;
@@ -112,10 +122,13 @@ class OpsPlan {
  protected:
   // An operation that returns `result` bytes and in plain ATen takes `aten_most` at once.
   virtual OpBytes op(Size result, Size aten_most) const;
+  // Returns the bytes of a copy of the rows of so many tokens for each of their places.
+  virtual Size gathered(Size rows, Size width) const;
   // This is the second step of attention_backward(): the gradients in the cache's layout, collected by token.
   virtual OpBytes kv_gradient(const AttentionLoad& load) const;
 
   const OpsShape& shape() const { return shape_; }
+  Size places(Size rows) const { return rows * shape_.chosen; }
   Size element() const { return element_; }
 
  private:

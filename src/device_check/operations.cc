@@ -126,6 +126,41 @@ Results silu_mul(Draws& draw, const Sizes& s) {
   return {draw.ops().silu_mul(gate_up), draw.ops().silu_mul_backward(draw.normal({s.rows, s.narrow}), gate_up)};
 }
 
+constexpr int64_t kExperts = 16;
+constexpr device::RouteRule kRoute = {.chosen = 4, .normalises = true};
+
+Results route(Draws& draw, const Sizes& s) {
+  const Tensor logits = draw.floats({s.rows, kExperts});
+  const device::Routing routing = draw.ops().route(logits, kRoute);
+  const Tensor dweights = draw.floats({s.rows, kRoute.chosen});
+  return {routing.ids_TC,     routing.weights_TC,
+          routing.offsets_X1, routing.places_TC,
+          routing.sources_P,  draw.ops().route_backward(dweights, logits, routing, kRoute, at::kFloat)};
+}
+
+Results linear_of_experts(Draws& draw, const Sizes& s) {
+  const device::Ops& ops = draw.ops();
+  const device::Routing routing = ops.route(draw.floats({s.rows, kExperts}), kRoute);
+  const Tensor x = draw.normal({s.rows, s.wide}), w = draw.normal({kExperts * s.narrow, s.wide});
+  const Tensor dy = draw.normal({s.rows * kRoute.chosen, s.narrow});
+  const Tensor dw = draw.floats({kExperts * s.narrow, s.wide});
+  using device::RowsAre;
+  ops.linear_of_experts_grad_weight(dy, RowsAre::kPlaces, x, RowsAre::kTokens, dw, routing, GradientUse::kAdd);
+  return {ops.linear_of_experts(x, RowsAre::kTokens, w, routing, at::kFloat),
+          ops.linear_of_experts_grad_input(dy, RowsAre::kPlaces, w, routing, at::kFloat), dw};
+}
+
+Results sum_of_experts(Draws& draw, const Sizes& s) {
+  const device::Ops& ops = draw.ops();
+  const device::Routing routing = ops.route(draw.floats({s.rows, kExperts}), kRoute);
+  const int64_t places = s.rows * kRoute.chosen;
+  const Tensor y = draw.normal({places, s.wide}), residual = draw.normal({s.rows, s.wide});
+  const device::Ops::WeightedSilu silu = ops.weighted_silu_backward(
+      draw.normal({places, s.narrow}), draw.normal({places, 2 * s.narrow}, 0.0, 3.0), routing);
+  return {ops.sum_of_experts(y, routing.weights_TC, routing, residual, draw.dtype()), silu.dgate_up_P2F,
+          silu.weighted_PF, silu.dweights_TC};
+}
+
 Tensor int32s(const std::vector<int32_t>& values) {
   return at::from_blob(const_cast<int32_t*>(values.data()), {std::ssize(values)}, at::kInt).clone();
 }
@@ -230,6 +265,9 @@ constexpr std::array kOperations = {
     Operation{"rope", rope, 2e-5, 2e-5},
     Operation{"qk_norm_rope", qk_norm_rope, 2e-5, 2e-5},
     Operation{"silu_mul", silu_mul},
+    Operation{"route", route},
+    Operation{"linear_of_experts", linear_of_experts},
+    Operation{"sum_of_experts", sum_of_experts},
     Operation{"attention", attention, 2e-5, kRoundedFactors},
     Operation{"logprob", logprob},
     Operation{"sample", sample},

@@ -28,6 +28,7 @@ using Rows = std::vector<int64_t>;
 
 constexpr int64_t kMostRows = 300;  // more than the 256 rows of a padded product
 constexpr double kEps = 1e-6;
+constexpr int64_t kExperts = 8;  // each has an eighth of the rows of gate_up's weight
 
 // An operation over some rows of its arguments: a row of the result for each.
 struct RowOperation {
@@ -88,6 +89,7 @@ std::vector<RowOperation> row_operations(Draws& draw, const RowWidths& w) {
                wide = host({T, w.intermediate});
   const Tensor gate_up = host({T, 2 * w.intermediate}), q = host({T, w.heads, w.head_dim}),
                logits = draw.floats({T, w.vocab}, 4.0).cpu();
+  const Tensor router_logits = draw.floats({T, kExperts}).cpu();
   const Tensor ids = draw.ids(T, w.vocab).cpu(), positions = draw.ids(T, 4000).cpu();
   const Tensor norm = draw.normal({w.hidden}, 1.0, 0.2), head_norm = draw.normal({w.head_dim}, 1.0, 0.2);
   const Tensor table = draw.normal({w.vocab, w.hidden}), w_qkv = draw.normal({qkv_width, w.hidden}, 0.0, 0.05);
@@ -133,6 +135,14 @@ std::vector<RowOperation> row_operations(Draws& draw, const RowWidths& w) {
          return draw.ops().rope(take(draw, qkv, r), take(draw, positions, r), shape).k_TGK;
        }},
       {"silu_mul", [&draw, gate_up](const Rows& r) { return draw.ops().silu_mul(take(draw, gate_up, r)); }},
+      {"experts",
+       [&draw, x, router_logits, w_gate_up, dtype](const Rows& r) {
+         const device::Ops& ops = draw.ops();
+         const device::Routing routing = ops.route(take(draw, router_logits, r), {.chosen = 2, .normalises = true});
+         const Tensor rows =
+             ops.linear_of_experts(take(draw, x, r), device::RowsAre::kTokens, w_gate_up, routing, dtype);
+         return ops.sum_of_experts(rows, routing.weights_TC, routing, {}, dtype);
+       }},
       {"paged_attention",
        [&draw, q, kv_layer, max_blocks](const Rows& r) { return attend(draw, q, kv_layer, max_blocks, r); }},
       {"logprob",

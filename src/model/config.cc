@@ -30,12 +30,15 @@ std::string read_architecture(const ConfigReader& reader) {
 void check_parameters(const ConfigReader& reader, const ModelConfig& config) {
   const int64_t parameters = config.num_parameters();
   if (parameters <= kMaxParameters) return;
+  const std::string experts = config.experts ? fmt::format(", {} experts of moe_intermediate_size {}",
+                                                           config.experts->count, config.experts->width)
+                                             : "";
   reader.refuse(
       "num_hidden_layers",
       fmt::format("{}, hidden_size {}, intermediate_size {}, vocab_size {}, num_attention_heads {} and head_dim "
-                  "{} make a model of {} parameters, more than any machine holds ({}): correct the wrong one",
+                  "{}{} make a model of {} parameters, more than any machine holds ({}): correct the wrong one",
                   config.num_layers, config.hidden, config.mlp, config.vocab, config.num_heads, config.head_dim,
-                  parameters, kMaxParameters));
+                  experts, parameters, kMaxParameters));
 }
 
 void add_eos_ids(const std::vector<int32_t>& ids, ModelConfig& config) {
@@ -59,8 +62,9 @@ ModelConfig shard_of(const ModelConfig& whole, const TensorShard& shard) {
   const auto divided = [&](int64_t number, const char* what) {
     TANDEM_USER_CHECK(number % shard.size == 0,
                       fmt::format("--tensor-model-parallel-size {}: does not divide the model's {} {}; give a number "
-                                  "that divides its heads ({}), its key-value heads ({}) and its MLP's width ({})",
-                                  shard.size, number, what, whole.num_heads, whole.num_kv_heads, whole.mlp));
+                                  "that divides its heads ({}), its key-value heads ({}) and its {} ({})",
+                                  shard.size, number, what, whole.num_heads, whole.num_kv_heads,
+                                  whole.experts ? "experts' width" : "MLP's width", whole.mlp_width()));
     return number / shard.size;
   };
   TANDEM_USER_CHECK(!whole.lora,
@@ -74,7 +78,7 @@ ModelConfig shard_of(const ModelConfig& whole, const TensorShard& shard) {
   ModelConfig part = whole;
   part.num_heads = divided(whole.num_heads, "heads");
   part.num_kv_heads = divided(whole.num_kv_heads, "key-value heads");
-  part.mlp = divided(whole.mlp, "columns of the MLP");
+  part.mlp_width() = divided(whole.mlp_width(), whole.experts ? "columns of an expert" : "columns of the MLP");
   part.shard = shard;
   return part;
 }
@@ -83,7 +87,7 @@ ModelConfig whole_of(const ModelConfig& part) {
   ModelConfig whole = part;
   whole.num_heads *= part.shard.size;
   whole.num_kv_heads *= part.shard.size;
-  whole.mlp *= part.shard.size;
+  whole.mlp_width() *= part.shard.size;
   whole.shard = {};
   return whole;
 }

@@ -21,6 +21,16 @@ struct LoraConfig {
   double scale() const { return alpha / static_cast<double>(rank); }
 };
 
+// The experts of each layer of a sparse model. An expert is an MLP of that width.
+struct ExpertsConfig {
+  int64_t count = 0;              // X
+  int64_t chosen = 0;             // C, the experts of a token: 1..X
+  int64_t width = 0;              // F
+  bool normalises = false;        // the weights of a token's experts add up to 1
+  bool router_is_frozen = false;  // the routers' weights are not trained, though the others are
+  bool operator==(const ExpertsConfig&) const = default;
+};
+
 // One rank of a tensor-parallel group, each of which holds a part of each matrix.
 struct TensorShard {
   int rank = 0, size = 1;
@@ -33,15 +43,16 @@ struct TensorShard {
 };
 
 struct ModelConfig {
-  std::string architecture;   // "Qwen3ForCausalLM"
-  int64_t hidden = 0;         // E
-  int64_t num_layers = 0;     // L
-  int64_t num_heads = 0;      // H
-  int64_t num_kv_heads = 0;   // G, divides H
-  int64_t head_dim = 0;       // K
-  int64_t mlp = 0;            // F
-  int64_t vocab = 0;          // V
-  int64_t max_positions = 0;  // context limit in tokens
+  std::string architecture;                   // "Qwen3ForCausalLM"
+  int64_t hidden = 0;                         // E
+  int64_t num_layers = 0;                     // L
+  int64_t num_heads = 0;                      // H
+  int64_t num_kv_heads = 0;                   // G, divides H
+  int64_t head_dim = 0;                       // K
+  int64_t mlp = 0;                            // F of a dense MLP; no layer of a sparse model has one
+  std::optional<ExpertsConfig> experts = {};  // of a sparse model
+  int64_t vocab = 0;                          // V
+  int64_t max_positions = 0;                  // context limit in tokens
   double rope_theta = 10000.0;
   std::vector<float> rope_factors = {};  // [K/2], what each rotary frequency is multiplied by (device::Ops); empty: 1
   double rms_norm_eps = 1e-6;
@@ -57,9 +68,13 @@ struct ModelConfig {
   TensorShard shard = {};
 
   int64_t num_parameters() const;  // of the whole model, without an adapter
+  // Returns the width of the MLP that a token meets in a layer: F.
+  int64_t mlp_width() const { return experts ? experts->width : mlp; }
+  int64_t& mlp_width() { return experts ? experts->width : mlp; }
 };
 
-// Returns the part of a whole model that one of t tensor ranks computes with: 1/t of heads, kv heads and F. UserError,
+// Returns the part of a whole model that one of t tensor ranks computes with: 1/t of heads, kv heads and F, also of
+// each expert's. UserError,
 // by number, where t does not divide one of them, or where the model has an adapter.
 ModelConfig shard_of(const ModelConfig& whole, const TensorShard& shard);
 // Returns the whole model that `part` is a part of.

@@ -1,4 +1,4 @@
-// A family of dense decoders is a row of values (model/registry.cc) that says what its blocks are made of and which
+// A family of decoders is a row of values (model/registry.cc) that says what its blocks are made of and which
 // keys of config.json it reads. model/decoder computes by that row. No torch.
 #pragma once
 
@@ -9,7 +9,10 @@ namespace tandem::model {
 
 // The MLP pieces that a block may have. A new one has a case wherever the compiler then asks for it: its tensors
 // (decoder/layout.cc), its cost (decoder/cost.cc) and its forward and backward (decoder/block.cc).
-enum class MlpKind : uint8_t { kSwiglu };
+enum class MlpKind : uint8_t {
+  kSwiglu,
+  kSparse,  // a router chooses a few of many experts, each of which is a kSwiglu (ModelConfig::experts)
+};
 
 // The scaled rotary embedding that a family computes beside the default one.
 enum class RopeScaling : uint8_t { kNone, kLlama3 };
@@ -23,7 +26,7 @@ struct FixedKey {
 
 struct Family {
   const char* architecture;  // the name that config.json gives the model: "Qwen3ForCausalLM"
-  // The architecture of the family's sparse models, which are refused with the advice to take a dense one; or null.
+  // The architecture of the family's sparse models, if they are refused with the advice to take a dense one; or null.
   const char* sparse_architecture = nullptr;
 
   bool qkv_bias = false;  // q, k and v have biases

@@ -29,14 +29,9 @@ std::string module_of(const Slice& slice) {
   return name.substr(name.rfind('.') + 1);
 }
 
-// Embedding and head have no adapter: PEFT's all-linear leaves them out too.
-bool can_have_adapter(const PackedTensor& packed) {
-  return packed.name.starts_with("layers.") && packed.shape.size() == 2;
-}
-
 std::vector<const Slice*> targets_of(const PackedTensor& packed, const LoraConfig& lora) {
   std::vector<const Slice*> targets;
-  if (!can_have_adapter(packed)) return targets;
+  if (!packed.takes_adapter) return targets;
   for (const Slice& slice : packed.slices) {
     if (std::ranges::find(lora.target_modules, module_of(slice)) != lora.target_modules.end())
       targets.push_back(&slice);
@@ -78,7 +73,7 @@ std::vector<std::string> adaptable_modules(const ModelConfig& config) {
   one_layer.num_layers = 1;
   std::vector<std::string> modules;
   for (const PackedTensor& packed : build_layout(one_layer).tensors) {
-    if (!can_have_adapter(packed)) continue;
+    if (!packed.takes_adapter) continue;
     for (const Slice& slice : packed.slices) modules.push_back(module_of(slice));
   }
   return modules;

@@ -11,7 +11,8 @@
 
 namespace tandem::model {
 
-// Returns the modules that can have an adapter, by the last part of their Hugging Face names: every matrix of a block.
+// Returns the modules that can have an adapter, by the last part of their Hugging Face names: every matrix of a block
+// but a router and those of experts.
 std::vector<std::string> adaptable_modules(const ModelConfig& config);
 
 // Returns the modules that `names` stand for, in the model's order: "all-linear" alone, or names, several of which may

@@ -21,6 +21,7 @@
 #include "model/attention.h"
 #include "model/config.h"
 #include "model/linear.h"
+#include "model/routing_sink.h"
 #include "model/tensor_ranks.h"
 #include "weights/store.h"
 
@@ -63,6 +64,9 @@ class Model {
   // block() and *_backward() compute the gradients that the sink wants, and put them there. It is borrowed; null or
   // never set makes a forward-only model.
   virtual void set_gradient_sink(GradientSink* sink) = 0;
+  // From now on block() tells the sink how a sparse layer routes, each time that it is called. It is borrowed; null, as
+  // at first: nobody is told.
+  virtual void set_routing_sink(RoutingSink* sink) = 0;
 };
 
 // Makes the model that `config.architecture` names, over these weights, and those of its adapter where `config.lora` is

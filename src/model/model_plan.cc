@@ -99,7 +99,11 @@ device::OpsShape ops_shape(const ModelConfig& config) {
   shape.hidden = config.hidden;
   shape.q_width = config.num_heads * config.head_dim;
   shape.kv_width = config.num_kv_heads * config.head_dim;
-  shape.mlp = config.mlp;
+  shape.mlp = config.mlp_width();
+  if (config.experts) {
+    shape.experts = config.experts->count;
+    shape.chosen = config.experts->chosen;
+  }
   shape.vocab = config.vocab;
   shape.num_heads = config.num_heads;
   shape.num_kv_heads = config.num_kv_heads;

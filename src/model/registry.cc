@@ -27,9 +27,11 @@ constexpr auto kLlamaKeys =
 // The formula of each is that of transformers' class of the same name.
 constexpr std::array kFamilies = {
     // Qwen3
-    Family{.architecture = "Qwen3ForCausalLM",
-           .sparse_architecture = "Qwen3MoeForCausalLM",
+    Family{.architecture = "Qwen3ForCausalLM", .qk_norm = true, .needs_head_dim = true, .fixed_keys = kQwen3Keys},
+    // The sparse models of Qwen3, such as Qwen3-30B-A3B
+    Family{.architecture = "Qwen3MoeForCausalLM",
            .qk_norm = true,
+           .mlp = MlpKind::kSparse,
            .needs_head_dim = true,
            .fixed_keys = kQwen3Keys},
     // This row is Qwen2 and Qwen2.5.

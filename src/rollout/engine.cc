@@ -67,7 +67,11 @@ int64_t lookahead_of(const EngineConfig& config, const device::Ops& ops) {
 
 bool can_record(const model::Model& model) {
   const model::ModelConfig& config = model.config();
-  return model.ops().can_record(model.dtype(), config.num_heads, config.num_kv_heads, config.head_dim);
+  const auto can_record_experts = [&](const model::ExpertsConfig& e) {
+    return model.ops().can_record_experts(e.count, e.chosen, config.hidden, e.width);
+  };
+  return model.ops().can_record(model.dtype(), config.num_heads, config.num_kv_heads, config.head_dim) &&
+         (!config.experts || can_record_experts(*config.experts));
 }
 
 StepRunnerConfig runner_config(const EngineConfig& config, const model::Model& model) {

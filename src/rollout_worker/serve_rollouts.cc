@@ -314,7 +314,7 @@ void lead_engine(const config::TrainConfig& config, const config::RunMode& mode,
 int serve_rollouts(const config::TrainConfig& given, const config::RunMode& mode, const mesh::Launch& launch) {
   given.check();
   const std::unique_ptr<mesh::Mesh> engine = session::join_ranks(given, mode, launch);
-  session::ModelSession session(given.model, given.lora, engine->tensor());
+  session::ModelSession session(given.model, given.lora, given.optimizer, engine->tensor());
   EngineRanks ranks(engine->tensor().host);
   if (ranks.is_first()) {
     lead_engine(given, mode, launch, session, ranks);

@@ -206,7 +206,7 @@ report::Metrics Learner::optimizer_step(int64_t step, const std::vector<const rl
       batch, is_on_policy ? trainer::RolloutLogprobs::kOfTheseWeights : trainer::RolloutLogprobs::kOfOtherWeights,
       inputs_.config.is_inexact_device ? std::nullopt : std::optional(version));
   report::Metrics metrics = health_.observe_step(step, batch, raw.at("lr"));
-  for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
+  metrics.merge(session::recorded(raw));
   if (inputs_.config.is_inexact_device) metrics["train/inexact_device"] = 1.0;
   metrics["train/global_batch_size"] = static_cast<double>(batch.size());
   metrics["fault/skipped_steps"] = metrics["train/step_skipped"];

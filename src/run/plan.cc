@@ -68,7 +68,8 @@ int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/
   // The last rank of a tensor-parallel group has the largest part: it holds the remainder of the vocabulary.
   const auto parts = static_cast<int>(config.train.mesh.tensor_model_parallel_size);
   const model::ModelConfig model =
-      model::shard_of(session::read_model(config.train.model, config.train.lora), {.rank = parts - 1, .size = parts});
+      model::shard_of(session::read_model(config.train.model, config.train.lora, config.train.optimizer),
+                      {.rank = parts - 1, .size = parts});
   const plan::DeviceMemory device = plan::device_memory(config.train);
   base::Json json = base::Json::object();
   std::string text;

@@ -62,7 +62,7 @@ std::string data_text(const SftInputs& inputs) {
 
 SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode)
     : config(checked(given)),
-      session(config.model, config.lora),
+      session(config.model, config.lora, config.optimizer),
       data(session::load_all_sft_samples(config.data, config.append_eos, session.text(), session.config())),
       held_out(config.eval, config.data, config.append_eos, session.text(), session.config()),
       num_steps(config.steps(num_samples())),

@@ -11,6 +11,7 @@
 #include "run/health_settings.h"
 #include "run/patience.h"
 #include "session/stop_signal.h"
+#include "session/trainer_setup.h"
 #include "tandem/error.h"
 
 namespace tandem::run {
@@ -52,7 +53,7 @@ std::optional<report::Metrics> SftLearner::step(int64_t step, RunLog& log) {
   }
   report::Metrics metrics = health_.observe_step(step, batch, raw.at("lr"));
   metrics.merge(log.take());
-  for (const auto& [name, value] : raw) metrics["train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
+  metrics.merge(session::recorded(raw));
   const double seconds = std::max(base::seconds_since(begin), 1e-9);
   metrics["train/global_batch_size"] = static_cast<double>(batch.size());
   metrics["fault/skipped_steps"] = metrics["train/step_skipped"];

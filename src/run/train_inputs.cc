@@ -104,7 +104,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
     : mesh(std::move(ranks)),
       config(checked(given)),
       mode(run_mode),
-      session(config.model, config.lora, mesh->tensor()),
+      session(config.model, config.lora, config.optimizer, mesh->tensor()),
       prompts(session::load_all_prompts(config.reward.data(config.data), session.text())),
       evaluation(config.eval, config.rollout, config.data, config.reward, session.text()),
       num_rollouts(config.rollouts(num_prompts(prompts))),

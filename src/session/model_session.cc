@@ -32,8 +32,8 @@ ModelSession::ModelSession(const config::ModelOptions& options)
     : ModelSession(options, find_model(options.hf_checkpoint), read_model(options), std::nullopt) {}
 
 ModelSession::ModelSession(const config::ModelOptions& options, const config::LoraOptions& lora,
-                           const std::optional<mesh::Group>& replica)
-    : ModelSession(options, find_model(options.hf_checkpoint), read_model(options, lora), replica) {}
+                           const config::OptimizerOptions& optimizer, const std::optional<mesh::Group>& replica)
+    : ModelSession(options, find_model(options.hf_checkpoint), read_model(options, lora, optimizer), replica) {}
 
 ModelSession::ModelSession(const config::ModelOptions& options, ModelPlace place, model::ModelConfig config,
                            const std::optional<mesh::Group>& replica)

@@ -10,6 +10,7 @@
 
 #include "config/lora_options.h"
 #include "config/model_options.h"
+#include "config/optimizer_options.h"
 #include "config/rollout_options.h"
 #include "device/communicator.h"
 #include "device/ops.h"
@@ -29,10 +30,10 @@ class ModelSession {
   // Reads the configuration, starts the tokenizer and the device. No weights are read yet. Throws UserError when the
   // tokenizer has ids that the model does not have.
   explicit ModelSession(const config::ModelOptions& options);
-  // Makes the session of a run that trains, with the adapter that `lora` asks for. If a tensor-parallel group shares
-  // the model, the session has this rank's part; the group's communicators are borrowed.
+  // Makes the session of a run that trains what `lora` and `optimizer` say (read_model()). If a tensor-parallel group
+  // shares the model, the session has this rank's part; the group's communicators are borrowed.
   ModelSession(const config::ModelOptions& options, const config::LoraOptions& lora,
-               const std::optional<mesh::Group>& replica = std::nullopt);
+               const config::OptimizerOptions& optimizer, const std::optional<mesh::Group>& replica = std::nullopt);
 
   // Checks the weights' files without reading weights: throws UserError for what load_weights() would refuse.
   void check_weights() const;

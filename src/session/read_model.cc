@@ -51,13 +51,19 @@ model::ModelConfig read_model(const config::ModelOptions& options) {
   return config;
 }
 
-model::ModelConfig read_model(const config::ModelOptions& options, const config::LoraOptions& lora) {
+model::ModelConfig read_model(const config::ModelOptions& options, const config::LoraOptions& lora,
+                              const config::OptimizerOptions& optimizer) {
   TANDEM_USER_CHECK(
       !model::is_adapter_directory(options.hf_checkpoint),
       fmt::format("--hf-checkpoint {}: is an adapter, and a model is needed here: write the merged one with tandem "
                   "export, or go on with the run that saved it (--load)",
                   options.hf_checkpoint));
   model::ModelConfig config = read_base(find_model(options.hf_checkpoint).directory, options.dtype);
+  if (optimizer.freeze_moe_router) {
+    TANDEM_USER_CHECK(config.experts, fmt::format("--freeze-moe-router: {} is of {}, which has no router; leave it out",
+                                                  options.hf_checkpoint, config.architecture));
+    config.experts->router_is_frozen = true;
+  }
   if (!lora.rank) return config;
   // Above this rank B A is no smaller than the matrix that it is added to.
   TANDEM_USER_CHECK(

@@ -5,6 +5,7 @@
 
 #include "config/lora_options.h"
 #include "config/model_options.h"
+#include "config/optimizer_options.h"
 #include "config/rollout_options.h"
 #include "model/config.h"
 
@@ -21,9 +22,11 @@ ModelPlace find_model(const std::string& hf_checkpoint);
 // Reads config.json, with the dtype that is computed in, and the adapter that --hf-checkpoint names. Throws UserError,
 // which names what is wrong with the directories.
 model::ModelConfig read_model(const config::ModelOptions& options);
-// Does the same for a verb that needs a model, with the adapter that `lora` asks for. Throws UserError if
-// --hf-checkpoint is an adapter, or if a flag of `lora` does not go with the model.
-model::ModelConfig read_model(const config::ModelOptions& options, const config::LoraOptions& lora);
+// Does the same for a verb that trains a model: the adapter that `lora` asks for, or all weights but those that
+// `optimizer` freezes. Throws UserError if --hf-checkpoint is an adapter, or if one of these flags does not go with the
+// model.
+model::ModelConfig read_model(const config::ModelOptions& options, const config::LoraOptions& lora,
+                              const config::OptimizerOptions& optimizer);
 
 // Throws UserError for a stop token that the model cannot sample.
 void check_stop_tokens(const config::RolloutOptions& options, const model::ModelConfig& config);

@@ -27,6 +27,15 @@ trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t
   return result;
 }
 
+report::Metrics recorded(const trainer::Metrics& of_step) {
+  report::Metrics metrics;
+  for (const auto& [name, value] : of_step) {
+    const bool has_place = name.find('/') != std::string::npos;
+    metrics[has_place ? name : "train/" + (name == "lr" ? "lr-pg_0" : name)] = value;
+  }
+  return metrics;
+}
+
 std::string lora_text(const model::ModelConfig& config) {
   return fmt::format("LoRA: {} trained parameters: rank {}, alpha {:g} on {}",
                      base::with_commas(model::adapter_layout(config).num_elements()), config.lora->rank,

@@ -7,6 +7,7 @@
 
 #include "config/optimizer_options.h"
 #include "config/train_config.h"
+#include "report/report.h"
 #include "rl/loss_config.h"
 #include "session/model_session.h"
 #include "session/run_memory.h"
@@ -19,6 +20,9 @@ trainer::TrainerConfig trainer_config(const config::OptimizerOptions& options, c
 
 // Returns the configuration for `tandem train`.
 trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t num_layers, int64_t num_rollouts);
+
+// Returns the metrics of an optimizer step under the names that records have: in train/*, but for moe/*.
+report::Metrics recorded(const trainer::Metrics& of_step);
 
 // Returns "LoRA: 123,456 trained parameters: rank 16, alpha 32 on q_proj, v_proj", for a configuration that has an
 // adapter.

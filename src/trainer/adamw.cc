@@ -188,6 +188,7 @@ void AdamW::step(double lr, double grad_scale) {
 
 void AdamW::update(const StatePiece& piece, double lr, double grad_scale) {
   const Parameter& p = parameters_[piece.parameter];
+  if (p.packed->is_frozen) return;
   const at::Tensor weight = own_rows(p).view(-1).narrow(0, piece.begin, piece.count);
   const at::Tensor gradient = gradients_.accumulator(piece.parameter).view(-1).narrow(0, piece.begin, piece.count);
   ops_.adamw(weight, piece.tensors.master, gradient, piece.tensors.exp_avg, piece.tensors.exp_avg_sq,

@@ -1,7 +1,8 @@
 // Applies AdamW to the packed tensors of a weight store. Masters and moments are float32, in device memory or on the
 // host; gradients are float32. In a float32 store the store itself is the master; a bfloat16 store holds the rounding
 // of a float32 master. With several ranks each has gradients, masters and moments of its own rows alone
-// (trainer/shard.h), updates those, and gets the others' weights from their owners.
+// (trainer/shard.h), updates those, and gets the others' weights from their owners. A tensor that is frozen by its
+// layout has masters and moments as the others, so that checkpoints are alike, and no update moves them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

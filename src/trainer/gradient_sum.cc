@@ -31,7 +31,7 @@ GradientSum::GradientSum(const weights::WeightStore& store, Gradients& accumulat
   }
   for (size_t t = 0; t < parts_.size(); ++t) {
     const weights::PackedTensor& packed = store.layout().tensors[t];
-    index_[packed.name] = t;
+    if (!packed.is_frozen) index_[packed.name] = t;
     parts_[t].shape = packed.shape;
     parts_[t].bucket = bucket_of(packed.name);
   }

@@ -32,7 +32,7 @@ namespace tandem::trainer {
 class GradientSum final : public model::GradientSink {
  public:
   // Accumulators and ranks are borrowed; shapes and device are the store's. Tensors that the store has not are frozen:
-  // the base of an adapter.
+  // the base of an adapter. So are those that are frozen by their layout, whose sums are zeros.
   GradientSum(const weights::WeightStore& store, Gradients& accumulators, device::Communicator& ranks,
               int64_t group_size = 1);
 
@@ -103,8 +103,8 @@ class GradientSum final : public model::GradientSink {
   const Buckets whole_, own_;
   std::vector<Buckets> columns_;  // in two levels: rows of the ranks of this one's place, by their group
   std::vector<Part> parts_;
-  std::unordered_map<std::string, size_t> index_;
-  int64_t num_slots_;  // number of slots that layers take in turns
+  std::unordered_map<std::string, size_t> index_;  // of the tensors that want a gradient
+  int64_t num_slots_;                              // number of slots that layers take in turns
   at::Tensor scratch_, receive_;
   at::Tensor group_sums_, receive_sums_;  // in two levels
   Gradients group_accumulators_;          // in one level: own rows of the group that is being added up

@@ -18,6 +18,7 @@
 #include "trainer/layer_loop.h"
 #include "trainer/packed_batch.h"
 #include "trainer/policy_loss.h"
+#include "trainer/routing_load.h"
 #include "trainer/sample_sums.h"
 #include "trainer/score.h"
 #include "trainer/token_scores.h"
@@ -67,6 +68,7 @@ class TrainerImpl final : public Trainer {
         optimizer_(config.adamw, store, model.ops(), offload, ranks_),
         gradients_(store, optimizer_.gradients(), ranks.device, config.batch.gradient_sum_group) {
     model_.set_gradient_sink(&gradients_);
+    if (model_.config().experts) load_.emplace(model_.config(), model_.ops());
   }
   ~TrainerImpl() override { model_.set_gradient_sink(nullptr); }
 
@@ -83,6 +85,7 @@ class TrainerImpl final : public Trainer {
     SampleSums sums(samples.size());
     std::vector<std::pair<const rl::MicroBatch*, PendingLoss>> pending;
     gradients_.begin_step(std::ssize(micro_batches));
+    if (load_) load_->begin_step();
     for_each_round(samples, micro_batches, [&](const rl::MicroBatch& members, const PackedBatch& batch) {
       if (batch.num_targets() == 0) {
         begin_round(/*contributes=*/false);
@@ -102,11 +105,15 @@ class TrainerImpl final : public Trainer {
     if (config_.loss.get_mismatch_metrics) {
       metrics["recomputed_logprob_abs_diff"] = recomputed_difference(samples, micro_batches, normaliser, loss);
     }
+    if (load_) metrics.merge(load_->end_step(ranks_));
     update_weights(normaliser.loss_scale(), metrics);
     return metrics;
   }
 
-  void end_phase() override { gradients_.release(); }
+  void end_phase() override {
+    gradients_.release();
+    if (load_) load_->release();
+  }
 
   OptimizerProgress progress() const override { return {.updates = optimizer_.num_steps(), .steps = num_steps_}; }
   std::vector<OptimizerTensor> state() const override { return optimizer_.state(); }
@@ -162,7 +169,7 @@ class TrainerImpl final : public Trainer {
   // its samples add to the loss.
   std::vector<rl::LossSums> train_on(const PackedBatch& batch, const StepLoss& step) {
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
-    const at::Tensor normed_TE = layers.forward();
+    const at::Tensor normed_TE = forward(layers);
     const memory::TagScope head(memory::Tag::kHead);
     TokenScores scores = score_targets(model_, batch, normed_TE, head_, /*keep_logits=*/true);
     LossTerms loss = policy_loss(step, batch, scores);
@@ -183,7 +190,7 @@ class TrainerImpl final : public Trainer {
     const LossTerms loss = policy_loss_of_rollout(step, batch);
     begin_round(!loss.is_zero);
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
-    const at::Tensor normed_TE = layers.forward();
+    const at::Tensor normed_TE = forward(layers);
     if (loss.is_zero) {
       gradients_.receive_round();
       return score_targets(model_, batch, normed_TE, head_, /*keep_logits=*/false);
@@ -192,6 +199,12 @@ class TrainerImpl final : public Trainer {
         score_targets_with_backward(model_, batch, normed_TE, head_, loss.dlogprobs_R, loss.dentropy_R);
     layers.backward(std::move(scored.dnormed_TE), gradients_);
     return std::move(scored.scores);
+  }
+
+  // Counts the routes of a sparse model, which a block that is run again would count twice.
+  at::Tensor forward(LayerLoop& layers) {
+    const RoutingSinkScope counted(model_, load_ ? &*load_ : nullptr);
+    return layers.forward();
   }
 
   int64_t num_recomputed_layers(int64_t num_tokens) const {
@@ -242,7 +255,8 @@ class TrainerImpl final : public Trainer {
   model::Model& model_;
   AdamW optimizer_;
   GradientSum gradients_;
-  base::Size num_steps_ = 0;  // number of steps, with those that changed nothing
+  std::optional<RoutingLoad> load_;  // of a sparse model
+  base::Size num_steps_ = 0;         // number of steps, with those that changed nothing
   double gradient_scale_ = 0.0;
 };
 

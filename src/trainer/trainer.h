@@ -50,11 +50,12 @@ class Trainer {
   // other weights sampled, and `logprobs` is about the other tokens. Unset, it is about all. Returns train/* metrics
   // without prefix: those of rl::LossSums, and grad_norm (before clipping), grad_clipped, zero_gradient and
   // step_skipped (1 or 0), lr, and with loss.get_mismatch_metrics recomputed_logprob_abs_diff: the same difference with
-  // log-probs from a pass without gradients (at a rollout's first optimizer step, the old ones). The store's version is
-  // bumped. A step whose loss or gradient is not finite, or whose gradient is above max_grad_norm_skip, is skipped:
-  // weights, masters, moments and version keep their bits. They also keep them, with skip_zero_gradient, where the
-  // gradient is exactly 0: nothing went wrong there, and step_skipped is 0. Throws EnvironmentError if the update
-  // failed; the step is then lost, as trainer/adamw.h says.
+  // log-probs from a pass without gradients (at a rollout's first optimizer step, the old ones). A sparse model's step
+  // has those of RoutingLoad::end_step() too, with their prefix. The store's version is bumped. A step whose loss or
+  // gradient is not finite, or whose gradient is above max_grad_norm_skip, is skipped: weights, masters, moments and
+  // version keep their bits. They also keep them, with skip_zero_gradient, where the gradient is exactly 0: nothing
+  // went wrong there, and step_skipped is 0. Throws EnvironmentError if the update failed; the step is then lost, as
+  // trainer/adamw.h says.
   virtual Metrics step(const std::vector<const rl::Sample*>& samples,
                        RolloutLogprobs logprobs = RolloutLogprobs::kOfOtherWeights,
                        std::optional<uint64_t> version = std::nullopt) = 0;

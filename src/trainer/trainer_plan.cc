@@ -99,6 +99,11 @@ OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements
           .device_buffers = kOffloadBufferSets * kinds * weights::aligned_elements(piece, kFloatBytes) * kFloatBytes};
 }
 
+Size routing_load_bytes(const model::ModelConfig& config) {
+  if (!config.experts) return 0;
+  return memory::allocated_bytes(config.num_layers * (Size(config.experts->count) + 2) * Size(sizeof(int64_t)));
+}
+
 KeptBytes kept_bytes(const model::ModelConfig& c, Size num_tokens) {
   // VarlenAttention keeps keys and values, whose blocks are taken to be full, and the logarithms of the sums.
   const Size kept =
@@ -289,7 +294,7 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   const Size scores = memory::allocated_bytes(R * kFloatBytes) * (shape.has_entropy_term ? 5 : 4);
 
   memory::TagBytes base = standing;
-  base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/true);
+  base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/true) + routing_load_bytes(config);
 
   memory::TagBytes forward = base;  // peak in the last block
   forward[Tag::kCheckpointedInputs] += config.num_layers * p.residual;

@@ -41,6 +41,9 @@ struct OffloadBytes {
 OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements = kOffloadPieceElements,
                            int64_t data_ranks = 1);
 
+// Returns the bytes of a step's counts of routes (trainer/routing_load.h): 0 for a dense model.
+Size routing_load_bytes(const model::ModelConfig& config);
+
 // Counts the bytes that the tokens of a micro-batch keep alive between forward and backward.
 struct KeptBytes {
   Size block_input = 0;  // hidden state of each block, kept or recomputed, as far as this rank keeps it

@@ -33,6 +33,8 @@ struct PackedTensor {
   std::vector<int64_t> shape;  // rows = sum of the slices' rows
   std::vector<Slice> slices;   // ascending, gapless
   Init init = Init::kNormal;
+  bool takes_adapter = false;  // its slices are modules that can have a LoRA adapter (model/lora.h)
+  bool is_frozen = false;      // it keeps its values while the other tensors are trained: no gradient, no update
   bool decays = true;  // weight decay applies to it: true for embeddings and projections, false for norms and biases
   int64_t num_elements() const;
   // Returns whether each rank has all of it, if the model is spread over tensor ranks.

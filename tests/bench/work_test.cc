@@ -22,13 +22,15 @@ TEST(BenchShapes, EveryShapeOfTheFlagIsOne) {
   EXPECT_EQ(bench_shape("qwen3-1.7b").num_parameters(), 1'720'574'976);
   EXPECT_EQ(bench_shape("qwen3-0.6b").num_parameters(), 596'049'920);
   EXPECT_EQ(bench_shape("qwen3-8b").num_parameters(), 8'190'735'360);
+  EXPECT_EQ(bench_shape("qwen3-30b-a3b").num_parameters(), 30'532'122'624);
+  EXPECT_EQ(bench_shape("moe-0.5b").num_parameters(), 646'736'384);
 }
 
 TEST(BenchWork, ADecodeStepReadsTheWeightsOnceAndTheKeysOfItsContext) {
   const model::ModelConfig config = bench_shape("qwen3-4b");
   const ModelWork work(config);
   EXPECT_EQ(work.kv_token_bytes(), 147456.0);
-  EXPECT_EQ(work.forward_bytes(), 2.0 * 4'022'468'096);
+  EXPECT_EQ(work.forward_bytes(1), 2.0 * 4'022'468'096);
   // 256 sequences at a mean context of 768: 8.04 GB and 29 GB, 8.8 ms at 4.2 TB/s.
   const Work step = work.decode_step(256, 768, 256, 1, kH200);
   EXPECT_DOUBLE_EQ(step.bytes, 2.0 * 4'022'468'096 + 256 * 768 * 147456.0);
@@ -38,7 +40,18 @@ TEST(BenchWork, ADecodeStepReadsTheWeightsOnceAndTheKeysOfItsContext) {
   EXPECT_DOUBLE_EQ(step.bytes - shared.bytes, 256 * 256 * 147456.0 * 7 / 8);
   // An untied table is looked up: one token's row of it is nothing next to the rest.
   const model::ModelConfig untied = bench_shape("qwen3-8b");
-  EXPECT_EQ(ModelWork(untied).weight_bytes() - ModelWork(untied).forward_bytes(), 2.0 * 151936 * 4096);
+  EXPECT_EQ(ModelWork(untied).weight_bytes() - ModelWork(untied).forward_bytes(1), 2.0 * 151936 * 4096);
+}
+
+// With 8 of 128 experts for each token, 32 tokens meet 111.8 of them where all are as likely.
+TEST(BenchWork, AStepReadsTheExpertsThatItsTokensMeet) {
+  const model::ModelConfig config = bench_shape("qwen3-30b-a3b");
+  const ModelWork work(config);
+  const double expert = 48.0 * 3 * 768 * 2048 * 2, others = 2.0 * (30'532'122'624.0 - 151936.0 * 2048) - 128 * expert;
+  EXPECT_NEAR(work.forward_bytes(1), others + 8 * expert, 1);
+  EXPECT_NEAR(work.forward_bytes(32), others + 111.77 * expert, 0.01 * expert);
+  EXPECT_NEAR(work.forward_bytes(1e6), others + 128 * expert, 1);
+  EXPECT_DOUBLE_EQ(work.decode_step(32, 0, 0, 1, kH200).bytes, work.forward_bytes(32));
 }
 
 TEST(BenchWork, TrainingIsBoundByItsOperationsAndTheOptimizerByItsBytes) {

@@ -342,6 +342,7 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
               "--max-grad-norm-skip",
               "1e6",
               "--no-skip-zero-gradient",
+              "--no-freeze-moe-router",
               "--max-tokens-per-gpu",
               "128",
               "--micro-batches-multiple",

@@ -71,7 +71,7 @@ struct Metric {
 };
 
 bool is_metric(const std::string& word) {
-  static const std::regex kMetric("(train|rollout|perf|fault|eval|passrate)/[^ ]+");
+  static const std::regex kMetric("(train|rollout|perf|fault|eval|passrate|moe)/[^ ]+");
   return std::regex_match(word, kMetric) && !word.ends_with(".jsonl");
 }
 
@@ -217,7 +217,7 @@ Names metrics_of_sources() {
     const char *file, *pattern, *prefix;
   };
   const Naming kNamings[] = {
-      {"", "\"((?:train|rollout|perf|fault|passrate)/[a-z_@/-]*[a-z])\"", ""},
+      {"", "\"((?:train|rollout|perf|fault|passrate|moe)/[a-z0-9_@/-]*[a-z])\"", ""},
       {"src/rl/metrics.cc", "metrics\\[\"([a-z_/]+)\"\\]", "rollout/"},
       {"src/rl/losses.cc", "(?:sums_\\[|add_metric\\(|add_part\\(|threshold, |delta, )\"([a-z_]+)\"", "train/"},
       {"src/trainer/trainer.cc", "metrics\\[\"([a-z_]+)\"\\]", "train/"},
@@ -245,7 +245,7 @@ TEST_F(Pages, NameEveryMetricOfTheSources) {
   const Names names = metrics_of_sources();
   EXPECT_GT(names.size(), 80U);
   for (const char* known : {"train/kl_loss", "train/opsm_clipfrac", "rollout/grader_repeated", "fault/task_solved",
-                            "rollout/response_len/max", "train/grad_clipped", "fault/save_errors"})
+                            "rollout/response_len/max", "train/grad_clipped", "fault/save_errors", "moe/top1_weight"})
     EXPECT_TRUE(names.contains(known)) << known << " is not found, so the search has gone blind";
   const std::vector<Metric> metrics = metrics_of_page();
   for (const std::string& name : names)
@@ -298,7 +298,8 @@ TEST_F(Pages, SpeakOfMetricsThatExist) {
     for (const Metric& metric : metrics) names.insert(metric.name);
     return names;
   }();
-  for (const char* page : {"docs/TUNING.md", "docs/RUNS.md", "docs/SAMPLING.md", "docs/METRICS.md"}) {
+  for (const char* page :
+       {"docs/TUNING.md", "docs/RUNS.md", "docs/SAMPLING.md", "docs/METRICS.md", "docs/EXPERTS.md"}) {
     for (const std::string& word : quoted_words(base::read_file(page))) {
       if (!is_metric(word) || word.find('*') != std::string::npos) continue;
       EXPECT_TRUE(rows.contains(word) || find_metric(metrics, word) != nullptr) << page << ": " << word;

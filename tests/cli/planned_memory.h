@@ -31,6 +31,8 @@ inline std::string write_model(const base::TemporaryDirectory& folder, const std
   config["intermediate_size"] = 512;
   config["num_hidden_layers"] = 4;
   config["initializer_range"] = 0.02;
+  config.update(
+      {{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 256}});  // of a sparse family
   config["architectures"] = {architecture};
   config.erase("attention_bias");  // each family has its own
   base::write_file_durably(path + "/config.json", config.dump());

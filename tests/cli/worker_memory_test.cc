@@ -40,7 +40,8 @@ void send(const weights::WeightStore& from, weights::WeightStore& to) {
 
 // Does what such a process does, in its order (rollout_worker/serve_rollouts.cc); returns the line of its memory.
 base::Json serve_one_rollout(const config::TrainConfig& config) {
-  session::ModelSession trainer(config.model, config.lora), session(config.model, config.lora);
+  session::ModelSession trainer(config.model, config.lora, config.optimizer),
+      session(config.model, config.lora, config.optimizer);
   trainer.load_weights();
   const session::PromptSet prompts = session::load_all_prompts(config.reward.data(config.data), session.text());
   const plan::TrainPlan plan = plan::plan_or_refuse(

@@ -261,5 +261,34 @@ TEST_P(ExactnessTest, AttentionRowsStandAloneAmongHundredsOfKeys) {
   expect_attention_rows_stand_alone(draw, draw_groups(draw, 1, 4, 2, 32, kLongPrompts));
 }
 
+// A token's row of a whole sparse MLP depends on that row alone: which experts it chooses, beside whom it stands at an
+// expert, and the sum of its places. Batch mates crowd one expert, or leave all of a row's experts to it.
+TEST_P(ExactnessTest, ExpertsLinearRowsStandAlone) {
+  for_each_seed([&](Draw& draw) {
+    const int64_t T = draw.choose<int64_t>({2, 9, 40, 140}), X = draw.choose<int64_t>({4, 16, 128});
+    const int64_t E = draw.choose<int64_t>({64, 96, 128}), F = draw.choose<int64_t>({32, 40, 64});
+    const RouteRule rule{.chosen = draw.integer(1, 4), .normalises = draw.integer(0, 1) == 1};
+    const Tensor x = draw.normal({T, E}, dtype()), residual = draw.normal({T, E}, dtype());
+    const Tensor gate_up = draw.normal({X * 2 * F, E}, dtype()), down = draw.normal({X * E, F}, dtype());
+    const Tensor logits = draw.normal({T, X}, at::kFloat);
+    auto* const data = logits.mutable_data_ptr<float>();
+    const int64_t crowded = draw.integer(0, X - 1);
+    for (int64_t t = 1; t < T; ++t) {
+      if (draw.integer(0, 1) == 1) data[t * X + crowded] = 20.0F;
+      if (draw.integer(0, 3) == 0) data[t * X + 1] = data[t * X];  // a tie, at the cut in some rows
+    }
+    for (const at::ScalarType part : {at::kFloat, dtype()}) {
+      expect_rows_alone_decide("experts", draw, T, [&](const Ops& ops, const Tensor& rows) {
+        const Routing routing = ops.route(logits.index_select(0, rows), rule);
+        const Tensor hidden =
+            ops.linear_of_experts(x.index_select(0, rows), RowsAre::kTokens, gate_up, routing, dtype());
+        const Tensor y = ops.linear_of_experts(ops.silu_mul(hidden), RowsAre::kPlaces, down, routing, part);
+        const Tensor sum = ops.sum_of_experts(y, routing.weights_TC, routing, residual.index_select(0, rows), dtype());
+        return at::cat({routing.ids_TC.to(at::kFloat), routing.weights_TC, sum.to(at::kFloat)}, 1);
+      });
+    }
+  });
+}
+
 }  // namespace
 }  // namespace tandem::device

@@ -100,6 +100,36 @@ class HostedOps : public Ops {
   Tensor silu_mul_backward(const Tensor& dy, const Tensor& gate_up) const override {
     return back(inner_->silu_mul_backward(there(dy), there(gate_up)));
   }
+  Routing route(const Tensor& logits, const RouteRule& rule) const override {
+    const Routing made = inner_->route(there(logits), rule);
+    return {back(made.ids_TC), back(made.weights_TC), back(made.offsets_X1), back(made.places_TC),
+            back(made.sources_P)};
+  }
+  Tensor route_backward(const Tensor& dweights, const Tensor& logits, const Routing& routing, const RouteRule& rule,
+                        at::ScalarType out) const override {
+    return back(inner_->route_backward(there(dweights), there(logits), there(routing), rule, out));
+  }
+  Tensor linear_of_experts(const Tensor& x, RowsAre x_rows, const Tensor& w, const Routing& routing,
+                           at::ScalarType out) const override {
+    return back(inner_->linear_of_experts(there(x), x_rows, there(w), there(routing), out));
+  }
+  Tensor linear_of_experts_grad_input(const Tensor& dy, RowsAre dy_rows, const Tensor& w, const Routing& routing,
+                                      at::ScalarType out) const override {
+    return back(inner_->linear_of_experts_grad_input(there(dy), dy_rows, there(w), there(routing), out));
+  }
+  void linear_of_experts_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,
+                                     const Tensor& dw, const Routing& routing, GradientUse use) const override {
+    const Written written(*this, {dw});
+    inner_->linear_of_experts_grad_weight(there(dy), dy_rows, there(x), x_rows, written[0], there(routing), use);
+  }
+  Tensor sum_of_experts(const Tensor& y, const Tensor& weights, const Routing& routing, const Tensor& residual,
+                        at::ScalarType out) const override {
+    return back(inner_->sum_of_experts(there(y), there(weights), there(routing), there(residual), out));
+  }
+  WeightedSilu weighted_silu_backward(const Tensor& da, const Tensor& gate_up, const Routing& routing) const override {
+    const WeightedSilu result = inner_->weighted_silu_backward(there(da), there(gate_up), there(routing));
+    return {back(result.dgate_up_P2F), back(result.weighted_PF), back(result.dweights_TC)};
+  }
   void kv_append(const Tensor& kv_layer, const Tensor& k, const Tensor& v, const Tensor& tokens,
                  const Tensor& slot_mapping) const override {
     const Written written(*this, {kv_layer});
@@ -149,6 +179,9 @@ class HostedOps : public Ops {
 
  private:
   Tensor there(const Tensor& x) const { return x.defined() ? x.to(inner_->device()) : x; }
+  Routing there(const Routing& x) const {
+    return {there(x.ids_TC), there(x.weights_TC), there(x.offsets_X1), there(x.places_TC), there(x.sources_P)};
+  }
   static Tensor back(const Tensor& x) { return x.to(at::kCPU); }
 
   // Arguments that a call writes: they are copied back after the call.

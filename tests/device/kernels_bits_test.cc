@@ -3,6 +3,7 @@
 // round it once. AVX-512 BF16 and AMX, which only x86-64 has, sum products in an order of their own and are not here.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -79,6 +80,30 @@ uint64_t blocked_product(const KernelTable& kernels, Elem elem) { return product
 uint64_t added_product(const KernelTable& kernels, Elem elem) { return product(kernels, elem, 37, 75, 301, true); }
 uint64_t product_of_few_rows(const KernelTable& kernels, Elem elem) { return product(kernels, elem, 3, 75, 96, false); }
 
+// Three products of one matrix's rows, which lie in another order: of one row, of none and of many.
+uint64_t products_of_groups(const KernelTable& kernels, Elem elem) {
+  constexpr int64_t kGroups = 3, kAllRows = 38, kN = 75, kK = 96, first[kGroups + 1] = {0, 1, 1, kAllRows};
+  Array a(1, kAllRows * kK, elem), b(2, kGroups * kN * kK, elem), c(3, kAllRows * kN, elem);
+  const int64_t bytes = elem == Elem::kF32 ? 4 : 2;
+  std::vector<int32_t> index;
+  for (int32_t row = 0; row < kAllRows; ++row) index.push_back((row * 5 + 3) % kAllRows);
+  std::vector<GemmProblem> problems;
+  for (int64_t g = 0; g < kGroups; ++g) {
+    problems.push_back({first[g + 1] - first[g],
+                        kN,
+                        kK,
+                        {a.data(), elem, kK, /*k_major=*/false, index.data() + first[g]},
+                        {static_cast<char*>(b.data()) + g * kN * kK * bytes, elem, kK, /*k_major=*/false},
+                        static_cast<char*>(c.data()) + first[g] * kN * bytes,
+                        elem,
+                        kN,
+                        /*accumulate=*/false});
+  }
+  ThreadPool threads(1);
+  GemmRunner(kernels, threads).run_groups(problems);
+  return sum_of({&c});
+}
+
 uint64_t add(const KernelTable& kernels, Elem elem) {
   Array a(1, 75, elem), b(2, 75, elem), y(3, 75, elem);
   kernels.add(a.data(), b.data(), y.data(), 75, elem);
@@ -108,6 +133,59 @@ uint64_t silu_mul_backward(const KernelTable& kernels, Elem elem) {
   Array dy(1, kRows * kWidth, elem), gate_up(2, kRows * 2 * kWidth, elem), dx(3, kRows * 2 * kWidth, elem);
   kernels.silu_mul_backward(dy.data(), gate_up.data(), dx.data(), kRows, kWidth, elem);
   return sum_of({&dx});
+}
+
+// A router's choice of 3 of 19 experts for kRows tokens, with each of both kinds of weights. All logits of the last
+// token are alike.
+constexpr int64_t kExperts = 19, kChosen = 3;
+struct Routed {
+  explicit Routed(const KernelTable& table) : kernels(table) {
+    for (int64_t e = 0; e < kExperts; ++e) logits.floats()[(kRows - 1) * kExperts + e] = 0.25F;
+    for (const bool normalises : {false, true}) {
+      const RouteArgs args{kExperts, kChosen, normalises};
+      kernels.route(logits.floats(), ids, weights[normalises].floats(), kRows, args);
+    }
+  }
+  const KernelTable& kernels;
+  Array logits{1, kRows* kExperts, Elem::kF32};
+  int32_t ids[kRows * kChosen];
+  Array weights[2] = {{2, kRows* kChosen, Elem::kF32}, {3, kRows* kChosen, Elem::kF32}};
+};
+
+uint64_t route(const KernelTable& kernels, Elem) {
+  Routed r(kernels);
+  Array ids(4, kRows * kChosen, Elem::kF32);
+  std::copy_n(r.ids, kRows * kChosen, ids.floats());
+  return sum_of({&ids, &r.weights[0], &r.weights[1]});
+}
+uint64_t route_backward(const KernelTable& kernels, Elem elem) {
+  Routed r(kernels);
+  Array dweights(4, kRows * kChosen, Elem::kF32);
+  Array dlogits[2] = {{5, kRows * kExperts, elem}, {6, kRows * kExperts, elem}};
+  for (const bool normalises : {false, true}) {
+    kernels.route_backward(dweights.floats(), r.logits.floats(), r.ids, r.weights[normalises].floats(),
+                           dlogits[normalises].data(), kRows, {kExperts, kChosen, normalises}, elem);
+  }
+  return sum_of({&dlogits[0], &dlogits[1]});
+}
+// A sum of rows times their weights and with a residual, and one of the rows alone.
+uint64_t sum_of_experts(const KernelTable& kernels, Elem elem) {
+  constexpr int64_t kPlaces = kRows * kChosen;
+  Array y(1, kPlaces * kWidth, elem), weights(2, kPlaces, Elem::kF32), residual(3, kRows * kWidth, elem);
+  Array sum(4, kRows * kWidth, elem), weighted(5, kRows * kWidth, elem);
+  int32_t places[kPlaces];
+  for (int32_t i = 0; i < kPlaces; ++i) places[i] = (i * 4 + 1) % static_cast<int32_t>(kPlaces);
+  const ExpertSumArgs args{kWidth, kChosen, elem, elem};
+  kernels.sum_of_experts(y.data(), weights.floats(), places, residual.data(), weighted.data(), kRows, args);
+  kernels.sum_of_experts(y.data(), nullptr, places, nullptr, sum.data(), kRows, args);
+  return sum_of({&sum, &weighted});
+}
+uint64_t weighted_silu_backward(const KernelTable& kernels, Elem elem) {
+  Array da(1, kRows * kWidth, elem), gate_up(2, kRows * 2 * kWidth, elem), weights(3, kRows, Elem::kF32);
+  Array dgate_up(4, kRows * 2 * kWidth, elem), weighted(5, kRows * kWidth, elem), dweights(6, kRows, Elem::kF32);
+  kernels.weighted_silu_backward(da.data(), gate_up.data(), weights.floats(), dgate_up.data(), weighted.data(),
+                                 dweights.floats(), kRows, kWidth, elem);
+  return sum_of({&dgate_up, &weighted, &dweights});
 }
 
 // The shape of a small model's attention: four query heads share two key heads.
@@ -239,6 +317,10 @@ const Recorded kRecorded[] = {
      product_of_few_rows,
      {0x67f71f022127a9e2, 0x7522c608f7382da3},
      {0xc52ba3a18a3fcd9d, 0x7522c608f7382da3}},
+    {"products_of_groups",
+     products_of_groups,
+     {0xcf318f638b544050, 0xf35ddacae7946831},
+     {0x6cebe2e7ae7ae472, 0xf35ddacae7946831}},
     {"add", add, {0xbc77c979bf142a6b, 0x58b8cf83775eaa3c}, {0xbc77c979bf142a6b, 0x58b8cf83775eaa3c}},
     {"rms_norm", rms_norm, {0x745926eee3fe1a6a, 0x201089562ef8cb2d}, {0x745926eee3fe1a6a, 0x201089562ef8cb2d}},
     {"rms_norm_backward",
@@ -250,6 +332,19 @@ const Recorded kRecorded[] = {
      silu_mul_backward,
      {0xc59f84ff9a64d523, 0x4bd2898d42ed1aa4},
      {0xe40fe46922ed1265, 0x4bd2898d42ed1aa4}},
+    {"route", route, {0x0cab4c2bbfc12c3b, 0x0cab4c2bbfc12c3b}, {0x0cab4c2bbfc12c3b, 0x0cab4c2bbfc12c3b}},
+    {"route_backward",
+     route_backward,
+     {0x8c307977245e0f5d, 0xfed35e1c9f8b2e67},
+     {0x0ade87018f12a469, 0xfed35e1c9f8b2e67}},
+    {"sum_of_experts",
+     sum_of_experts,
+     {0x288d1afadd70b1aa, 0x8386d16e2ba0f0f1},
+     {0x3dc618f2e480681a, 0x8386d16e2ba0f0f1}},
+    {"weighted_silu_backward",
+     weighted_silu_backward,
+     {0x1ea7873ba874f3a7, 0x5882c66369617970},
+     {0x415be32d02e901d2, 0x67488db31b5415fa}},
     {"rope", rope, {0x42f507e95139a0b3, 0xf0088dc98bc05b35}, {0x42f507e95139a0b3, 0xf0088dc98bc05b35}},
     {"rope_backward",
      rope_backward,

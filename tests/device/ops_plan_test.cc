@@ -56,6 +56,8 @@ constexpr OpsShape kShape = {.hidden = 96,
                              .kv_width = 64,
                              .mlp = 320,
                              .vocab = 1111,
+                             .experts = 16,
+                             .chosen = 4,
                              .num_heads = 4,
                              .num_kv_heads = 2,
                              .head_dim = 32};
@@ -138,6 +140,38 @@ TEST_P(OpsPlanTest, Products) {
   }
 }
 
+// All tokens choose the same experts, whose products are then as large as they can be.
+TEST_P(OpsPlanTest, Experts) {
+  const int64_t T = 1500, X = kShape.experts, C = kShape.chosen, E = kShape.hidden, F = kShape.mlp, P = T * C;
+  const Size element = GetParam() == at::kFloat ? 4 : 2;
+  const RouteRule rule{.chosen = C, .normalises = false};
+  const Tensor logits = floats({T, X}), dweights = floats({T, C});
+  logits.narrow(1, 0, C).add_(1.0);
+  const Routing routing = ops_->route(logits, rule);
+  expect("route", plan_.route(T), [&] { return ops_->route(logits, rule); });
+  expect("route_backward", plan_.route_backward(T),
+         [&] { return ops_->route_backward(dweights, logits, routing, rule, GetParam()); });
+  const Tensor y = tensor({P, E}), floats_y = floats({P, E}), residual = tensor({T, E});
+  expect("sum_of_experts", plan_.sum_of_experts(T, element),
+         [&] { return ops_->sum_of_experts(y, routing.weights_TC, routing, residual, GetParam()); });
+  const Tensor gate_up = tensor({P, 2 * F}), activated = tensor({P, F});
+  expect("weighted_silu_backward", plan_.weighted_silu_backward(T),
+         [&] { return ops_->weighted_silu_backward(activated, gate_up, routing); });
+  if (GetParam() == at::kBFloat16) return;  // as for the products above
+  const Tensor w = tensor({X * 2 * F, E}), down = tensor({X * E, F}), x = tensor({T, E}), dw = floats({X * 2 * F, E});
+  expect("linear_of_experts", plan_.linear_of_experts(T, E, 2 * F, 4, /*gathers=*/true),
+         [&] { return ops_->linear_of_experts(x, RowsAre::kTokens, w, routing, at::kFloat); });
+  expect("linear_of_experts, down", plan_.linear_of_experts(T, F, E, 4, /*gathers=*/false),
+         [&] { return ops_->linear_of_experts(activated, RowsAre::kPlaces, down, routing, at::kFloat); });
+  expect("..._grad_input", plan_.linear_of_experts_grad_input(T, F, E, 4, /*gathers=*/true),
+         [&] { return ops_->linear_of_experts_grad_input(x, RowsAre::kTokens, down, routing, at::kFloat); });
+  expect("..._grad_weight", plan_.linear_of_experts_grad_weight(T, E), [&] {
+    return ops_->linear_of_experts_grad_weight(gate_up, RowsAre::kPlaces, x, RowsAre::kTokens, dw, routing,
+                                               GradientUse::kSet),
+           0;
+  });
+}
+
 TEST_P(OpsPlanTest, LogitsAndOptimizer) {
   const int64_t R = 300, V = kShape.vocab;
   const Tensor logits = floats({R, V}), targets = ids(R), row = floats({R}), none;
@@ -151,6 +185,31 @@ TEST_P(OpsPlanTest, LogitsAndOptimizer) {
     return ops_->adamw(weight, n, n, n, n, {1e-3, 0.9, 0.95, 1e-8, 0, 1, 1}), 0;
   });
   expect("sums_of_squares", plan_.sums_of_squares(100000, 4096), [&] { return ops_->sums_of_squares(n, 4096), 0; });
+}
+
+// The CPU's kernels read rows of tokens where they are, and take nothing but their results.
+TEST_P(OpsPlanTest, ExpertsOnTheCpu) {
+  const int64_t T = 300, X = kShape.experts, C = kShape.chosen, E = kShape.hidden, F = kShape.mlp, P = T * C;
+  const std::unique_ptr<Ops> ops = make_ops(parse_device("cpu"), {.isa = "auto", .num_threads = 1});
+  const std::unique_ptr<const OpsPlan> plan = footprint_of("cpu").plan_ops(kShape, GetParam() == at::kFloat ? 4 : 2);
+  const Routing routing = ops->route(floats({T, X}), {.chosen = C, .normalises = true});
+  const Tensor w = tensor({X * 2 * F, E}), down = tensor({X * E, F}), x = tensor({T, E}), dw = floats({X * 2 * F, E});
+  const Tensor gate_up = tensor({P, 2 * F});
+  expect(
+      "linear_of_experts", plan->linear_of_experts(T, E, 2 * F, 4, /*gathers=*/true),
+      [&] { return ops->linear_of_experts(x, RowsAre::kTokens, w, routing, at::kFloat); }, /*allowed_above=*/0);
+  expect(
+      "..._grad_input", plan->linear_of_experts_grad_input(T, F, E, 4, /*gathers=*/true),
+      [&] { return ops->linear_of_experts_grad_input(x, RowsAre::kTokens, down, routing, at::kFloat); },
+      /*allowed_above=*/0);
+  expect(
+      "..._grad_weight", plan->linear_of_experts_grad_weight(T, E),
+      [&] {
+        return ops->linear_of_experts_grad_weight(gate_up, RowsAre::kPlaces, x, RowsAre::kTokens, dw, routing,
+                                                  GradientUse::kSet),
+               0;
+      },
+      /*allowed_above=*/0);
 }
 
 // Sequences that all have `longest` keys. The first has its rows from first_row on, the others from next_row on: the

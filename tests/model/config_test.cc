@@ -15,6 +15,7 @@
 #include "tests/base/temporary_directory.h"
 #include "tests/golden/golden.h"
 #include "tests/model/families.h"
+#include "tests/model/small_models.h"
 
 namespace tandem::model {
 namespace {
@@ -54,6 +55,7 @@ void expect_equal(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.num_kv_heads, b.num_kv_heads);
   EXPECT_EQ(a.head_dim, b.head_dim);
   EXPECT_EQ(a.mlp, b.mlp);
+  EXPECT_EQ(a.experts, b.experts);
   EXPECT_EQ(a.vocab, b.vocab);
   EXPECT_EQ(a.max_positions, b.max_positions);
   EXPECT_EQ(a.rope_theta, b.rope_theta);
@@ -91,6 +93,33 @@ TEST(ModelConfig, ReadsUntiedQwen3AsTransformers5WritesIt) {
   EXPECT_FALSE(config.tied_embeddings);
   EXPECT_EQ(config.dtype, Dtype::kBFloat16);
   EXPECT_EQ(config.pad_token_id, 736);
+}
+
+TEST(ModelConfig, ReadsSparseQwen3) {
+  const ModelConfig config = read_model_config(models_folder() + "qwen3-moe");
+  EXPECT_EQ(config.architecture, "Qwen3MoeForCausalLM");
+  EXPECT_EQ(config.hidden, 64);
+  EXPECT_EQ(config.experts, (ExpertsConfig{.count = 8, .chosen = 2, .width = 48, .normalises = true}));
+  Json json = golden_config("qwen3-moe");
+  json.erase("norm_topk_prob");
+  EXPECT_FALSE(parse(json).experts->normalises) << "missing means false";
+}
+
+TEST(ModelConfig, ExpertsOutOfRangeAreRefused) {
+  const std::vector<std::pair<std::string, Json>> settings = {
+      {"num_experts", 0},           {"num_experts", 4097}, {"num_experts_per_tok", 0}, {"num_experts_per_tok", 9},
+      {"moe_intermediate_size", 0}, {"norm_topk_prob", 1}, {"mlp_only_layers", 0},     {"decoder_sparse_step", 0}};
+  for (const auto& [key, value] : settings) {
+    SCOPED_TRACE(key + " = " + value.dump());
+    const std::string message = refusal_with(key, value, "qwen3-moe");
+    EXPECT_NE(message.find(key), std::string::npos) << message;
+  }
+  Json json = golden_config("qwen3-moe");
+  json["num_experts"] = json["num_hidden_layers"] = 4096;
+  EXPECT_NE(refusal(json.dump()).find("num_experts is 4096 in each of 4096 layers"), std::string::npos);
+  json["num_experts"] = 32;
+  json["num_local_experts"] = 8;
+  EXPECT_NE(refusal(json.dump()).find("num_experts is 32 but num_local_experts is 8"), std::string::npos);
 }
 
 TEST(ModelConfig, ReadsQwen2) {
@@ -182,11 +211,9 @@ TEST(ModelConfig, UnknownArchitectureNamesTheSupportedOnes) {
 }
 
 TEST(ModelConfig, SparseModelsOfAFamilyAreRefusedWithTheReason) {
-  for (const std::string& message : {refusal(base::read_file(models_folder() + "qwen3-moe/config.json")),
-                                     refusal_with("architectures", {"Qwen2MoeForCausalLM"})}) {
-    EXPECT_NE(message.find("not supported yet"), std::string::npos) << message;
-    EXPECT_NE(message.find("take a dense checkpoint"), std::string::npos) << message;
-  }
+  const std::string message = refusal_with("architectures", {"Qwen2MoeForCausalLM"});
+  EXPECT_NE(message.find("not supported yet"), std::string::npos) << message;
+  EXPECT_NE(message.find("take a dense checkpoint"), std::string::npos) << message;
 }
 
 TEST(ModelConfig, EveryRequiredKeyIsAskedForByName) {
@@ -386,11 +413,28 @@ TEST(Layout, PacksEveryParameterOnceWithoutGaps) {
     }
     const int64_t q_rows = config.num_heads * config.head_dim, kv_rows = config.num_kv_heads * config.head_dim;
     EXPECT_EQ(layout.find("layers.0.qkv").shape, (std::vector<int64_t>{q_rows + 2 * kv_rows, config.hidden}));
-    EXPECT_EQ(layout.find("layers.0.gate_up").shape, (std::vector<int64_t>{2 * config.mlp, config.hidden}));
+    if (config.experts) {
+      const int64_t count = config.experts->count, width = config.experts->width;
+      EXPECT_EQ(layout.find("layers.0.router").shape, (std::vector<int64_t>{count, config.hidden}));
+      EXPECT_EQ(layout.find("layers.0.experts_gate_up").shape,
+                (std::vector<int64_t>{count * 2 * width, config.hidden}));
+      EXPECT_EQ(layout.find("layers.0.experts_down").shape, (std::vector<int64_t>{count * config.hidden, width}));
+    } else {
+      EXPECT_EQ(layout.find("layers.0.gate_up").shape, (std::vector<int64_t>{2 * config.mlp, config.hidden}));
+    }
     EXPECT_EQ(layout.find("layers.0.o").shape, (std::vector<int64_t>{config.hidden, q_rows}));
     EXPECT_THROW(layout.find("layers.99.qkv"), BugError);
     EXPECT_EQ(config.tied_embeddings, !layout.ignored.empty());
   }
+}
+
+TEST(Layout, Qwen3_30B_A3BHasThePublishedTensors) {
+  const weights::Layout layout = build_layout(qwen3_30b_a3b());
+  int64_t num_tensors = 0;
+  for (const weights::PackedTensor& packed : layout.tensors) num_tensors += std::ssize(packed.slices);
+  EXPECT_EQ(num_tensors, 18867);
+  EXPECT_EQ(layout.tensors.size(), 435U);
+  EXPECT_EQ(layout.num_elements(), 30'532'122'624);
 }
 
 TEST(Layout, SaysHowTensorsBeginAndWhichDecay) {

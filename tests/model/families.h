@@ -20,6 +20,7 @@ struct TestFamily {
   // Keys of config.json with values, as JSON, that not every family refuses.
   std::vector<std::pair<std::string, std::string>> refused = {};
   bool scales_rope = false;
+  bool is_sparse = false;
 };
 
 inline const std::pair<std::string, std::string> kLlama3Scaling = {
@@ -32,6 +33,16 @@ inline const std::vector<TestFamily> kTestFamilies = {
      .golden_models = {"qwen3-tied", "qwen3-untied-sharded"},
      .required_keys = {"head_dim"},
      .refused = {{"attention_bias", "true"}, {"use_sliding_window", "true"}, kLlama3Scaling}},
+    {.architecture = "Qwen3MoeForCausalLM",
+     .golden_models = {"qwen3-moe", "qwen3-moe-unnormed"},
+     .required_keys = {"head_dim", "num_experts", "num_experts_per_tok", "moe_intermediate_size"},
+     .refused = {{"attention_bias", "true"},
+                 {"use_sliding_window", "true"},
+                 {"decoder_sparse_step", "2"},
+                 {"mlp_only_layers", "[0]"},
+                 {"num_local_experts", "9"},
+                 kLlama3Scaling},
+     .is_sparse = true},
     {.architecture = "Qwen2ForCausalLM",
      .golden_models = {"qwen2-tied"},
      .refused = {{"attention_bias", "false"}, {"use_sliding_window", "true"}, {"use_mrope", "true"}, kLlama3Scaling}},
@@ -58,8 +69,11 @@ inline const std::vector<std::string> kGoldenModels = [] {
 inline ModelConfig in_family(ModelConfig config, const std::string& architecture) {
   config.architecture = architecture;
   config.rope_factors.clear();
+  config.experts.reset();
   for (const TestFamily& family : kTestFamilies) {
-    if (family.architecture != architecture || !family.scales_rope) continue;
+    if (family.architecture != architecture) continue;
+    if (family.is_sparse) config.experts = {.count = 6, .chosen = 2, .width = config.mlp, .normalises = true};
+    if (!family.scales_rope) continue;
     // The factors fall from 1 to 1/8, as in the llama3 form.
     for (int64_t i = 0; i < config.head_dim / 2; ++i)
       config.rope_factors.push_back(1.0F - 0.875F * static_cast<float>(i) / static_cast<float>(config.head_dim / 2));

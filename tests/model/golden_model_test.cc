@@ -217,7 +217,9 @@ class GoldenBFloat16Test : public GoldenModelTest {
 std::vector<Case> bfloat16_cases() {
   std::vector<Case> all = cases();
   // Only models whose checkpoint is bfloat16 come with transformers' logits in bfloat16.
-  std::erase_if(all, [](const Case& c) { return !c.model.ends_with("-sharded"); });
+  std::erase_if(all, [](const Case& c) {
+    return read_model_config(golden::directory() + "/models/" + c.model).dtype != Dtype::kBFloat16;
+  });
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Models, GoldenBFloat16Test, testing::ValuesIn(bfloat16_cases()), case_name);

@@ -70,4 +70,19 @@ inline ModelConfig qwen3_0_6b() {
   return config;
 }
 
+inline ModelConfig qwen3_30b_a3b() {
+  ModelConfig config = tiny_config(48, Dtype::kBFloat16);
+  config.architecture = "Qwen3MoeForCausalLM";
+  config.hidden = 2048;
+  config.num_heads = 32;
+  config.num_kv_heads = 4;
+  config.head_dim = 128;
+  config.mlp = 6144;
+  config.experts = {.count = 128, .chosen = 8, .width = 768, .normalises = true};
+  config.vocab = 151936;
+  config.max_positions = 40960;
+  config.tied_embeddings = false;
+  return config;
+}
+
 }  // namespace tandem::model

@@ -23,7 +23,7 @@ SplitOps::SplitOps(const device::Ops& inner, const weights::WeightStore& store, 
     for (int rank = 0; rank < static_cast<int>(order_.size()); ++rank) {
       const ModelConfig part = shard_of(whole, {.rank = rank, .size = static_cast<int>(order_.size())});
       const weights::PackedTensor part_packed = build_layout(part).find(packed.name);
-      if (part_packed.shape[1] != packed.shape[1]) continue;  // cut by columns
+      if (part_packed.is_whole() || part_packed.shape[1] != packed.shape[1]) continue;  // cut by columns, or not at all
       // The packed tensor's own row numbers, cut as its rows are.
       const Tensor numbers = int32_range(0, packed.shape[0]).unsqueeze(1).expand(packed.shape);
       rows_[store.tensor(packed.name).const_data_ptr()].push_back(part_of(numbers, packed, part_packed).select(1, 0));
@@ -55,6 +55,54 @@ Tensor SplitOps::linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK, at::
   for (const Tensor& rows : cut->second)
     parts.push_back(inner_.linear_grad_input(dy_TN.index_select(1, rows), w_NK.index_select(0, rows), at::kFloat));
   return sum(parts, out);
+}
+
+Tensor SplitOps::linear_of_experts(const Tensor& x, device::RowsAre x_rows, const Tensor& w_XNK,
+                                   const device::Routing& routing, at::ScalarType out) const {
+  if (rows_.contains(w_XNK.const_data_ptr())) return inner_.linear_of_experts(x, x_rows, w_XNK, routing, out);
+  const int64_t num_ranks = std::ssize(order_), width = x.size(1) / num_ranks;
+  parts_of_places_.clear();
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    parts_of_places_.push_back(inner_.linear_of_experts(x.narrow(1, rank * width, width).contiguous(), x_rows,
+                                                        w_XNK.narrow(1, rank * width, width).contiguous(), routing,
+                                                        at::kFloat));
+  }
+  return parts_of_places_.front();
+}
+
+Tensor SplitOps::linear_of_experts_grad_input(const Tensor& dy, device::RowsAre dy_rows, const Tensor& w_XNK,
+                                              const device::Routing& routing, at::ScalarType out) const {
+  const auto cut = rows_.find(w_XNK.const_data_ptr());
+  if (cut == rows_.end()) return inner_.linear_of_experts_grad_input(dy, dy_rows, w_XNK, routing, out);
+  parts_of_places_.clear();
+  for (const Tensor& rows : cut->second) {
+    const Tensor columns = rows.narrow(0, 0, rows.size(0) / routing.num_experts());  // the rows of expert 0
+    parts_of_places_.push_back(inner_.linear_of_experts_grad_input(dy.index_select(1, columns), dy_rows,
+                                                                   w_XNK.index_select(0, rows), routing, at::kFloat));
+  }
+  return parts_of_places_.front();
+}
+
+Tensor SplitOps::sum_of_experts(const Tensor& /*y_PE*/, const Tensor& weights_TC, const device::Routing& routing,
+                                const Tensor& residual_TE, at::ScalarType out) const {
+  std::vector<Tensor> parts;
+  for (const Tensor& part_PE : parts_of_places_)
+    parts.push_back(inner_.sum_of_experts(part_PE, weights_TC, routing, {}, at::kFloat));
+  return inner_.add(residual_TE, sum(parts, out));
+}
+
+device::Ops::WeightedSilu SplitOps::weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
+                                                           const device::Routing& routing) const {
+  const int64_t num_ranks = std::ssize(order_), width = da_PF.size(1) / num_ranks;
+  std::vector<Tensor> parts;
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    const auto columns = [&](const Tensor& x, int64_t first) { return x.narrow(1, first + rank * width, width); };
+    const Tensor own = at::cat({columns(gate_up_P2F, 0), columns(gate_up_P2F, da_PF.size(1))}, 1);
+    parts.push_back(inner_.weighted_silu_backward(columns(da_PF, 0).contiguous(), own, routing).dweights_TC);
+  }
+  WeightedSilu whole = inner_.weighted_silu_backward(da_PF, gate_up_P2F, routing);
+  whole.dweights_TC = sum(parts, at::kFloat);
+  return whole;
 }
 
 Tensor SplitOps::rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, double eps,

@@ -22,6 +22,15 @@ class SplitOps final : public sim::ForwardingOps {
 
   Tensor linear_add(const Tensor& x_TK, const Tensor& w_NK, const Tensor& residual_TN) const override;
   Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK, at::ScalarType out) const override;
+  // The two below return rows that mean nothing, and keep the parts of them that sum_of_experts() adds up.
+  Tensor linear_of_experts(const Tensor& x, device::RowsAre x_rows, const Tensor& w_XNK, const device::Routing& routing,
+                           at::ScalarType out) const override;
+  Tensor linear_of_experts_grad_input(const Tensor& dy, device::RowsAre dy_rows, const Tensor& w_XNK,
+                                      const device::Routing& routing, at::ScalarType out) const override;
+  Tensor sum_of_experts(const Tensor& y_PE, const Tensor& weights_TC, const device::Routing& routing,
+                        const Tensor& residual_TE, at::ScalarType out) const override;
+  WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
+                                      const device::Routing& routing) const override;
   Tensor rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, double eps,
                            const Tensor& dweight) const override;
   Tensor qk_norm_rope_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& qkv,
@@ -36,6 +45,7 @@ class SplitOps final : public sim::ForwardingOps {
   const bool sequence_parallel_;
   // For each matrix that is cut by rows, by its address, the rows that each rank has of it, as indices.
   std::map<const void*, std::vector<Tensor>> rows_;
+  mutable std::vector<Tensor> parts_of_places_;  // of the last product whose rows are added up by places
 };
 
 }  // namespace tandem::model

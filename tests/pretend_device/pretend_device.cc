@@ -283,13 +283,16 @@ void call_on_host(const c10::OperatorHandle& operation, torch::jit::Stack* stack
   const std::vector<c10::IValue> given(first, stack->end());
   Arguments arguments;
   std::transform(first, stack->end(), first, [&](const c10::IValue& value) { return arguments.shown(value); });
+  // LibTorch takes the arguments off the stack before it copies several results that are arguments.
+  const std::vector<c10::IValue> shown(first, stack->end());
   operation.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   const size_t num_results = schema.returns().size();
   for (size_t i = 0; i < num_results; ++i) {
     c10::IValue& result = (*stack)[stack->size() - num_results + i];
     if (schema.returns()[i].alias_info() != nullptr) {
-      const c10::IValue& argument = given[written_argument(schema, i)];
-      if (argument.isTensor()) take_resized(argument.toTensor(), result.toTensor(), arguments);
+      const size_t written = written_argument(schema, i);
+      const c10::IValue& argument = given[written];
+      if (argument.isTensor()) take_resized(argument.toTensor(), shown[written].toTensor(), arguments);
       result = argument;
     } else if (result.isTensor()) {
       result = arguments.taken(result.toTensor());

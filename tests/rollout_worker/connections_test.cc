@@ -146,7 +146,8 @@ class NewWeights : public testing::Test {
     memory_ = new weights::ShownMemory();
     run_ = new run::SmallRun([](config::TrainConfig& config) { config.lora.rank = 2; });
     for (auto& worker : sessions_) {
-      worker = new session::ModelSession(run_->inputs().config.model, run_->inputs().config.lora);
+      const config::TrainConfig& config = run_->inputs().config;
+      worker = new session::ModelSession(config.model, config.lora, config.optimizer);
       worker->allocate_weights();
     }
   }

@@ -25,7 +25,7 @@ Sessions sessions(const std::vector<std::unique_ptr<device::Communicator>>& rank
   options.hf_checkpoint = "tests/golden/models/qwen3-tied";
   Sessions result;
   for (size_t part = 0; part < kParts; ++part) {
-    result[part] = std::make_unique<session::ModelSession>(options, config::LoraOptions{},
+    result[part] = std::make_unique<session::ModelSession>(options, config::LoraOptions{}, config::OptimizerOptions{},
                                                            mesh::Group{.device = *ranks[part], .host = *ranks[part]});
   }
   return result;

@@ -121,6 +121,39 @@ class CheckingOps final : public ForwardingOps {
     for (int64_t t = 0; t < y.size(0); ++t) note("silu_mul", Hash().row(gate_up_T2F, t), Hash().row(y, t));
     return y;
   }
+  device::Routing route(const Tensor& logits_TX, const device::RouteRule& rule) const override {
+    device::Routing routing = inner_.route(logits_TX, rule);
+    for (int64_t t = 0; t < logits_TX.size(0); ++t) {
+      note("route", Hash().number(rule.chosen).number(rule.normalises).row(logits_TX, t),
+           Hash().row(routing.ids_TC, t).row(routing.weights_TC, t));
+    }
+    return routing;
+  }
+  Tensor linear_of_experts(const Tensor& x, device::RowsAre x_rows, const Tensor& w_XNK, const device::Routing& routing,
+                           at::ScalarType out) const override {
+    const Tensor y = inner_.linear_of_experts(x, x_rows, w_XNK, routing, out);
+    const uint64_t weight = Hash().all(w_XNK).number(out).value();
+    const int32_t* const ids = routing.ids_TC.const_data_ptr<int32_t>();
+    const int32_t* const places = routing.places_TC.const_data_ptr<int32_t>();
+    for (int64_t i = 0; i < routing.num_places(); ++i) {
+      const int64_t row = x_rows == device::RowsAre::kTokens ? i / routing.num_chosen() : places[i];
+      note("linear_of_experts", Hash().number(weight).number(ids[i]).row(x, row), Hash().row(y, places[i]));
+    }
+    return y;
+  }
+  Tensor sum_of_experts(const Tensor& y_PE, const Tensor& weights_TC, const device::Routing& routing,
+                        const Tensor& residual_TE, at::ScalarType out) const override {
+    const Tensor sum = inner_.sum_of_experts(y_PE, weights_TC, routing, residual_TE, out);
+    const int32_t* const places = routing.places_TC.const_data_ptr<int32_t>();
+    for (int64_t t = 0; t < sum.size(0); ++t) {
+      Hash question;
+      if (weights_TC.defined()) question.row(weights_TC, t);
+      if (residual_TE.defined()) question.row(residual_TE, t);
+      for (int64_t c = 0; c < routing.num_chosen(); ++c) question.row(y_PE, places[t * routing.num_chosen() + c]);
+      note("sum_of_experts", question, Hash().row(sum, t));
+    }
+    return sum;
+  }
   Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const device::AttentionRows& rows,
                          const Tensor& lse_TH) const override {
     const Tensor out = inner_.paged_attention(q_THK, kv_layer, rows, lse_TH);

@@ -54,6 +54,35 @@ class ForwardingOps : public device::Ops {
     return inner_.rope(qkv, positions, shape);
   }
   Tensor silu_mul(const Tensor& gate_up) const override { return inner_.silu_mul(gate_up); }
+  device::Routing route(const Tensor& logits_TX, const device::RouteRule& rule) const override {
+    return inner_.route(logits_TX, rule);
+  }
+  Tensor route_backward(const Tensor& dweights_TC, const Tensor& logits_TX, const device::Routing& routing,
+                        const device::RouteRule& rule, at::ScalarType out) const override {
+    return inner_.route_backward(dweights_TC, logits_TX, routing, rule, out);
+  }
+  Tensor linear_of_experts(const Tensor& x, device::RowsAre x_rows, const Tensor& w_XNK, const device::Routing& routing,
+                           at::ScalarType out) const override {
+    return inner_.linear_of_experts(x, x_rows, w_XNK, routing, out);
+  }
+  Tensor linear_of_experts_grad_input(const Tensor& dy, device::RowsAre dy_rows, const Tensor& w_XNK,
+                                      const device::Routing& routing, at::ScalarType out) const override {
+    return inner_.linear_of_experts_grad_input(dy, dy_rows, w_XNK, routing, out);
+  }
+  void linear_of_experts_grad_weight(const Tensor& dy, device::RowsAre dy_rows, const Tensor& x, device::RowsAre x_rows,
+                                     const Tensor& dw_XNK, const device::Routing& routing,
+                                     device::GradientUse use) const override {
+    inner_.linear_of_experts_grad_weight(dy, dy_rows, x, x_rows, dw_XNK, routing, use);
+  }
+  Tensor sum_of_experts(const Tensor& y_PE, const Tensor& weights_TC, const device::Routing& routing,
+                        const Tensor& residual_TE, at::ScalarType out) const override {
+    return inner_.sum_of_experts(y_PE, weights_TC, routing, residual_TE, out);
+  }
+  WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
+                                      const device::Routing& routing) const override {
+    return inner_.weighted_silu_backward(da_PF, gate_up_P2F, routing);
+  }
+
   void kv_append(const Tensor& kv_layer, const Tensor& k, const Tensor& v, const Tensor& tokens,
                  const Tensor& slot_mapping) const override {
     inner_.kv_append(kv_layer, k, v, tokens, slot_mapping);

@@ -61,6 +61,11 @@ struct Mix {
   // head_dim is the model's, where it shall not be drawn.
   Mix(Draw& draw, const std::string& architecture, std::optional<int64_t> head_dim = std::nullopt)
       : config(model::in_family(draw_model(draw, head_dim), architecture)) {
+    if (config.experts) {
+      config.experts->count = draw.choose<int64_t>({4, 6, 16});
+      config.experts->chosen = draw.integer(1, 4);
+      config.experts->normalises = draw.integer(0, 1) == 1;
+    }
     isa = draw.choose<std::string>({"auto", "auto", "auto", "auto", "auto", "auto", "auto", "scalar"});
     engine_threads = static_cast<int>(draw.integer(1, 2));
     trainer_threads = static_cast<int>(draw.integer(1, 2));
@@ -117,7 +122,7 @@ void add_adapter(Draw& draw, model::ModelConfig& config) {
   for (const std::string& module : model::adaptable_modules(config)) {
     if (draw.integer(0, 3) > 0) config.lora->target_modules.push_back(module);
   }
-  if (config.lora->target_modules.empty()) config.lora->target_modules = {"down_proj"};
+  if (config.lora->target_modules.empty()) config.lora->target_modules = {"o_proj"};
 }
 
 // The outcome of sampling with one engine and scoring with one trainer: the tokens whose log-probs differ, and the

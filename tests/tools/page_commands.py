@@ -32,6 +32,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/golden/models/qwen3-tied"
+SPARSE_MODEL = ROOT / "tests/golden/models/qwen3-moe"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
 VERBS = "train|sft|launch|generate|engine|score|eval|view|export|plan|bench"
 COMMAND = re.compile(rf"^(?:tandem|build/release/src/cli/tandem) (?:{VERBS})\b")
@@ -49,7 +50,13 @@ BASE = {
 }
 # The published shapes: hidden size, intermediate size, layers, heads, whether the head is the embedding.
 SHAPES = {"Qwen3-0.6B": (1024, 3072, 28, 16, True), "Qwen3-1.7B": (2048, 6144, 28, 16, True),
-          "Qwen3-4B": (2560, 9728, 36, 32, True), "Qwen3-8B": (4096, 12288, 36, 32, False)}
+          "Qwen3-4B": (2560, 9728, 36, 32, True), "Qwen3-8B": (4096, 12288, 36, 32, False),
+          "Qwen3-30B-A3B": (2048, 6144, 48, 32, False)}
+# Keys of the sparse shapes, in addition to those that all have.
+SPARSE_KEYS = {"Qwen3-30B-A3B": {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_key_value_heads": 4, "num_experts": 128,
+    "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True, "decoder_sparse_step": 1,
+    "mlp_only_layers": []}}
 PLANNED = ["--device", "cuda", "--rollout-max-prompt-len", "1024", "--rollout-batch-size", "32",
            "--n-samples-per-prompt", "8"]
 REWARD_FLAGS = {"--rm-type", "--custom-rm-path", "--rm-url"}
@@ -126,6 +133,7 @@ def words_of(command):
 def write_inputs(folder, program):
     """What the pages name, under these names."""
     (folder / "DIR").symlink_to(MODEL)
+    (folder / "SPARSE").symlink_to(SPARSE_MODEL)
     (folder / "examples").symlink_to(ROOT / "examples")
     problems = [{"prompt": f"{i}+{i + 1}=", "label": str(2 * i + 1), "response": str(2 * i + 1)} for i in range(210)]
     answers = [{"prompt": "1+1=", "response": "2"}, {"prompt": "2+3=", "response": "5"}] * 20
@@ -152,7 +160,7 @@ def write_inputs(folder, program):
             "vocab_size": 151936, "hidden_size": hidden, "intermediate_size": mlp, "num_hidden_layers": layers,
             "num_attention_heads": heads, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960,
             "rope_theta": 1000000, "rms_norm_eps": 1e-06, "tie_word_embeddings": is_tied, "hidden_act": "silu",
-            "attention_bias": False, "bos_token_id": 151643, "eos_token_id": 151645}))
+            "attention_bias": False, "bos_token_id": 151643, "eos_token_id": 151645} | SPARSE_KEYS.get(shape, {})))
     page = (ROOT / "docs/SAMPLING.md").read_text(encoding="utf-8")
     agent = re.search(r"```python\n(from tandem.rollout .*?)```", page, re.S).group(1)
     (folder / "agent.py").write_text("async def look_up(text):\n    return text\n\n\n" + agent)

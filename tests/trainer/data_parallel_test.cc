@@ -29,6 +29,7 @@ using Steps = std::vector<std::vector<rl::Sample>>;
 struct Case {
   std::string name;
   std::vector<int> sizes = {2, 3, 8};  // numbers of ranks
+  std::string architecture = model::kArchitectures.front();
   at::ScalarType dtype = at::kFloat;
   bool tied = true;
   bool has_adapter = false;
@@ -42,7 +43,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 // A model whose tensors have up to eight blocks, so that ranks own many rows, a few or none.
 struct RankModel {
   explicit RankModel(const Case& c) {
-    config = model::small_config(/*num_layers=*/3);
+    config = model::small_config(/*num_layers=*/3, c.architecture);
     config.hidden = 96;
     config.mlp = 160;
     config.vocab = 330;
@@ -190,10 +191,19 @@ std::vector<Case> cases() {
     c.dtype = dtype;
     c.offloads = true;
     all.push_back(c);
+    c = basic("Sparse" + suffix);  // experts without a place in a micro-batch too
+    c.architecture = "Qwen3MoeForCausalLM";
+    c.dtype = dtype;
+    c.config.batch.max_tokens_per_gpu = 30;
+    c.config.recompute_layers = 2;
+    all.push_back(c);
   }
   Case c = basic("Adapter");
   c.dtype = at::kBFloat16;
   c.has_adapter = true;
+  all.push_back(c);
+  c = silent("SparseWithoutSome");  // its load is among the metrics, whichever rank has no gradient
+  c.architecture = "Qwen3MoeForCausalLM";
   all.push_back(c);
   c = basic("LogProbsOfTheseWeights");
   c.dtype = at::kBFloat16;

@@ -78,6 +78,7 @@ class WatchedModel final : public model::Model {
   void set_weights(const weights::WeightsView& view) override { inner_.set_weights(view); }
   uint64_t weight_version() const override { return inner_.weight_version(); }
   void set_gradient_sink(model::GradientSink* sink) override { inner_.set_gradient_sink(sink); }
+  void set_routing_sink(model::RoutingSink* sink) override { inner_.set_routing_sink(sink); }
 
  private:
   model::Model& inner_;

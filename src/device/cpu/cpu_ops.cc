@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "device/cpu/attention_call.h"
+#include "device/cpu/cpu_experts.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/isa.h"
 #include "device/cpu/kernels.h"
@@ -44,6 +45,7 @@ class CpuOps : public Ops {
       : table_(table),
         threads_(num_threads),
         gemm_(table, threads_),
+        experts_(table, threads_, gemm_),
         sampling_(threads_),
         attention_scratch_(static_cast<size_t>(num_threads)) {}
 
@@ -301,6 +303,34 @@ class CpuOps : public Ops {
                                offset(dx_T2F.data_ptr(), begin * 2 * width, elem), rows, width, elem);
     });
     return dx_T2F;
+  }
+
+  Routing route(const Tensor& logits_TX, const RouteRule& rule) const override {
+    return experts_.route(logits_TX, rule);
+  }
+  Tensor route_backward(const Tensor& dweights_TC, const Tensor& logits_TX, const Routing& routing,
+                        const RouteRule& rule, at::ScalarType out) const override {
+    return experts_.route_backward(dweights_TC, logits_TX, routing, rule, out);
+  }
+  Tensor linear_of_experts(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK, const Routing& routing,
+                           at::ScalarType out) const override {
+    return experts_.linear(x, x_rows, w_XNK, routing, out);
+  }
+  Tensor linear_of_experts_grad_input(const Tensor& dy, RowsAre dy_rows, const Tensor& w_XNK, const Routing& routing,
+                                      at::ScalarType out) const override {
+    return experts_.linear_grad_input(dy, dy_rows, w_XNK, routing, out);
+  }
+  void linear_of_experts_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,
+                                     const Tensor& dw_XNK, const Routing& routing, GradientUse use) const override {
+    experts_.linear_grad_weight(dy, dy_rows, x, x_rows, dw_XNK, routing, use);
+  }
+  Tensor sum_of_experts(const Tensor& y_PE, const Tensor& weights_TC, const Routing& routing, const Tensor& residual_TE,
+                        at::ScalarType out) const override {
+    return experts_.sum(y_PE, weights_TC, routing, residual_TE, out);
+  }
+  WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
+                                      const Routing& routing) const override {
+    return experts_.weighted_silu_backward(da_PF, gate_up_P2F, routing);
   }
 
   void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
@@ -568,6 +598,7 @@ class CpuOps : public Ops {
   mutable ThreadPool threads_;
   // These buffers and tables only save work.
   mutable cpu::GemmRunner gemm_;
+  mutable cpu::CpuExperts experts_;
   mutable cpu::RopeTable ropes_;
   mutable HostSampling sampling_;
   mutable std::vector<std::vector<float>> attention_scratch_;

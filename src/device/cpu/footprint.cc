@@ -1,6 +1,7 @@
 #include "device/cpu/footprint.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace tandem::device::cpu {
 namespace {
@@ -11,6 +12,8 @@ constexpr int64_t kFloatBytes = 4;
 // AMX's).
 constexpr int64_t kPackedFloats = int64_t{4} << 20;
 constexpr int64_t kLeastPackedRows = 16 * 32;
+// Rows of a few_rows() call of AMX, and the step of k in packed rows.
+constexpr int64_t kMostUnit = 32;
 // Panels and results of a thread.
 constexpr int64_t kThreadBytes = int64_t{1} << 20;
 
@@ -34,27 +37,39 @@ class CpuOpsPlan final : public OpsPlan {
   Size prepared(const AttentionLoad& /*load*/, bool /*has_backward*/) const override { return 0; }
 
   // GemmRunner keeps the rows that it packs, each thread the scratch of its attention, and all of them the table of
-  // rotations.
+  // rotations. The rows of all experts of a layer are packed together.
   Size kept(const KeptLoad& load, Size num_threads) const override {
     const OpsShape& s = shape();
     const Size qkv = s.q_width + 2 * s.kv_width;
-    // The forward packs the rows of the batch, over each width that a matrix reads.
     Size packed = 0;
-    for (const Size inner : {s.hidden, s.q_width, s.mlp}) packed = std::max(packed, packed_bytes(load.rows, inner));
-    packed = std::max(packed, packed_bytes(load.logits_rows, s.hidden));
+    const auto pack = [&packed](Size rows, const std::initializer_list<Size>& inner_widths) {
+      for (const Size inner : inner_widths) packed = std::max(packed, packed_bytes(rows, inner));
+    };
+    // An expert's rows are rounded up to those of a kernel, or, where a sum runs over them, to its step.
+    const Size mlp_rows = s.experts == 0 ? load.rows : places(load.rows) + s.experts * (kMostUnit - 1);
+    // The forward packs the rows of the batch, over each width that a matrix reads.
+    pack(load.rows, {s.hidden, s.q_width});
+    pack(mlp_rows, {s.hidden, s.mlp});
+    pack(load.logits_rows, {s.hidden});
     if (load.trains) {
       // Gradients of inputs read the widths that matrices write, those of weights all rows of the batch.
-      for (const Size inner : {qkv, s.hidden, 2 * s.mlp}) packed = std::max(packed, packed_bytes(load.rows, inner));
-      packed = std::max(packed, packed_bytes(load.logits_rows, s.vocab));
-      for (const Size rows : {qkv, s.hidden, 2 * s.mlp}) packed = std::max(packed, packed_bytes(rows, load.rows));
-      packed = std::max(packed, packed_bytes(s.vocab, load.logits_rows));
+      pack(load.rows, {qkv, s.hidden, s.experts});
+      pack(mlp_rows, {s.hidden, 2 * s.mlp});
+      pack(load.logits_rows, {s.vocab});
+      for (const Size rows : {qkv, s.hidden, s.experts}) pack(rows, {load.rows});
+      for (const Size rows : {s.hidden, 2 * s.mlp}) pack(rows, {mlp_rows});
+      pack(s.vocab, {load.logits_rows});
     }
     const Size rotations = load.context * s.head_dim * kFloatBytes;
-    return packed + num_threads * (kThreadBytes + attention_scratch_bytes(s, load.context)) + rotations;
+    const Size tokens = places(load.rows) * sizeof(int32_t);  // of each place
+    return packed + num_threads * (kThreadBytes + attention_scratch_bytes(s, load.context)) + rotations + tokens;
   }
 
  protected:
   OpBytes op(Size result, Size /*aten_most*/) const override { return {.result = result, .most = result}; }
+
+  // Rows of tokens are read where they are.
+  Size gathered(Size /*rows*/, Size /*width*/) const override { return 0; }
 
   // Both gradients are summed in float32; only bfloat16 then needs copies.
   OpBytes kv_gradient(const AttentionLoad& load) const override {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "device/cpu/kernels.h"
@@ -23,15 +24,19 @@ struct GemmProblem {
 class GemmRunner {
  public:
   GemmRunner(const KernelTable& table, ThreadPool& threads);
-  void run(const GemmProblem& problem);
+  void run(const GemmProblem& problem) { run_groups({&problem, 1}); }
+  // Computes several products, none of which reads or writes what another one writes: those of the experts of a layer.
+  // They share the threads' loops, so threads are busy to the end whether a product has one row or thousands. Each has
+  // the bits that run() gives it.
+  void run_groups(std::span<const GemmProblem> problems);
 
  private:
   struct ThreadScratch {
     std::vector<float> b, c;
   };
-  // A superblock of rows, cut into micro-kernel blocks of nearly equal height and chunks of k.
+  // The rows of a product, cut into micro-kernel blocks of nearly equal height and chunks of k.
   struct Cut {
-    int64_t row0, rows;
+    int64_t rows;
     int64_t blocks;
     int64_t chunk, chunks, k;
     int64_t block_floats;  // packed size of one block
@@ -45,13 +50,30 @@ class GemmRunner {
       return block * block_floats + k0(c) * packed_rows(block) + c * 16;
     }
   };
-  void run_few_rows(const GemmProblem& p, const GemmKernels& kernels);
-  void run_blocked(const GemmProblem& p, const GemmKernels& kernels);
-  void pack_rows(const GemmProblem& p, const GemmKernels& kernels, const Cut& cut);
-  void multiply(const GemmProblem& p, const GemmKernels& kernels, const Cut& cut);
+  // A product, or those of its rows that are packed together, and its share of the two loops: items that pack rows,
+  // then tasks that multiply some rows by some columns.
+  struct Piece {
+    GemmProblem p;
+    const GemmKernels* kernels;
+    bool has_few_rows;  // the weights are used as they lie
+    Cut cut;            // unless has_few_rows
+    int64_t packed_floats;
+    int64_t row_tasks, columns;  // columns: strips or panels
+    int64_t num_items;
+    // Where the piece begins among those that are packed together:
+    int64_t first_float, first_item, first_task, columns_per_task;
+    int64_t column_tasks() const { return (columns + columns_per_task - 1) / columns_per_task; }
+  };
+  Piece piece_of(const GemmProblem& p, const GemmKernels& kernels) const;
+  void add(const Piece& piece);
+  void run_pieces();  // all that were added, and forgets them
+  void pack(const Piece& piece, int64_t item);
+  void multiply_few_rows(const Piece& piece, int64_t task);
+  void multiply(const Piece& piece, int64_t task, ThreadScratch& scratch);
 
   const KernelTable& table_;
   ThreadPool& threads_;
+  std::vector<Piece> pieces_;
   std::vector<float> packed_a_;
   std::vector<ThreadScratch> thread_scratch_;
 };

@@ -60,10 +60,11 @@ struct GemmAmx {
     }
     const int64_t valid = k_end - k;
     const __mmask32 mask = valid >= kEntries ? 0xFFFFFFFFu : (1u << valid) - 1u;
-    const uint16_t* from = static_cast<const uint16_t*>(x.data) + row * x.stride + k;
+    const uint16_t* from = static_cast<const uint16_t*>(x.data) + k;
     for (int64_t r = 0; r < kRows; ++r)
-      _mm512_storeu_si512(out + r * kEntries,
-                          r < rows ? _mm512_maskz_loadu_epi16(mask, from + r * x.stride) : _mm512_setzero_si512());
+      _mm512_storeu_si512(out + r * kEntries, r < rows
+                                                  ? _mm512_maskz_loadu_epi16(mask, from + Vector::start_of(x, row + r))
+                                                  : _mm512_setzero_si512());
   }
 
   // The packed layout is [k tile][half of the block][16][32].

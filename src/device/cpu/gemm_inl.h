@@ -20,8 +20,10 @@ struct Gemm {
   static constexpr int64_t kMaxFewRows = 4;   // 2 x 4 accumulators beside the 16 registers of a transposition
 
   static const uint32_t* words(const void* p) { return static_cast<const uint32_t*>(p); }
+  // Returns the number of elements before a row.
+  static int64_t start_of(const Matrix& x, int64_t row) { return (x.index == nullptr ? row : x.index[row]) * x.stride; }
   static float element(const Matrix& x, int64_t row, int64_t column) {
-    const int64_t i = row * x.stride + column;
+    const int64_t i = start_of(x, row) + column;
     if (x.elem == Elem::kF32) return static_cast<const float*>(x.data)[i];
     uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(x.data)[i]) << 16;
     float f;
@@ -31,11 +33,12 @@ struct Gemm {
   static uint32_t pair(const Matrix& x, int64_t row, int64_t k, int64_t k_end) {
     const uint16_t* p = static_cast<const uint16_t*>(x.data);
     if (x.k_major) {
-      const uint32_t low = p[k * x.stride + row];
-      return k + 1 < k_end ? low | (static_cast<uint32_t>(p[(k + 1) * x.stride + row]) << 16) : low;
+      const uint32_t low = p[start_of(x, k) + row];
+      return k + 1 < k_end ? low | (static_cast<uint32_t>(p[start_of(x, k + 1) + row]) << 16) : low;
     }
-    const uint32_t low = p[row * x.stride + k];
-    return k + 1 < k_end ? low | (static_cast<uint32_t>(p[row * x.stride + k + 1]) << 16) : low;
+    const int64_t i = start_of(x, row) + k;
+    const uint32_t low = p[i];
+    return k + 1 < k_end ? low | (static_cast<uint32_t>(p[i + 1]) << 16) : low;
   }
 
   // Writes 16 rows (clamped to last_row) of an [m][k] matrix as columns: 16 lanes at out + entry * entry_stride. Rising
@@ -46,7 +49,7 @@ struct Gemm {
     const char* row[16];
     for (int r = 0; r < 16; ++r) {
       const int64_t clamped = row0 + r < last_row ? row0 + r : last_row;
-      row[r] = static_cast<const char*>(x.data) + (clamped * x.stride + k0) * elem_bytes;
+      row[r] = static_cast<const char*>(x.data) + (start_of(x, clamped) + k0) * elem_bytes;
     }
     float* floats = static_cast<float*>(out);
     uint32_t* packed = static_cast<uint32_t*>(out);
@@ -83,12 +86,12 @@ struct Gemm {
   // Writes 16 neighbouring columns of one k (or of k and k + 1) of a [k][n] matrix, those past `valid` as 0.
   static void pack_column_entry(const Matrix& x, int64_t column, int64_t valid, int64_t k, int64_t k_end,
                                 float* entry) {
-    const int64_t i = k * x.stride + column;
+    const int64_t i = start_of(x, k) + column;
     if constexpr (kPairs) {
-      const uint16_t* p = static_cast<const uint16_t*>(x.data) + i;
+      const uint16_t* all = static_cast<const uint16_t*>(x.data);
       uint32_t* packed = reinterpret_cast<uint32_t*>(entry);
       if (valid >= 16 && k + 1 < k_end) {
-        S::store_words(packed, S::interleave_bf16(p, p + x.stride));
+        S::store_words(packed, S::interleave_bf16(all + i, all + start_of(x, k + 1) + column));
       } else {
         for (int64_t r = 0; r < 16; ++r) packed[r] = r < valid ? pair(x, column + r, k, k_end) : 0;
       }

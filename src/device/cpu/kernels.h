@@ -20,6 +20,9 @@ struct Matrix {
   Elem elem;
   int64_t stride;  // elements between rows
   bool k_major;    // false: rows are m (or n), and k runs along a row; true: rows are k
+  // Row i is the row index[i] of `data`, which saves a copy of rows that lie elsewhere; null: row i. The weights of
+  // few_rows() have none.
+  const int32_t* index = nullptr;
 };
 
 // The destination of one block of packed rows: rows [m0, m0 + rows) of A.
@@ -95,6 +98,17 @@ struct RopeArgs {
   Elem elem;
 };
 
+// device/experts.h says what experts, places and their weights are.
+struct RouteArgs {
+  int64_t experts, chosen;
+  bool normalises;
+};
+
+struct ExpertSumArgs {
+  int64_t width, chosen;
+  Elem y_elem, sum_elem;  // sum_elem: of residual and sum
+};
+
 struct AdamwArgs {
   float lr_scaled;                                       // lr / (1 - beta1^step)
   float decay;                                           // weight decay * (1 - beta1^step): lr_scaled times it is lr wd
@@ -128,6 +142,18 @@ struct KernelTable {
   void (*silu_mul)(const void* gate_up, void* y, int64_t rows, int64_t width, Elem elem);
   void (*silu_mul_backward)(const void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width,
                             Elem elem);
+
+  // Writes ids and weights [rows, chosen] of logits [rows, experts].
+  void (*route)(const float* logits, int32_t* ids, float* weights, int64_t rows, const RouteArgs& args);
+  void (*route_backward)(const float* dweights, const float* logits, const int32_t* ids, const float* weights,
+                         void* dlogits, int64_t rows, const RouteArgs& args, Elem elem);
+  // Row r of the sum [rows, width] is that of y's rows places[r, chosen], times their weights unless that is null, in
+  // this order; then plus the residual unless that is null.
+  void (*sum_of_experts)(const void* y, const float* weights, const int32_t* places, const void* residual, void* sum,
+                         int64_t rows, const ExpertSumArgs& args);
+  // The rows are places, each with its weight: Ops::weighted_silu_backward().
+  void (*weighted_silu_backward)(const void* da, const void* gate_up, const float* weights, void* dgate_up,
+                                 void* weighted, float* dweights, int64_t rows, int64_t width, Elem elem);
 
   // Writes one token's k and v [G, K] into slot `offset` of the block at `block`.
   void (*kv_write)(const void* k, const void* v, void* block, int64_t offset, int64_t num_kv_heads, int64_t head_dim,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/cpu/attention_inl.h"
+#include "device/cpu/experts_inl.h"
 #include "device/cpu/gemm_inl.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/loss_inl.h"
@@ -23,6 +24,10 @@ KernelTable make_table(const char* name) {
           Rowwise<S>::rope_backward,
           Rowwise<S>::silu_mul,
           Rowwise<S>::silu_mul_backward,
+          Experts<S>::route,
+          Experts<S>::route_backward,
+          Experts<S>::sum_of_experts,
+          Experts<S>::weighted_silu_backward,
           Attention<S>::kv_write,
           /*attention_rows=*/8,
           Attention<S>::forward,

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "device/cuda/cuda_allocator_hook.h"
 #include "device/cuda/cuda_attention.h"
+#include "device/cuda/cuda_experts.h"
 #include "device/cuda/embedding.h"
 #include "device/cuda/graph.h"
 #include "device/cuda/linear_plans.h"
@@ -97,6 +98,9 @@ class CudaOps final : public Ops {
   bool runs_ahead() const override { return true; }
   bool can_record(at::ScalarType dtype, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim) const override {
     return dtype == at::kBFloat16 && cuda::supports_attention(head_dim, num_heads, num_kv_heads);
+  }
+  bool can_record_experts(int64_t num_experts, int64_t chosen, int64_t hidden, int64_t width) const override {
+    return CudaExperts::can_record(num_experts, chosen, hidden, width);
   }
 
   AttentionRows prepare(const AttentionRows& rows) const override {
@@ -280,6 +284,34 @@ class CudaOps final : public Ops {
     return dgate_up_T2F;
   }
 
+  Routing route(const Tensor& logits_TX, const RouteRule& rule) const override {
+    return experts_.route(logits_TX, rule);
+  }
+  Tensor route_backward(const Tensor& dweights_TC, const Tensor& logits_TX, const Routing& routing,
+                        const RouteRule& rule, at::ScalarType out) const override {
+    return experts_.route_backward(dweights_TC, logits_TX, routing, rule, out);
+  }
+  Tensor linear_of_experts(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK, const Routing& routing,
+                           at::ScalarType out) const override {
+    return experts_.linear(x, x_rows, w_XNK, routing, out);
+  }
+  Tensor linear_of_experts_grad_input(const Tensor& dy, RowsAre dy_rows, const Tensor& w_XNK, const Routing& routing,
+                                      at::ScalarType out) const override {
+    return experts_.linear_grad_input(dy, dy_rows, w_XNK, routing, out);
+  }
+  void linear_of_experts_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,
+                                     const Tensor& dw_XNK, const Routing& routing, GradientUse use) const override {
+    experts_.linear_grad_weight(dy, dy_rows, x, x_rows, dw_XNK, routing, use);
+  }
+  Tensor sum_of_experts(const Tensor& y_PE, const Tensor& weights_TC, const Routing& routing, const Tensor& residual_TE,
+                        at::ScalarType out) const override {
+    return experts_.sum(y_PE, weights_TC, routing, residual_TE, out);
+  }
+  WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
+                                      const Routing& routing) const override {
+    return experts_.weighted_silu_backward(da_PF, gate_up_P2F, routing);
+  }
+
   void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
                  const Tensor& slot_mapping) const override {
     if (!has_cuda_attention(k_TGK, kv_layer)) return aten_->kv_append(kv_layer, k_TGK, v_TGK, tokens, slot_mapping);
@@ -432,6 +464,7 @@ class CudaOps final : public Ops {
   const std::string name_;
   mutable cuda::LinearPlans plans_;
   mutable cuda::Staging staging_;
+  mutable CudaExperts experts_{*this};
 };
 
 }  // namespace

@@ -26,6 +26,9 @@ class CudaOpsPlan final : public OpsPlan {
     return with_scratch(OpsPlan::qk_norm_rope_backward(rows), partial_sums(rows, 2 * shape().head_dim));
   }
   OpBytes add_bias_backward(Size rows, Size width) const override { return scratch(partial_sums(rows, width)); }
+  OpBytes route(Size rows) const override {
+    return with_scratch(OpsPlan::route(rows), order_places_scratch(rows, shape().experts) * sizeof(int32_t));
+  }
   OpBytes attention_backward(const AttentionLoad& load) const override {
     return has_attention_kernel() ? flash_backward(load) : OpsPlan::attention_backward(load);
   }

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "device/cuda/device_buffer.h"
 #include "device/cuda/ordered_product.h"
 
 namespace tandem::device::cuda {
@@ -33,23 +34,6 @@ void check(cublasStatus_t status) {
   TANDEM_ENV_CHECK(status == CUBLAS_STATUS_SUCCESS, "cublasLt failed:", cublasLtGetStatusString(status),
                    "; the installed CUDA libraries are those of `make cuda`?");
 }
-
-// Device memory that is not LibTorch's.
-class DeviceBuffer {
- public:
-  explicit DeviceBuffer(int64_t bytes) { check(cudaMalloc(&data_, static_cast<size_t>(bytes))); }
-  ~DeviceBuffer() { cudaFree(data_); }
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  void* data() const { return data_; }
-  template <typename T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-
- private:
-  void* data_ = nullptr;
-};
 
 class Event {
  public:

@@ -1,6 +1,8 @@
 // The kernel computes tiles of 64 x 64 outputs by mma.sync, sixteen terms a step.
 #include "device/cuda/ordered_product.h"
 
+#include "device/cuda/tensor_cores.cuh"
+
 namespace tandem::device::cuda {
 namespace {
 
@@ -10,13 +12,6 @@ constexpr int kTile = 64;            // outputs of a block in each direction
 constexpr int kDepth = 16;           // terms of one step
 constexpr int kThreads = 128;        // four warps of 32 x 32 outputs
 constexpr int kPadded = kDepth + 8;  // elements of a line in shared memory
-
-__device__ void multiply_add(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 
 // Reads lines [first, first + kTile) and terms [k, k + kDepth), with zeros outside.
 __device__ void read_tile(const Operand& from, int64_t first, int64_t lines, int64_t k, int64_t depth,

@@ -163,8 +163,6 @@ __global__ void rms_norm_backward_kernel(const bf16* dy, const bf16* x, const bf
   }
 }
 
-__device__ float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
-
 __global__ void silu_mul_kernel(const bf16* gate_up, bf16* out, uint32_t vectors, uint32_t row_vectors) {
   wait_for_inputs();
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;

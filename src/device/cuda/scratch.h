@@ -15,4 +15,11 @@ constexpr int64_t num_partials(int64_t T) {
 // Returns the bytes in which embedding_backward() sorts its ids.
 constexpr int64_t embedding_backward_scratch(int64_t num_tokens) { return 8 * num_tokens; }
 
+// Places of experts are ordered by tiles of so many tokens, whose counts by expert lie in order_places_scratch() int32;
+// a single tile needs none.
+constexpr int64_t kOrderTileTokens = 512;
+constexpr int64_t order_places_scratch(int64_t T, int64_t num_experts) {
+  return T <= kOrderTileTokens ? 0 : (T + kOrderTileTokens - 1) / kOrderTileTokens * num_experts;
+}
+
 }  // namespace tandem::device::cuda

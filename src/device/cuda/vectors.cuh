@@ -1,4 +1,4 @@
-// Sixteen bytes at a time, and sums over warps and blocks in a fixed order: shared by the row-wise kernels.
+// Sixteen bytes at a time, sums over warps and blocks in a fixed order, and sigmoid: shared by the row-wise kernels.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -32,6 +32,8 @@ __device__ inline Vector pack(const float (&x)[8]) {
 
 __device__ inline Vector load(const __nv_bfloat16* from) { return *reinterpret_cast<const Vector*>(from); }
 __device__ inline void store(__nv_bfloat16* to, const Vector& v) { *reinterpret_cast<Vector*>(to) = v; }
+
+__device__ inline float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 
 // Returns the sum of all lanes in every lane.
 __device__ inline float warp_sum(float x) {

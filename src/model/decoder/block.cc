@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "base/check.h"
+#include "model/decoder/sparse_mlp.h"
 
 namespace tandem::model::decoder {
 
@@ -17,10 +18,6 @@ device::Ops::QkvShape qkv_shape(const ModelConfig& config) {
           .rope_theta = config.rope_theta,
           .eps = config.rms_norm_eps,
           .rope_factors = config.rope_factors};
-}
-
-RmsNorm norm_of(const Layer& layer, const std::string& tensor) {
-  return {layer.ops, layer.stream, layer.packed_name(tensor), layer.config.rms_norm_eps};
 }
 
 // Computes middle + down(silu(gate) * up); gate and up are products with the normalised middle.
@@ -63,6 +60,7 @@ std::unique_ptr<MlpPiece> make_mlp(const Layer& layer) {
   std::unique_ptr<MlpPiece> mlp;
   switch (layer.family.mlp) {
     case MlpKind::kSwiglu: mlp = std::make_unique<SwigluMlp>(layer); break;
+    case MlpKind::kSparse: mlp = std::make_unique<SparseMlp>(layer); break;
   }
   return mlp;
 }
@@ -76,6 +74,10 @@ Linear Layer::linear(const std::string& tensor, Cut cut, const std::string& bias
     adapter = {.scale = config.lora->scale(), .windows = windows->second};
   }
   return {ops, stream, name, cut, bias.empty() ? "" : packed_name(bias), std::move(adapter)};
+}
+
+RmsNorm norm_of(const Layer& layer, const std::string& tensor) {
+  return {layer.ops, layer.stream, layer.packed_name(tensor), layer.config.rms_norm_eps};
 }
 
 Tensor RmsNorm::forward(const Tensor& x_TE, int64_t num_tokens) const {

@@ -3,7 +3,7 @@
 //   hidden -> q, k, v              AttentionPiece::project(); keeps hidden, and with norms on q and k their input
 //   q, k, v -> attended            the caller's attention (model/attention.h)
 //   hidden, attended -> middle     AttentionPiece::add_output(); keeps attended
-//   middle -> next hidden          an MlpPiece; SwigluMlp keeps middle and gate_up
+//   middle -> next hidden          an MlpPiece; SwigluMlp keeps middle and gate_up, SparseMlp the routing too
 //
 // hidden and middle are the residual stream (model/residual_stream.h): all rows, or this rank's own.
 //
@@ -26,6 +26,7 @@
 #include "model/family.h"
 #include "model/linear.h"
 #include "model/residual_stream.h"
+#include "model/routing_sink.h"
 #include "weights/store.h"
 
 namespace tandem::model::decoder {
@@ -37,6 +38,7 @@ struct Layer {
   const device::Ops& ops;
   const ResidualStream& stream;
   const GradientSlot& sink;
+  RoutingSink* const& routing_sink;  // the one that is set at present, or null
   const AdapterWindows& adapters;
   int64_t index;
   // Returns "layers.3.qkv" for "qkv".
@@ -95,6 +97,9 @@ class AttentionPiece {
   Linear qkv_, o_;
   at::Tensor q_norm_K_, k_norm_K_;  // undefined without the norms
 };
+
+// Returns the norm of that packed name in the layer.
+RmsNorm norm_of(const Layer& layer, const std::string& tensor);
 
 // The MLP piece makes the next hidden state of a block's middle. Each MlpKind has a class.
 class MlpPiece {

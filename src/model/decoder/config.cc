@@ -22,6 +22,8 @@ constexpr int64_t kMaxMlp = int64_t{1} << 22;
 constexpr int64_t kMaxVocab = int64_t{1} << 24;
 constexpr int64_t kMaxHeads = int64_t{1} << 14;
 constexpr int64_t kMaxHeadDim = int64_t{1} << 12;
+constexpr int64_t kMaxExperts = int64_t{1} << 12;
+constexpr int64_t kMaxExpertsOfAllLayers = int64_t{1} << 17;  // each is three tensors of the layout
 constexpr int64_t kMaxLayers = int64_t{1} << 12;
 constexpr int64_t kMaxPositions = std::numeric_limits<int32_t>::max();  // positions are int32
 
@@ -87,6 +89,37 @@ int64_t read_head_dim(const ConfigReader& reader, const Family& family, const Mo
   return head_dim;
 }
 
+// The key is num_experts in the form of transformers 4, and num_local_experts in that of transformers 5.
+int64_t read_num_experts(const ConfigReader& reader) {
+  constexpr const char *kKey = "num_experts", *kNewer = "num_local_experts";
+  if (!reader.has(kKey)) return reader.required_int(reader.has(kNewer) ? kNewer : kKey, 1, kMaxExperts);
+  const int64_t count = reader.required_int(kKey, 1, kMaxExperts);
+  if (reader.has(kNewer) && reader.required_int(kNewer, 1, kMaxExperts) != count) {
+    reader.refuse(kKey, fmt::format("is {} but {} is {}; remove the wrong one", count, kNewer,
+                                    reader.required_int(kNewer, 1, kMaxExperts)));
+  }
+  return count;
+}
+
+// Every layer is sparse: published models have no other, and the keys that could say so are held to that.
+ExpertsConfig read_experts(const ConfigReader& reader, int64_t num_layers) {
+  ExpertsConfig experts;
+  experts.count = read_num_experts(reader);
+  if (experts.count * num_layers > kMaxExpertsOfAllLayers) {
+    reader.refuse("num_experts", fmt::format("is {} in each of {} layers; a model may have {} experts", experts.count,
+                                             num_layers, kMaxExpertsOfAllLayers));
+  }
+  experts.chosen = reader.required_int("num_experts_per_tok", 1, experts.count);
+  experts.width = reader.required_int("moe_intermediate_size", 1, kMaxMlp);
+  experts.normalises = reader.bool_or("norm_topk_prob", false);  // transformers' default; the published models say true
+  constexpr const char *kStep = "decoder_sparse_step", *kDense = "mlp_only_layers";
+  if (reader.has(kStep) && reader.required_int(kStep, 0, kMaxLayers) != 1)
+    reader.refuse(kStep, "is not 1; layers without experts are not supported");
+  if (const Json* dense = reader.find(kDense); dense != nullptr && (!dense->is_array() || !dense->empty()))
+    reader.refuse(kDense, "must be an empty list; layers without experts are not supported");
+  return experts;
+}
+
 }  // namespace
 
 ModelConfig read_config(const ConfigReader& reader, const Family& family) {
@@ -96,6 +129,7 @@ ModelConfig read_config(const ConfigReader& reader, const Family& family) {
   config.num_heads = reader.required_int("num_attention_heads", 1, kMaxHeads);
   config.num_kv_heads = reader.required_int("num_key_value_heads", 1, kMaxHeads);
   config.mlp = reader.required_int("intermediate_size", 1, kMaxMlp);
+  if (family.mlp == MlpKind::kSparse) config.experts = read_experts(reader, config.num_layers);
   config.vocab = reader.required_int("vocab_size", 1, kMaxVocab);
   config.max_positions = reader.required_int("max_position_embeddings", 1, kMaxPositions);
   if (config.num_heads % config.num_kv_heads != 0) {

@@ -26,7 +26,7 @@ Sizes::Sizes(const ModelConfig& config, Dtype dtype, Size rows) {
   q = rows * config.num_heads * config.head_dim * element;
   kv = 2 * rows * config.num_kv_heads * config.head_dim * element;
   qkv = q + kv;
-  gate_up = 2 * rows * config.mlp * element;
+  gate_up = 2 * rows * (config.experts ? config.experts->chosen : 1) * config.mlp_width() * element;
   activated = gate_up / 2;
 }
 
@@ -208,19 +208,91 @@ PieceCost swiglu_cost(const LayerCost& layer) {
   return piece;
 }
 
+// SparseMlp::sum_of_places() of rows that are not among the bytes.
+void walk_sum_of_places(Walk& walk, const LayerCost& layer) {
+  const TensorRanksPlan& ranks = layer.linear.ranks();
+  if (ranks.is_alone()) return walk.run(layer.ops.sum_of_experts(layer.rows, layer.element));
+  const device::OpBytes part = layer.ops.sum_of_experts(layer.rows, kFloatBytes);
+  walk.run(part);
+  walk.run(layer.config.shard.cuts_rows()
+               ? ranks.sum_own_rows(layer.rows, layer.config.hidden, kFloatBytes, layer.element)
+               : ranks.sum(layer.rows, layer.config.hidden, kFloatBytes, layer.element));
+  walk.drop(part.result);
+}
+
+// SparseMlp::router_gradient()
+void walk_router_gradient(Walk& walk, const LayerCost& layer) {
+  const device::OpsPlan& ops = layer.ops;
+  const ExpertsConfig& experts = *layer.config.experts;
+  const TensorRanksPlan& ranks = layer.linear.ranks();
+  const Size of_ranks = ranks.is_alone() ? Size(0) : layer.rows * experts.chosen * kFloatBytes;
+  if (!ranks.is_alone()) walk.run(ranks.sum(layer.rows, experts.chosen, kFloatBytes, kFloatBytes));
+  const device::OpBytes logits = ops.linear(layer.rows, layer.config.hidden, experts.count, kFloatBytes);
+  const device::OpBytes dlogits = ops.route_backward(layer.rows);
+  walk.run(logits);
+  walk.run(dlogits);
+  walk.drop(logits.result);
+  walk.run(ops.linear_grad_input(layer.rows, layer.config.hidden, experts.count, layer.element));
+  walk.drop(dlogits.result + of_ranks);
+}
+
+PieceCost sparse_cost(const LayerCost& layer) {
+  const device::OpsPlan& ops = layer.ops;
+  const Size hidden = layer.config.hidden, width = layer.config.experts->width;
+  const Size part_bytes = layer.linear.ranks().is_alone() ? layer.element : Size(kFloatBytes);
+  PieceCost piece;
+  // The middle, gate and up of all places, and their routing
+  piece.graph = layer.size.stream + layer.size.gate_up + ops.route(layer.rows).result;
+  piece.forward = [&layer, &ops, hidden, width, part_bytes](Walk& walk, bool /*has_graph*/) {
+    const device::OpBytes logits = ops.linear(layer.rows, hidden, layer.config.experts->count, kFloatBytes);
+    // A RoutingSink's numbers, a few a row, are gone before the result of down, which is larger, is there.
+    const device::OpBytes down = ops.linear_of_experts(layer.rows, width, hidden, part_bytes, /*gathers=*/false);
+    walk.run(layer.norm());
+    walk.run(logits);
+    walk.run(ops.route(layer.rows));
+    walk.drop(logits.result);
+    walk.run(ops.linear_of_experts(layer.rows, hidden, 2 * width, layer.element, /*gathers=*/true));
+    walk.run(ops.silu_mul(layer.rows * layer.config.experts->chosen));
+    walk.run(down);
+    walk.drop(layer.size.activated);
+    walk_sum_of_places(walk, layer);
+    walk.drop(down.result + layer.size.hidden);  // and the norm's result
+  };
+  piece.backward = [&layer, &ops, hidden, width, part_bytes](Walk& walk) {
+    if (layer.config.shard.cuts_rows()) walk.take(layer.size.hidden);  // the gradient of all rows, gathered
+    walk.run(layer.norm());
+    walk.run(ops.linear_of_experts_grad_input(layer.rows, width, hidden, layer.element, /*gathers=*/true));
+    walk.run(ops.weighted_silu_backward(layer.rows));
+    walk.run(ops.linear_of_experts_grad_weight(layer.rows, hidden));  // of down, then of gate and up
+    walk_router_gradient(walk, layer);
+    walk.run(ops.linear_of_experts_grad_input(layer.rows, hidden, 2 * width, part_bytes, /*gathers=*/false));
+    walk_sum_of_places(walk, layer);
+    walk.run(layer.norm_backward());
+    walk.run(ops.add(stream_rows(layer.config, layer.rows)));
+  };
+  return piece;
+}
+
 PieceCost mlp_cost(const LayerCost& layer) {
   PieceCost piece;
   switch (layer.family.mlp) {
     case MlpKind::kSwiglu: piece = swiglu_cost(layer); break;
+    case MlpKind::kSparse: piece = sparse_cost(layer); break;
   }
   return piece;
 }
 
 // Returns how many weights of the MLP's matrices one token is multiplied with.
 double mlp_weights(const ModelConfig& config, const Family& family) {
+  const auto hidden = static_cast<double>(config.hidden);
+  const double swiglu = 3 * hidden * static_cast<double>(config.mlp_width());
   double weights = 0;
   switch (family.mlp) {
-    case MlpKind::kSwiglu: weights = 3 * static_cast<double>(config.hidden) * static_cast<double>(config.mlp); break;
+    case MlpKind::kSwiglu: weights = swiglu; break;
+    case MlpKind::kSparse:
+      weights = hidden * static_cast<double>(config.experts->count);
+      weights += static_cast<double>(config.experts->chosen) * swiglu;
+      break;
   }
   return weights;
 }

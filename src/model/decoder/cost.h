@@ -30,7 +30,7 @@ class Walk {
 // Counts the bytes of a block's tensors. `stream` is what a rank keeps of the hidden state between pieces.
 struct Sizes {
   Sizes(const ModelConfig& config, Dtype dtype, Size rows);
-  Size hidden, stream, q, kv, qkv, gate_up, activated;
+  Size hidden, stream, q, kv, qkv, gate_up, activated;  // gate_up, activated: of all places of a sparse model
 };
 
 // The memory that model/linear.cc takes for the products of a block's matrices, with one tensor rank or several.

@@ -36,6 +36,7 @@ class Decoder final : public Model {
                                  .ops = ops_,
                                  .stream = stream_,
                                  .sink = sink_,
+                                 .routing_sink = routing_sink_,
                                  .adapters = adapters_,
                                  .index = layer});
     }
@@ -87,6 +88,7 @@ class Decoder final : public Model {
   }
   uint64_t weight_version() const override { return weight_version_; }
   void set_gradient_sink(GradientSink* sink) override { sink_.set(sink); }
+  void set_routing_sink(RoutingSink* sink) override { routing_sink_ = sink; }
 
  private:
   const ModelConfig config_;
@@ -97,6 +99,7 @@ class Decoder final : public Model {
   const std::vector<int64_t> vocab_widths_;   // how many each rank has
   const AdapterWindows adapters_;
   GradientSlot sink_;
+  RoutingSink* routing_sink_ = nullptr;
   Tensor embed_VE_;
   std::deque<Block> blocks_;  // a deque, because blocks do not move
   RmsNorm final_norm_;

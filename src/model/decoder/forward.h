@@ -1,4 +1,4 @@
-// The forward of a dense decoder: embedding, blocks (decoder/block.h), final norm and head.
+// The forward of a decoder: embedding, blocks (decoder/block.h), final norm and head.
 #pragma once
 
 #include <memory>

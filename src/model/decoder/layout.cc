@@ -53,6 +53,12 @@ LayerNames::LayerNames(int64_t layer)
 
 PackedTensor matrix(const std::string& packed_name, const HfTensors& slices) { return stack(packed_name, slices); }
 
+PackedTensor adaptable_matrix(const std::string& packed_name, const HfTensors& slices) {
+  PackedTensor packed = stack(packed_name, slices);
+  packed.takes_adapter = true;
+  return packed;
+}
+
 PackedTensor norm(const std::string& packed_name, const std::string& hf_name, int64_t width) {
   PackedTensor packed = stack(packed_name, {{.hf_name = hf_name, .shape = {width}}});
   packed.init = weights::Init::kOnes;
@@ -75,9 +81,9 @@ void add_attention(const ModelConfig& config, const Family& family, const LayerN
   const std::string self_attn = names.hf + "self_attn.";
   layout.tensors.push_back(norm(names.packed + "input_norm", names.hf + "input_layernorm.weight", E));
   layout.tensors.push_back(
-      matrix(names.packed + "qkv", {rows_of_part(config, self_attn + "q_proj.weight", {q_rows, E}),
-                                    rows_of_part(config, self_attn + "k_proj.weight", {kv_rows, E}),
-                                    rows_of_part(config, self_attn + "v_proj.weight", {kv_rows, E})}));
+      adaptable_matrix(names.packed + "qkv", {rows_of_part(config, self_attn + "q_proj.weight", {q_rows, E}),
+                                              rows_of_part(config, self_attn + "k_proj.weight", {kv_rows, E}),
+                                              rows_of_part(config, self_attn + "v_proj.weight", {kv_rows, E})}));
   if (family.qkv_bias) {
     layout.tensors.push_back(
         bias(names.packed + "qkv_bias", {rows_of_part(config, self_attn + "q_proj.bias", {q_rows}),
@@ -89,22 +95,40 @@ void add_attention(const ModelConfig& config, const Family& family, const LayerN
     layout.tensors.push_back(norm(names.packed + "k_norm", self_attn + "k_norm.weight", K));
   }
   layout.tensors.push_back(
-      matrix(names.packed + "o", {columns_of_part(config, self_attn + "o_proj.weight", {E, q_rows})}));
+      adaptable_matrix(names.packed + "o", {columns_of_part(config, self_attn + "o_proj.weight", {E, q_rows})}));
 }
 
 void add_swiglu_mlp(const ModelConfig& config, const LayerNames& names, Layout& layout) {
   const int64_t E = config.hidden, F = config.mlp;
   layout.tensors.push_back(norm(names.packed + "post_norm", names.hf + "post_attention_layernorm.weight", E));
   layout.tensors.push_back(
-      matrix(names.packed + "gate_up", {rows_of_part(config, names.hf + "mlp.gate_proj.weight", {F, E}),
-                                        rows_of_part(config, names.hf + "mlp.up_proj.weight", {F, E})}));
+      adaptable_matrix(names.packed + "gate_up", {rows_of_part(config, names.hf + "mlp.gate_proj.weight", {F, E}),
+                                                  rows_of_part(config, names.hf + "mlp.up_proj.weight", {F, E})}));
   layout.tensors.push_back(
-      matrix(names.packed + "down", {columns_of_part(config, names.hf + "mlp.down_proj.weight", {E, F})}));
+      adaptable_matrix(names.packed + "down", {columns_of_part(config, names.hf + "mlp.down_proj.weight", {E, F})}));
+}
+
+void add_sparse_mlp(const ModelConfig& config, const LayerNames& names, Layout& layout) {
+  const int64_t E = config.hidden, F = config.experts->width;
+  layout.tensors.push_back(norm(names.packed + "post_norm", names.hf + "post_attention_layernorm.weight", E));
+  layout.tensors.push_back(matrix(names.packed + "router",
+                                  {{.hf_name = names.hf + "mlp.gate.weight", .shape = {config.experts->count, E}}}));
+  layout.tensors.back().is_frozen = config.experts->router_is_frozen;
+  HfTensors gate_up, down;
+  for (int64_t e = 0; e < config.experts->count; ++e) {
+    const std::string expert = names.hf + "mlp.experts." + std::to_string(e) + ".";
+    gate_up.push_back(rows_of_part(config, expert + "gate_proj.weight", {F, E}));
+    gate_up.push_back(rows_of_part(config, expert + "up_proj.weight", {F, E}));
+    down.push_back(columns_of_part(config, expert + "down_proj.weight", {E, F}));
+  }
+  layout.tensors.push_back(matrix(names.packed + "experts_gate_up", gate_up));
+  layout.tensors.push_back(matrix(names.packed + "experts_down", down));
 }
 
 void add_mlp(const ModelConfig& config, const Family& family, const LayerNames& names, Layout& layout) {
   switch (family.mlp) {
     case MlpKind::kSwiglu: return add_swiglu_mlp(config, names, layout);
+    case MlpKind::kSparse: return add_sparse_mlp(config, names, layout);
   }
 }
 

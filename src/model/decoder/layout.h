@@ -1,4 +1,4 @@
-// The layout of a dense decoder, and the functions by which a piece of a block states its tensors. No torch.
+// The layout of a decoder, and the functions by which a piece of a block states its tensors. No torch.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,9 @@ weights::Slice columns_of_part(const ModelConfig& config, const std::string& hf_
 // Returns a packed matrix of Hugging Face matrices that lie one below the other. It begins with normal values, and
 // decays.
 weights::PackedTensor matrix(const std::string& packed_name, const HfTensors& slices);
+// Returns the same for modules that can have an adapter: those that PEFT's all-linear stands for, which leaves out
+// embedding, head, router and experts.
+weights::PackedTensor adaptable_matrix(const std::string& packed_name, const HfTensors& slices);
 // Returns a norm's weight [width]. It begins with ones, and does not decay.
 weights::PackedTensor norm(const std::string& packed_name, const std::string& hf_name, int64_t width);
 // Returns a bias [rows] of Hugging Face biases that lie one below the other. It begins with zeros, and does not decay.
@@ -37,7 +40,8 @@ weights::PackedTensor bias(const std::string& packed_name, const HfTensors& slic
 // Returns embed [V, E]; for each layer the tensors of its attention and of its MLP; final_norm [E]; and head [V, E]
 // unless it is tied. Attention has input_norm [E], qkv [(H + 2G)K, E], qkv_bias [(H + 2G)K] where the family has one,
 // q_norm [K] and k_norm [K] where it has them, and o [E, HK]. MlpKind::kSwiglu has post_norm [E], gate_up [2F, E] and
-// down [E, F].
+// down [E, F]. MlpKind::kSparse has post_norm [E], router [X, E], experts_gate_up [X 2F, E] and experts_down [X E, F],
+// in which each expert has its gate_up, and its down, below that of the one before.
 weights::Layout layout(const ModelConfig& config, const Family& family);
 
 }  // namespace tandem::model::decoder
