@@ -452,6 +452,25 @@ TrainPlan plan_training(const config::TrainConfig& config, const model::ModelCon
   }
 }
 
+namespace {
+
+// Returns "give --lora-rank 16, ... or " where that fits, else "". It trains something else, so it is no change among
+// others.
+std::string adapter_that_fits(const config::TrainConfig& config, const model::ModelConfig& model,
+                              const PlanInputs& facts, const DeviceMemory& device) {
+  constexpr int64_t kRank = 16;
+  if (model.lora || !model.shard.is_whole()) return "";
+  config::TrainConfig with_adapter = config;
+  with_adapter.lora.rank = kRank;
+  model::ModelConfig adapted = model;
+  adapted.lora = {.rank = kRank, .alpha = config::kDefaultLoraAlpha, .target_modules = model::adaptable_modules(model)};
+  const TrainPlan plan = plan_training(with_adapter, adapted, facts, device);
+  if (!plan.fits()) return "";
+  return fmt::format("give --lora-rank {}, which trains an adapter ({}), or ", kRank, gib_text(plan.peak_bytes()));
+}
+
+}  // namespace
+
 void check_fits(const TrainPlan& plan, const config::TrainConfig& config, const model::ModelConfig& model,
                 const PlanInputs& facts) {
   if (plan.fits()) return;
@@ -459,7 +478,8 @@ void check_fits(const TrainPlan& plan, const config::TrainConfig& config, const 
   std::string remedy;
   for (const PlanChange& change : changes) remedy += (remedy.empty() ? "" : "; or ") + to_string(change);
   if (remedy.empty()) {
-    remedy = "no batch size, recomputation, offloading or dtype makes it fit: take a smaller model or a larger device";
+    remedy = "no batch size, recomputation, offloading or dtype makes it fit: " +
+             adapter_that_fits(config, model, facts, plan.device) + "take a smaller model or a larger device";
   } else {
     remedy = "give " + remedy;
   }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/options.h"
+#include "model/lora.h"
 #include "tandem/error.h"
 #include "tests/plan/plan_case.h"
 
@@ -31,6 +32,24 @@ PlanCase large_case() {
   large.config.optimizer.batch.max_tokens_per_gpu = 16384;
   large.config.optimizer.batch.logprob_chunk_rows = 1024;
   return large;
+}
+
+TEST(PlanChanges, AnAdapterIsNamedWhereNothingElseFits) {
+  PlanCase large = large_case();
+  large.config.optimizer.batch.max_tokens_per_gpu = 1536;
+  large.config.optimizer.recompute_granularity = "full";
+  large.config.rollout.kv_cache_bytes = int64_t{1} << 28;
+  PlanCase adapted = large;
+  adapted.config.lora.rank = 16;
+  adapted.model.lora = {.rank = 16, .alpha = 16.0, .target_modules = model::adaptable_modules(large.model)};
+  const int64_t peak = plan_training(adapted.config, adapted.model, adapted.facts, {}).peak_bytes();
+  const DeviceMemory device{.bytes = peak + 1, .name = "a device"};
+  ASSERT_TRUE(cheapest_changes(large.config, large.model, large.facts, device).empty());
+  EXPECT_NE(refusal(large, device).find("makes it fit: give --lora-rank 16, which trains an adapter ("),
+            std::string::npos)
+      << refusal(large, device);
+  EXPECT_NE(refusal(large, {.bytes = peak / 2, .name = "a device"}).find("makes it fit: take a smaller model"),
+            std::string::npos);
 }
 
 TEST(PlanChanges, ReallyFitAndNoMilderOneDoes) {
