@@ -200,11 +200,12 @@ TEST_P(ExpertProducts, EachPlaceIsMultipliedByItsExpert) {
     const Values w_values = to_values(w);
     for (const RowsAre rows : {RowsAre::kTokens, RowsAre::kPlaces}) {
       const Tensor x = normal({num_rows(d, rows), K}), dy = normal({num_rows(d, rows), N});
+      const Values x_values = to_values(x), dy_values = to_values(dy);
       Values want_y, want_dx;
       for (size_t p = 0; p < c.experts.size(); ++p) {
         const Values part = part_of(w_values, N * K, c.experts[p]);
-        const Values y = reference::linear(row_of(to_values(x), K, c, p, rows), part, 1, K, N);
-        const Values dy_row = row_of(to_values(dy), N, c, p, rows);
+        const Values y = reference::linear(row_of(x_values, K, c, p, rows), part, 1, K, N);
+        const Values dy_row = row_of(dy_values, N, c, p, rows);
         want_y.insert(want_y.end(), y.begin(), y.end());
         for (int64_t k = 0; k < K; ++k) {
           double sum = 0.0;
@@ -229,9 +230,10 @@ TEST_P(ExpertProducts, WeightGradientsAreSetOrAddedAndZeroWithoutPlaces) {
     for (const auto& [dy_rows, x_rows] :
          {std::pair{RowsAre::kTokens, RowsAre::kPlaces}, std::pair{RowsAre::kPlaces, RowsAre::kTokens}}) {
       const Tensor dy = normal({num_rows(d, dy_rows), N}), x = normal({num_rows(d, x_rows), K});
+      const Values dy_values = to_values(dy), x_values = to_values(x);
       Values want(static_cast<size_t>(d.X * N * K), 0.0);
       for (size_t p = 0; p < c.experts.size(); ++p) {
-        const Values dy_row = row_of(to_values(dy), N, c, p, dy_rows), x_row = row_of(to_values(x), K, c, p, x_rows);
+        const Values dy_row = row_of(dy_values, N, c, p, dy_rows), x_row = row_of(x_values, K, c, p, x_rows);
         double* const part = want.data() + c.experts[p] * N * K;
         for (int64_t n = 0; n < N; ++n)
           for (int64_t k = 0; k < K; ++k)
