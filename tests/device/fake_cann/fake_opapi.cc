@@ -240,6 +240,17 @@ OPERATOR(aclnnIndexPutImpl, CT a, CL i, CT v, bool accumulate, bool) {
 }
 OPERATOR(aclnnIndexSelect, CT a, int64_t d, CT i, CT o) { RUNS(t(o).copy_(at::index_select(t(a), d, t(i)))); }
 OPERATOR(aclnnInplaceIndexCopy, CT a, int64_t d, CT i, CT s) { RUNS(t(a).index_copy_(d, t(i), t(s))); }
+OPERATOR(aclnnInplaceScatter, CT a, int64_t d, CT i, CT s, int64_t) { RUNS(t(a).scatter_(d, t(i), t(s))); }
+OPERATOR(aclnnScatter, CT a, int64_t d, CT i, CT s, int64_t, CT o) {
+  RUNS(t(o).copy_(at::scatter(t(a), d, t(i), t(s))));
+}
+OPERATOR(aclnnSearchSorted, CT sorted, CT a, bool, bool right, CT, CT o) {
+  RUNS(t(o).copy_(at::searchsorted(t(sorted), t(a), /*out_int32=*/false, right)));
+}
+OPERATOR(aclnnSort, CT a, bool stable, int64_t d, bool descending, CT values, CT order) {
+  RUNS(const auto sorted = at::sort(t(a), stable, d, descending); t(values).copy_(std::get<0>(sorted));
+       t(order).copy_(std::get<1>(sorted)));
+}
 OPERATOR(aclnnScatterAdd, CT a, int64_t d, CT i, CT s, CT o) { RUNS(t(o).copy_(at::scatter_add(t(a), d, t(i), t(s)))); }
 
 extern "C" {
