@@ -13,8 +13,8 @@
 
 namespace tandem::device {
 
-// How a router chooses: the experts with the largest logits, of equal ones that with the lower id; 0 and -0 are equal.
-// Their weights are softmax over the logits of the chosen experts, or of all.
+// States how a router chooses. It takes the experts with the largest logits, and of equal ones that with the lower id;
+// 0 and -0 are equal. Their weights are softmax over the logits of the chosen experts, or of all.
 struct RouteRule {
   int64_t chosen;   // C, at most the number of experts
   bool normalises;  // the weights of a token add up to 1
@@ -36,8 +36,8 @@ struct Routing {
   int64_t num_places() const { return sources_P.size(0); }
 };
 
-// How the rows of an operand belong to places: it has a row for each token, which all places of the token share, or one
-// for each place.
+// States how the rows of an operand belong to places. It has a row for each token, which all places of the token share,
+// or one for each place.
 enum class RowsAre : uint8_t { kTokens, kPlaces };
 
 }  // namespace tandem::device

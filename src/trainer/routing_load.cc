@@ -17,12 +17,13 @@ namespace {
 
 using at::Tensor;
 
-// An entropy is at most ln X, so a sum stays below 2^53, up to which float64 has every integer, for 10^9 tokens.
+// An entropy is at most ln X, so it is less than 2^24 units, up to which float32 has every integer: no device needs
+// float64 for it. A sum stays below 2^53, up to which the host's float64 has every integer, for 10^9 tokens.
 constexpr double kUnitsOfOne = 1 << 20;
 
 // A number that is not finite counts as 0: the step is skipped for it, and says so.
 Tensor sum_in_units(const Tensor& x_T) {
-  return x_T.to(at::kDouble).mul_(kUnitsOfOne).nan_to_num_(0.0, 0.0, 0.0).round_().to(at::kLong).sum();
+  return x_T.mul(kUnitsOfOne).nan_to_num_(0.0, 0.0, 0.0).round_().to(at::kLong).sum();
 }
 
 }  // namespace

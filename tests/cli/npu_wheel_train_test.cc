@@ -9,36 +9,15 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/sha256.h"
-#include "device/cpu/cpu_allocator_hook.h"
-#include "device/cpu/cpu_host_memory.h"
-#include "device/cpu/cpu_vmm.h"
 #include "device/kept_check.h"
-#include "device/npu/footprint.h"
-#include "device/ops_aten.h"
 #include "device/registry.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
 #include "tests/cli/tiny_run.h"
+#include "tests/pretend_device/libtorch_on_the_cpu.h"
 
 namespace tandem::cli {
 namespace {
-
-// The call shape of the NPU's operations, for LibTorch on the CPU, which multiplies float32 alone.
-std::unique_ptr<device::Ops> make_the_same_on_the_cpu() {
-  device::AtenCallShape call = device::npu::kCallShape;
-  call.multiplies_bfloat16 = false;
-  return device::make_aten_ops(at::kCPU, "the operations of npu on the CPU", 1, call);
-}
-
-device::MemoryDriver cpu_memory() {
-  device::MemoryDriver driver;
-  driver.vmm = std::make_unique<device::CpuVmm>();
-  driver.make_host = [] { return std::make_unique<device::CpuHostMemory>(); };
-  driver.set_tensor_source = device::set_cpu_tensor_source;
-  driver.used_bytes = [](int64_t vmm_bytes) { return vmm_bytes; };
-  driver.synchronize = [] {};
-  return driver;
-}
 
 std::string checkpoint(const std::string& save) {
   return base::sha256(base::read_file(save + "/hf/step_000002/model.safetensors"));
@@ -72,10 +51,7 @@ TEST_P(NpuWheelTrain, GivesTheCheckpointOfTheCpu) {
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.out.find("npu/aten on Ascend910B1, CANN 9.1.0, torch_npu 2.11.0"), std::string::npos) << result.out;
   {  // in this order: LibTorch's backward pass counts the devices when it first runs
-    const device::ScopedFakeBackend on_the_cpu(
-        {.make_ops = make_the_same_on_the_cpu,
-         .bytes = device::DeviceBytes{.free = int64_t{4} << 30, .total = int64_t{4} << 30},
-         .open_memory = cpu_memory});
+    const pretend_device::LibTorchOnTheCpu replaced(/*bytes=*/int64_t{4} << 30);
     const Captured on_cpu = run(arguments(folder / "cpu"));
     ASSERT_EQ(on_cpu.code, 0) << on_cpu.err;
   }

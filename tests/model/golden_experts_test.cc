@@ -1,5 +1,5 @@
-// Which experts are chosen, against float64 (golden/moe): planted ties and wide logits, and every token of the golden
-// sparse models.
+// Tests that the chosen experts are those of float64 (golden/moe), for planted ties and wide logits, and for every
+// token of the golden sparse models.
 #include <ATen/TensorOperators.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>

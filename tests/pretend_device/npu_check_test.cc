@@ -91,7 +91,7 @@ TEST_F(NpuCheck, GoesDownToTheFirstWayThatIsExact) {
 
 TEST_F(NpuCheck, RefusesADeviceThatIsExactInNoWayUnlessItIsCorrectedFor) {
   plant("all_rows");
-  // What the check answers after all ways to compute: minutes.
+  // The check takes minutes to refuse, because it asks all ways to compute; this is the answer that it keeps.
   device::keep_check({{"LibTorch", TORCH_VERSION}, {"NPU", "a pretended device"}, {"fault", "all_rows"}},
                      {.rung = "host", .is_right = true, .is_exact = false, .first_no = "rows: rms_norm"}, nullptr);
   const Captured refused = run_program(training("refused"));

@@ -9,43 +9,14 @@
 #include <map>
 #include <memory>
 
-#include "device/cpu/cpu_allocator_hook.h"
-#include "device/cpu/cpu_host_memory.h"
-#include "device/cpu/cpu_vmm.h"
 #include "device/kept_check.h"
-#include "device/npu/footprint.h"
-#include "device/ops_aten.h"
 #include "device/registry.h"
 #include "tests/cli/planned_memory.h"
 #include "tests/cli/worker_runs.h"
+#include "tests/pretend_device/libtorch_on_the_cpu.h"
 
 namespace tandem::cli {
 namespace {
-
-// LibTorch's operations on the CPU in place of an NPU's, as long as this lives. The CPU converts factors of bfloat16
-// before it multiplies, which gives the same bits.
-class LibTorchOnTheCpu {
- private:
-  static std::unique_ptr<device::Ops> operations() {
-    device::AtenCallShape call = device::npu::kCallShape;
-    call.multiplies_bfloat16 = false;
-    return device::make_aten_ops(at::kCPU, "aten", 1, call);
-  }
-  static device::MemoryDriver memory() {
-    device::MemoryDriver driver;
-    driver.vmm = std::make_unique<device::CpuVmm>();
-    driver.make_host = [] { return std::make_unique<device::CpuHostMemory>(); };
-    driver.set_tensor_source = device::set_cpu_tensor_source;
-    driver.used_bytes = [](int64_t vmm_bytes) { return vmm_bytes; };
-    driver.synchronize = [] {};
-    return driver;
-  }
-
-  device::ScopedFakeBackend replaced_{
-      {.make_ops = operations,
-       .bytes = device::DeviceBytes{.free = int64_t{8} << 30, .total = int64_t{8} << 30},
-       .open_memory = memory}};
-};
 
 class NpuRun : public testing::Test {
  protected:
@@ -53,11 +24,11 @@ class NpuRun : public testing::Test {
     folder_ = new base::TemporaryDirectory();
     // LeakSanitizer reads what looks like an address, and faults at one of a device (device_address.h).
     setenv("ASAN_OPTIONS", "detect_leaks=0:detect_odr_violation=0", /*overwrite=*/1);
-    // What `tandem device --check` would answer; npu_check_test asks it.
+    // These are the answers that `tandem device --check` would keep; npu_check_test asks for them.
     setenv("XDG_CACHE_HOME", (*folder_ / "cache").c_str(), /*overwrite=*/1);
     device::keep_check({{"LibTorch", TORCH_VERSION}, {"NPU", "a pretended device"}, {"fault", ""}},
                        {.rung = "best", .is_right = true, .is_exact = true}, nullptr);
-    const LibTorchOnTheCpu replaced;
+    const pretend_device::LibTorchOnTheCpu replaced(/*bytes=*/int64_t{8} << 30);
     for (const char* dtype : {"float32", "bfloat16"}) {
       const Captured result = run(arguments(dtype, dtype));
       ASSERT_EQ(result.code, 0) << result.err;
@@ -170,7 +141,7 @@ TEST_F(NpuRun, ARankThatIsKilledEndsTheOthersAndTheRunGoesOn) {
   expect_equal(Results(path("killed")), expected("bfloat16"), "a run that lost a rank");
 }
 
-// What no tag counts is what libraries take, and here there are none, so that a tensor beside the plan would show.
+// Memory that no tag counts is what libraries take. There are none here, so a tensor beside the plan would show.
 TEST_F(NpuRun, TakesNoMoreMemoryThanItsPlan) {
   const std::vector<Arguments> cases = {
       {"--dtype", "float32"},

@@ -101,50 +101,37 @@ Matrix CpuExperts::PlaceRows::from(int64_t place, bool k_major) const {
 
 Tensor CpuExperts::linear(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK, const Routing& routing,
                           at::ScalarType out) {
-  const int64_t k = w_XNK.size(1), n = w_XNK.size(0) / routing.num_experts();
-  TANDEM_CHECK_EQ(x.size(1), k);
-  const PlaceRows x_PK = rows_of_places(x, x_rows, routing);
-  Tensor y_PN = at::empty({routing.num_places(), n}, x.options().dtype(out));
-  const Elem w_elem = elem_of(w_XNK), y_elem = elem_of(y_PN);
-  const int32_t* const offsets = words(routing.offsets_X1);
-  std::vector<GemmProblem> products;
-  for (int64_t e = 0; e < routing.num_experts(); ++e) {
-    products.push_back({offsets[e + 1] - offsets[e],
-                        n,
-                        k,
-                        x_PK.from(offsets[e], /*k_major=*/false),
-                        {offset(in(w_XNK), e * n * k, w_elem), w_elem, k, false},
-                        offset(y_PN.data_ptr(), offsets[e] * n, y_elem),
-                        y_elem,
-                        n,
-                        false});
-  }
-  gemm_.run_groups(products);
-  return y_PN;
+  return multiply(x, x_rows, w_XNK, /*by_columns=*/false, routing, out);
 }
 
 Tensor CpuExperts::linear_grad_input(const Tensor& dy, RowsAre dy_rows, const Tensor& w_XNK, const Routing& routing,
                                      at::ScalarType out) {
+  return multiply(dy, dy_rows, w_XNK, /*by_columns=*/true, routing, out);
+}
+
+Tensor CpuExperts::multiply(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK, bool by_columns,
+                            const Routing& routing, at::ScalarType out) {
   const int64_t k = w_XNK.size(1), n = w_XNK.size(0) / routing.num_experts();
-  TANDEM_CHECK_EQ(dy.size(1), n);
-  const PlaceRows dy_PN = rows_of_places(dy, dy_rows, routing);
-  Tensor dx_PK = at::empty({routing.num_places(), k}, w_XNK.options().dtype(out));
-  const Elem w_elem = elem_of(w_XNK), dx_elem = elem_of(dx_PK);
+  const int64_t outputs = by_columns ? k : n, depth = by_columns ? n : k;
+  TANDEM_CHECK_EQ(x.size(1), depth);
+  const PlaceRows rows = rows_of_places(x, x_rows, routing);
+  Tensor y = at::empty({routing.num_places(), outputs}, x.options().dtype(out));
+  const Elem w_elem = elem_of(w_XNK), y_elem = elem_of(y);
   const int32_t* const offsets = words(routing.offsets_X1);
   std::vector<GemmProblem> products;
   for (int64_t e = 0; e < routing.num_experts(); ++e) {
     products.push_back({offsets[e + 1] - offsets[e],
-                        k,
-                        n,
-                        dy_PN.from(offsets[e], /*k_major=*/false),
-                        {offset(in(w_XNK), e * n * k, w_elem), w_elem, k, true},
-                        offset(dx_PK.data_ptr(), offsets[e] * k, dx_elem),
-                        dx_elem,
-                        k,
+                        outputs,
+                        depth,
+                        rows.from(offsets[e], /*k_major=*/false),
+                        {offset(in(w_XNK), e * n * k, w_elem), w_elem, k, by_columns},
+                        offset(y.data_ptr(), offsets[e] * outputs, y_elem),
+                        y_elem,
+                        outputs,
                         false});
   }
   gemm_.run_groups(products);
-  return dx_PK;
+  return y;
 }
 
 void CpuExperts::linear_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,

@@ -36,6 +36,9 @@ class CpuExperts {
                                            const Routing& routing);
 
  private:
+  // Multiplies each place's row by its expert's rows of w, or by its columns.
+  at::Tensor multiply(const at::Tensor& x, RowsAre x_rows, const at::Tensor& w_XNK, bool by_columns,
+                      const Routing& routing, at::ScalarType out);
   // An operand of products: the row of each place, which lies in order, or where its token's row does.
   struct PlaceRows {
     const void* data;

@@ -60,7 +60,7 @@ class GemmRunner {
     int64_t packed_floats;
     int64_t row_tasks, columns;  // columns: strips or panels
     int64_t num_items;
-    // Where the piece begins among those that are packed together:
+    // These say where the piece begins among those that are packed together.
     int64_t first_float, first_item, first_task, columns_per_task;
     int64_t column_tasks() const { return (columns + columns_per_task - 1) / columns_per_task; }
   };

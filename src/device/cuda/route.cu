@@ -162,7 +162,8 @@ __global__ __launch_bounds__(kRowWarps * kWarp) void route_backward_kernel(const
 constexpr int kOrderThreads = 1024, kTileTokens = static_cast<int>(kOrderTileTokens), kMaskWords = kTileTokens / 32;
 constexpr int kMaskStride = kMaskWords + 1;  // so that neighbouring experts' words are in different banks
 
-// Which tokens of a tile chose which expert: a bit each, in words of 32 tokens, and how many did so before a word.
+// Holds a bit for each token of a tile and each expert, which says whether the token chose it, in words of 32 tokens; and
+// how many tokens before each word did.
 class TileMasks {
  public:
   // `memory` [bytes(X)] is shared.
