@@ -80,6 +80,19 @@ class Job:
         missing = [part for part in parts if part not in last]
         self.report(name, f"exit code {got}: {last}" if got != code or missing else "")
 
+    def sparse_run(self, name):
+        """A model with experts: its operations through torch_npu, and the log-probs of sampling and of training alike."""
+        with tempfile.TemporaryDirectory() as folder:
+            prompts = Path(folder) / "prompts.jsonl"
+            prompts.write_text('{"prompt": "1+1=", "label": "2"}\n')
+            words = [word.replace("qwen3-tied", "qwen3-moe") for word in TRAIN]
+            result = subprocess.run(
+                [self.build / "src/cli/tandem", *words, "--prompt-data", prompts, "--entropy-coef", "0.05", "--save", f"{folder}/run"],
+                env=self.environment(), capture_output=True, text=True, timeout=600)
+            metrics = Path(folder) / "run/metrics.jsonl"
+            is_on_policy = metrics.exists() and '"train/train_rollout_logprob_abs_diff":0.0' in metrics.read_text()
+        self.report(name, "" if result.returncode == 0 and is_on_policy else result.stderr[-1500:])
+
     def note(self, name, variable):
         _, out, err = self.train(**{variable: "expandable_segments:True"})
         said = f"{variable} asks for expandable_segments, which has no effect" in out + err
@@ -100,6 +113,7 @@ def main():
     job.check_device()
     job.program("a run, bit for bit that of the CPU", "tests/cli/npu_wheel_train_test")
     job.program("the same with work that runs late", "tests/cli/npu_wheel_train_test", FAKE_CANN="late=1")
+    job.sparse_run("a run of a sparse model, exactly on-policy")
     for variable in ("PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         job.note(f"the note about {variable}", variable)
     job.last_line("no CANN", 3, "--device npu: this process sees no Ascend NPU (libascendcl.so: cannot open",

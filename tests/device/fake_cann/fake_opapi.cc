@@ -197,6 +197,9 @@ OPERATOR(aclnnInplaceMaskedFillScalar, CT a, CT m, CS s) { RUNS(t(a).masked_fill
 OPERATOR(aclnnInplaceMaskedFillTensor, CT a, CT m, CT v) { RUNS(t(a).masked_fill_(t(m), t(v))); }
 OPERATOR(aclnnInplaceMul, CT a, CT b) { RUNS(t(a).mul_(t(b))); }
 OPERATOR(aclnnInplaceMuls, CT a, CS b) { RUNS(t(a).mul_(b->value)); }
+OPERATOR(aclnnInplaceNanToNum, CT a, float nan, float above, float below) { RUNS(t(a).nan_to_num_(nan, above, below)); }
+OPERATOR(aclnnInplaceRound, CT a) { RUNS(t(a).round_()); }
+OPERATOR(aclnnRound, CT a, CT o) { RUNS(t(o).copy_(at::round(t(a)))); }
 OPERATOR(aclnnInplacePowTensorScalar, CT a, CS b) { RUNS(t(a).pow_(b->value)); }
 OPERATOR(aclnnInplaceSub, CT a, CT b, CS s) { RUNS(t(a).sub_(t(b), s->value)); }
 OPERATOR(aclnnInplaceSubs, CT a, CS b, CS s) { RUNS(t(a).sub_(b->value, s->value)); }
