@@ -122,12 +122,15 @@ TEST(SeveralRewards, AreAddedUpAndEachIsLoggedByName) {
 TEST(SeveralRewards, OfAllBuiltInRulesAtOnce) {
   base::TemporaryDirectory folder;
   reward::ServiceProcess service(worker::default_worker_config().python);
+  // A text that each rule can compare with, `code` too, to which it is a program of tests.
+  const std::string line = R"({"prompt": "2+2", "label": "assert f(2) == 4"})";
+  base::write_file_durably(folder / "data.jsonl", line + "\n" + line + "\n");
   Arguments arguments = {"eval",
                          "--hf-checkpoint",
                          kModel,
                          "--eval-prompt-data",
                          "a",
-                         kPrompts + "@[0:2]",
+                         folder / "data.jsonl",
                          "--rollout-max-response-len",
                          "4",
                          "--output",
