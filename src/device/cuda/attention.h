@@ -22,11 +22,6 @@
 
 namespace tandem::device::cuda {
 
-constexpr bool supports_attention(int64_t head_dim, int64_t num_heads, int64_t num_kv_heads) {
-  return has_attention_kernel(head_dim) && num_kv_heads >= 1 && num_heads >= num_kv_heads &&
-         num_heads % num_kv_heads == 0 && num_heads / num_kv_heads <= kMaxAttentionGroup;
-}
-
 // Points to one layer of the KV cache.
 struct PagedKv {
   void* data;            // address of block 0

@@ -29,6 +29,10 @@ constexpr int64_t kAttentionTile = 16;
 constexpr int64_t kMaxAttentionGroup = kAttentionTile;
 // Head sizes that the kernels of attention have; LibTorch's operations serve all others.
 constexpr bool has_attention_kernel(int64_t head_dim) { return head_dim == 64 || head_dim == 128; }
+constexpr bool supports_attention(int64_t head_dim, int64_t num_heads, int64_t num_kv_heads) {
+  return has_attention_kernel(head_dim) && num_kv_heads >= 1 && num_heads >= num_kv_heads &&
+         num_heads % num_kv_heads == 0 && num_heads / num_kv_heads <= kMaxAttentionGroup;
+}
 // Keys of a step, in which the kernel walks all keys.
 constexpr int64_t attention_step(int64_t head_dim) { return head_dim == 64 ? 256 : 128; }
 

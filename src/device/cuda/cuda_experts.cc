@@ -89,10 +89,6 @@ const Tensor& offsets_on_host(const Routing& routing, const std::unique_ptr<Ops:
 
 }  // namespace
 
-bool CudaExperts::can_record(int64_t num_experts, int64_t chosen, int64_t hidden, int64_t width) {
-  return cuda::supports_routing(num_experts, chosen) && cuda::supports_width(hidden) && cuda::supports_width(width);
-}
-
 Routing CudaExperts::route(const Tensor& logits_TX, const RouteRule& rule) const {
   const int64_t T = logits_TX.size(0), X = logits_TX.size(1), C = rule.chosen;
   if (!cuda::supports_routing(X, C)) return experts_aten::route(logits_TX, rule);

@@ -17,9 +17,6 @@ class CudaExperts {
   // Products of one expert are those of `ops`, which outlives this.
   explicit CudaExperts(const Ops& ops) : ops_(ops) {}
 
-  // Returns whether forwards of such a bfloat16 model wait for the host nowhere: Ops::can_record_experts().
-  static bool can_record(int64_t num_experts, int64_t chosen, int64_t hidden, int64_t width);
-
   Routing route(const Tensor& logits_TX, const RouteRule& rule) const;
   Tensor route_backward(const Tensor& dweights_TC, const Tensor& logits_TX, const Routing& routing,
                         const RouteRule& rule, at::ScalarType out) const;

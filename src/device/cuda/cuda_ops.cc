@@ -100,7 +100,7 @@ class CudaOps final : public Ops {
     return dtype == at::kBFloat16 && cuda::supports_attention(head_dim, num_heads, num_kv_heads);
   }
   bool can_record_experts(int64_t num_experts, int64_t chosen, int64_t hidden, int64_t width) const override {
-    return CudaExperts::can_record(num_experts, chosen, hidden, width);
+    return cuda::can_record_experts(num_experts, chosen, hidden, width);
   }
 
   AttentionRows prepare(const AttentionRows& rows) const override {

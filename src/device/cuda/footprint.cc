@@ -5,6 +5,7 @@
 #include "device/block.h"
 #include "device/cuda/attention_work.h"
 #include "device/cuda/scratch.h"
+#include "device/cuda/served_sizes.h"
 
 namespace tandem::device::cuda {
 namespace {
@@ -15,7 +16,7 @@ constexpr int64_t kFloatBytes = 4;
 // scratch.h says.
 class CudaOpsPlan final : public OpsPlan {
  public:
-  using OpsPlan::OpsPlan;
+  CudaOpsPlan(const OpsShape& shape, Size element_bytes) : OpsPlan(shape, element_bytes), aten_(shape, element_bytes) {}
 
   // The product adds the residual itself.
   OpBytes linear_add(Size rows, Size /*inner*/) const override { return add(rows); }
@@ -27,7 +28,20 @@ class CudaOpsPlan final : public OpsPlan {
   }
   OpBytes add_bias_backward(Size rows, Size width) const override { return scratch(partial_sums(rows, width)); }
   OpBytes route(Size rows) const override {
+    if (!has_routing_kernels()) return aten_.route(rows);
     return with_scratch(OpsPlan::route(rows), order_places_scratch(rows, shape().experts) * sizeof(int32_t));
+  }
+  OpBytes route_backward(Size rows) const override {
+    return has_routing_kernels() ? OpsPlan::route_backward(rows) : aten_.route_backward(rows);
+  }
+  // Without kernels, experts are multiplied one by one, and the result of one, perhaps of all tokens, is copied.
+  OpBytes linear_of_experts(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const override {
+    return with_scratch(OpsPlan::linear_of_experts(rows, inner, outer, out_bytes, gathers),
+                        has_routing_kernels() ? Size(0) : rows * outer * out_bytes);
+  }
+  OpBytes linear_of_experts_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const override {
+    return with_scratch(OpsPlan::linear_of_experts_grad_input(rows, inner, outer, out_bytes, gathers),
+                        has_routing_kernels() ? Size(0) : rows * inner * out_bytes);
   }
   OpBytes attention_backward(const AttentionLoad& load) const override {
     return has_attention_kernel() ? flash_backward(load) : OpsPlan::attention_backward(load);
@@ -45,7 +59,14 @@ class CudaOpsPlan final : public OpsPlan {
     return scratch((elements + block_elements - 1) / block_elements * sizeof(double));
   }
 
-  bool has_attention_kernel() const override { return cuda::has_attention_kernel(shape().head_dim); }
+  bool has_attention_kernel() const override {
+    const OpsShape& s = shape();
+    return cuda::supports_attention(s.head_dim, s.num_heads, s.num_kv_heads);
+  }
+  bool records_steps() const override {
+    const OpsShape& s = shape();
+    return has_attention_kernel() && (s.experts == 0 || cuda::can_record_experts(s.experts, s.chosen, s.hidden, s.mlp));
+  }
   Size prepared(const AttentionLoad& load, bool has_backward) const override {
     if (!has_attention_kernel()) return OpsPlan::prepared(load, has_backward);
     // AttentionWork has items and rows and the block table; expand_rows() makes the rest.
@@ -62,6 +83,7 @@ class CudaOpsPlan final : public OpsPlan {
   OpBytes op(Size result, Size /*aten_most*/) const override { return {.result = result, .most = result}; }
 
  private:
+  bool has_routing_kernels() const { return cuda::supports_routing(shape().experts, shape().chosen); }
   // A weight's gradient in float32, for each block of threads that adds up a part of it.
   static Size partial_sums(Size rows, Size width) { return num_partials(rows) * width * kFloatBytes; }
   static OpBytes with_scratch(const OpBytes& bytes, Size scratch) {
@@ -86,6 +108,8 @@ class CudaOpsPlan final : public OpsPlan {
     const Size result = dq + 2 * load.rows * s.kv_width * element();
     return {.result = result, .most = 2 * expanded + dq + sums + rows + by_head};
   }
+
+  const OpsPlan aten_;  // what plain ATen computes of the sizes that no kernel serves
 };
 
 // The kernels compute in bfloat16; float32 is plain ATen's.

@@ -10,13 +10,9 @@
 
 #include <cstdint>
 
-namespace tandem::device::cuda {
+#include "device/cuda/served_sizes.h"
 
-// The kernels keep a row of logits in the registers of a warp, and a token's chosen experts in its lanes.
-constexpr int64_t kMostExperts = 512, kMostChosen = 32;
-constexpr bool supports_routing(int64_t num_experts, int64_t num_chosen) {
-  return num_experts <= kMostExperts && num_chosen <= kMostChosen && num_chosen <= num_experts;
-}
+namespace tandem::device::cuda {
 
 // Chooses ids_TC, rising in a row, and weights_TC. If `normalises`, weights are a softmax over the chosen logits, added
 // up by rising id; else over all. If a logit of the row is not finite, its weights are NaN.
