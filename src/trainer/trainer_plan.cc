@@ -5,9 +5,7 @@
 
 #include "base/check.h"
 #include "device/block.h"
-#include "model/lora.h"
 #include "model/model_plan.h"
-#include "model/registry.h"
 #include "trainer/shard.h"
 #include "weights/weights_plan.h"
 
@@ -43,8 +41,7 @@ Size largest_parameter(const weights::Layout& trained, int64_t data_ranks) {
 
 }  // namespace
 
-OptimizerBytes optimizer_bytes(const model::ModelConfig& config, int64_t data_ranks) {
-  const weights::Layout trained = model::trained_layout(config);
+OptimizerBytes optimizer_bytes(const weights::Layout& trained, model::Dtype dtype, int64_t data_ranks) {
   const Size one = kFloatBytes * most_of_ranks(data_ranks, [&](const Shard& shard) {
                      Size elements = 0;
                      for (const weights::PackedTensor& packed : trained.tensors)
@@ -57,15 +54,14 @@ OptimizerBytes optimizer_bytes(const model::ModelConfig& config, int64_t data_ra
                             elements += weights::aligned_elements(own_elements(packed, shard), kFloatBytes);
                           return elements;
                         });
-  return {.master = config.dtype == model::Dtype::kFloat32 ? Size(0) : one,
+  return {.master = dtype == model::Dtype::kFloat32 ? Size(0) : one,
           .moments = 2 * one,
           .gradient = memory::allocated_bytes(gradient)};
 }
 
-Size gradient_scratch_bytes(const model::ModelConfig& config, int64_t data_ranks, bool has_several_micro_batches,
+Size gradient_scratch_bytes(const weights::Layout& trained, int64_t data_ranks, bool has_several_micro_batches,
                             int64_t group_size) {
   if (data_ranks == 1 && !has_several_micro_batches) return 0;
-  const weights::Layout trained = model::trained_layout(config);
   const Buckets whole = buckets_of(trained);
   const Size scratch =
       kFloatBytes * (Size(gradient_layer_slots(data_ranks)) * whole.largest_layer() + whole.outer.num_elements);
@@ -87,14 +83,18 @@ Size gradient_scratch_bytes(const model::ModelConfig& config, int64_t data_ranks
            (sums > 0 ? memory::allocated_bytes(sums) : Size(0));
   }
   if (data_ranks > 1) bytes += memory::allocated_bytes((data_ranks - 1) * own);
-  if (group_size > 1 && has_several_micro_batches) bytes += optimizer_bytes(config, data_ranks).gradient;
+  // A gradient is float32, whatever the weights are.
+  if (group_size > 1 && has_several_micro_batches) {
+    bytes += optimizer_bytes(trained, model::Dtype::kFloat32, data_ranks).gradient;
+  }
   return bytes;
 }
 
-OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements, int64_t data_ranks) {
-  const OptimizerBytes resident = optimizer_bytes(config, data_ranks);
-  const Size kinds = config.dtype == model::Dtype::kFloat32 ? 2 : 3;
-  const Size piece = std::min(piece_elements, largest_parameter(model::trained_layout(config), data_ranks));
+OffloadBytes offload_bytes(const weights::Layout& trained, model::Dtype dtype, Size piece_elements,
+                           int64_t data_ranks) {
+  const OptimizerBytes resident = optimizer_bytes(trained, dtype, data_ranks);
+  const Size kinds = dtype == model::Dtype::kFloat32 ? 2 : 3;
+  const Size piece = std::min(piece_elements, largest_parameter(trained, data_ranks));
   return {.pinned_host = resident.master + resident.moments,
           .device_buffers = kOffloadBufferSets * kinds * weights::aligned_elements(piece, kFloatBytes) * kFloatBytes};
 }
@@ -358,17 +358,17 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   }
 
   memory::TagBytes update = standing;
-  const weights::Layout trained = model::trained_layout(config);
-  Size largest = largest_parameter(trained, shape.data_ranks);
+  Size largest = largest_parameter(shape.trained, shape.data_ranks);
   Size norm_bytes = 0;
-  for (const weights::PackedTensor& packed : trained.tensors) {
+  for (const weights::PackedTensor& packed : shape.trained.tensors) {
     const Size block = Size(rows_of_block(packed.shape)) * elements_of_row(packed.shape);
     norm_bytes =
         std::max(norm_bytes, p.ops.sums_of_squares(std::min(largest, Size(packed.num_elements())), block).most);
   }
   if (shape.offloads_optimizer) {
     largest = std::min(largest, Size(kOffloadPieceElements));
-    update[Tag::kStaging] += offload_bytes(config, kOffloadPieceElements, shape.data_ranks).device_buffers;
+    update[Tag::kStaging] +=
+        offload_bytes(shape.trained, config.dtype, kOffloadPieceElements, shape.data_ranks).device_buffers;
   }
   const Size temporaries = std::max(p.ops.adamw(largest).most, norm_bytes);
   update[Tag::kStaging] += temporaries + (temporaries > 0 ? memory::rounding_of(4) : Size(0));

@@ -52,6 +52,17 @@ TEST(PlanChanges, AnAdapterIsNamedWhereNothingElseFits) {
             std::string::npos);
 }
 
+// Its layout has 18,000 slices. The search makes many plans, and would take minutes if each made the layout anew.
+TEST(PlanChanges, AreSearchedForALargeSparseModelToo) {
+  PlanCase large = large_case();
+  large.model = model::qwen3_30b_a3b();
+  large.config.model.device = "cuda";
+  large.config.optimizer.recompute_granularity = "full";
+  EXPECT_NE(refusal(large, {.bytes = int64_t{139} << 30, .name = "a device"})
+                .find("makes it fit: give --lora-rank 16, which trains an adapter ("),
+            std::string::npos);
+}
+
 TEST(PlanChanges, ReallyFitAndNoMilderOneDoes) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));

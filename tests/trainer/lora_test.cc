@@ -73,7 +73,7 @@ TEST(TrainerLora, OnlyTheAdapterLearnsAndOnlyItHasState) {
         if (is_master && dtype == model::Dtype::kFloat32) continue;
         (is_master ? taken.master : taken.moments) += static_cast<int64_t>(one.tensor.nbytes());
       }
-      const OptimizerBytes planned = optimizer_bytes(m.config);
+      const OptimizerBytes planned = optimizer_bytes(model::trained_layout(m.config), m.config.dtype);
       EXPECT_EQ(taken.master, planned.master);
       EXPECT_EQ(taken.moments, planned.moments);
       EXPECT_LT(planned.moments, 8 * m.config.num_parameters()) << "less than that of the weights";
