@@ -81,6 +81,8 @@ constexpr auto kNames = std::to_array<OtherName>({
     {"importance_sampling_level", "`--pg-loss-type`", "`sequence` is `--pg-loss-type gspo`"},
     {"sapo_temperature_pos", "`--sapo-tau-pos`", ""},
     {"sapo_temperature_neg", "`--sapo-tau-neg`", ""},
+    {"router_aux_loss_coef", "`--moe-aux-loss-coeff`",
+     "another loss: of each sample and layer by itself, summed over layers"},
     {"vespo_k_pos", "none", "`vespo` is not here; [LOSSES.md](LOSSES.md) says why"},
     {"vespo_lambda_pos", "none", "`vespo` is not here; [LOSSES.md](LOSSES.md) says why"},
     {"vespo_k_neg", "none", "`vespo` is not here; [LOSSES.md](LOSSES.md) says why"},

@@ -224,6 +224,7 @@ class MemoryEstimate {
             .recomputed_layers = recomputed_layers_,
             .logprob_chunk_rows = config_.optimizer.batch.logprob_chunk_rows,
             .has_entropy_term = config_.loss.loss.entropy_coef != 0.0,
+            .balances = config_.optimizer.router.balances(),
             .footprint = footprint_,
             .trained = layouts_.trained,
             .offloads_optimizer = offloads_optimizer(),

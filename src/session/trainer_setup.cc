@@ -17,6 +17,7 @@ trainer::TrainerConfig trainer_config(const config::OptimizerOptions& options, c
           .gradient = options.gradient,
           .batch = options.batch,
           .loss = loss,
+          .router = options.router,
           .recompute_layers = options.recompute_layers(num_layers)};
 }
 

@@ -104,6 +104,22 @@ Size routing_load_bytes(const model::ModelConfig& config) {
   return memory::allocated_bytes(config.num_layers * (Size(config.experts->count) + 2) * Size(sizeof(int64_t)));
 }
 
+BalanceBytes balance_bytes(const model::ModelConfig& config, const MicroBatchShape& batch) {
+  const Size experts = config.experts->count, rows = batch.rows, samples = batch.sequences;
+  // The segment of each row; of each sample the segments, a factor, and its turn in its prompt's sum; the step's sum.
+  BalanceBytes bytes;
+  bytes.batch = memory::allocated_bytes(rows * sizeof(int32_t)) + 4 * memory::allocated_bytes(samples * kFloatBytes) +
+                memory::allocated_bytes(sizeof(int64_t));
+  // Probabilities, their gradients and the product of both, and what adds it up. Before that there are, beside the
+  // probabilities, the places' numbers; counts of each sample's rows and of each prompt's; and two of each sample's.
+  const Size numbers = rows * config.experts->chosen * (sizeof(int64_t) + 2 * sizeof(int32_t)) + rows * sizeof(int32_t);
+  const Size counts = 4 * samples * experts * kFloatBytes;
+  const Size product = rows * (experts * kFloatBytes + 2 * kFloatBytes + sizeof(int64_t));
+  bytes.work = rows * experts * kFloatBytes + memory::rounding_of(8) +
+               std::max(numbers + counts, std::max(counts, product) + rows * experts * kFloatBytes);
+  return bytes;
+}
+
 KeptBytes kept_bytes(const model::ModelConfig& c, Size num_tokens) {
   // VarlenAttention keeps keys and values, whose blocks are taken to be full, and the logarithms of the sums.
   const Size kept =
@@ -295,6 +311,9 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
 
   memory::TagBytes base = standing;
   base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/true) + routing_load_bytes(config);
+  BalanceBytes balance;
+  if (shape.balances) balance = balance_bytes(config, shape.batch);
+  base[Tag::kBatch] += balance.batch;
 
   memory::TagBytes forward = base;  // peak in the last block
   forward[Tag::kCheckpointedInputs] += config.num_layers * p.residual;
@@ -338,7 +357,7 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   // The gradient of a block's output exists besides the bytes that its backward allocates.
   const auto add_backward = [&](const memory::TagBytes& before, const std::string& which) {
     memory::TagBytes mlp = before, attention = before;
-    mlp[Tag::kLayerWorkspace] += p.residual + p.block.mlp_backward + rounding;
+    mlp[Tag::kLayerWorkspace] += p.residual + p.block.mlp_backward + balance.work + rounding;
     plan.add(Phase::kTrain, "backward of the MLP of " + which, mlp);
     attention[Tag::kSavedActivations] -= p.block.mlp_graph;
     attention[Tag::kLayerWorkspace] += p.residual + p.block.attention_backward + rounding;

@@ -75,12 +75,20 @@ MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens);
 // Returns whether a step may take more than one micro-batch.
 bool may_take_several_micro_batches(const StepShape& step, const rl::Split& split);
 
+// Counts what the loss that balances the experts of a sparse model (trainer/balance_loss.h) takes for such a
+// micro-batch: as long as the batch, and while the gradient of a layer's logits is computed.
+struct BalanceBytes {
+  Size batch = 0, work = 0;
+};
+BalanceBytes balance_bytes(const model::ModelConfig& config, const MicroBatchShape& batch);
+
 // Describes the forward, loss and backward of that micro-batch, and the optimizer's update.
 struct TrainShape {
   MicroBatchShape batch;
   Size recomputed_layers = 0;
   Size logprob_chunk_rows = 0;
   bool has_entropy_term = false;
+  bool balances = false;               // the loss has a term that balances experts
   const device::Footprint& footprint;  // of the backend that computes
   const weights::Layout& trained;      // of the trained tensors
   bool offloads_optimizer = false;

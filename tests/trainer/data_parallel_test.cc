@@ -196,6 +196,7 @@ std::vector<Case> cases() {
     c.dtype = dtype;
     c.config.batch.max_tokens_per_gpu = 30;
     c.config.recompute_layers = 2;
+    c.config.router.aux_loss_coeff = 0.1;
     all.push_back(c);
   }
   Case c = basic("Adapter");

@@ -210,6 +210,27 @@ TEST(TrainerPlan, SumsOfAStepByHand) {
   EXPECT_EQ(plan.peak_name(Phase::kTrain), "backward of the MLP of the last block");
 }
 
+TEST(TrainerPlan, BalancingExpertsTakesABatchsRowsAndALayersProbabilities) {
+  const model::ModelConfig sparse = model::in_family(small(model::Dtype::kFloat32), "Qwen3MoeForCausalLM");
+  const auto plan = [&](bool balances) {
+    memory::MemoryPlan plan;
+    add_train_peaks(sparse,
+                    {.batch = largest_micro_batch(kStep, 1000),
+                     .logprob_chunk_rows = 4,
+                     .balances = balances,
+                     .footprint = device::footprint_of("cpu"),
+                     .trained = model::trained_layout(sparse)},
+                    {}, plan);
+    return plan;
+  };
+  const memory::MemoryPlan with = plan(true), without = plan(false);
+  const BalanceBytes bytes = balance_bytes(sparse, largest_micro_batch(kStep, 1000));
+  EXPECT_GT(bytes.work, 3 * largest_micro_batch(kStep, 1000).rows * sparse.experts->count * 4);
+  EXPECT_EQ(with.bytes(Tag::kBatch, Phase::kTrain) - without.bytes(Tag::kBatch, Phase::kTrain), bytes.batch);
+  EXPECT_LE(with.bytes(Tag::kLayerWorkspace, Phase::kTrain) - without.bytes(Tag::kLayerWorkspace, Phase::kTrain),
+            bytes.work);
+}
+
 TEST(TrainerPlan, ABlockWithoutNormsOfQAndKKeepsNoProjection) {
   const auto graph = [](const std::string& architecture) {
     return kept_bytes(model::in_family(small(model::Dtype::kFloat32), architecture), 1).block_graph;

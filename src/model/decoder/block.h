@@ -26,6 +26,7 @@
 #include "model/family.h"
 #include "model/linear.h"
 #include "model/residual_stream.h"
+#include "model/routing_loss.h"
 #include "model/routing_sink.h"
 #include "weights/store.h"
 
@@ -39,6 +40,7 @@ struct Layer {
   const ResidualStream& stream;
   const GradientSlot& sink;
   RoutingSink* const& routing_sink;  // the one that is set at present, or null
+  RoutingLoss* const& routing_loss;  // the same
   const AdapterWindows& adapters;
   int64_t index;
   // Returns "layers.3.qkv" for "qkv".

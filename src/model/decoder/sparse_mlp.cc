@@ -12,6 +12,7 @@ SparseMlp::SparseMlp(const Layer& layer)
       stream_(layer.stream),
       sink_(layer.sink),
       routing_sink_(layer.routing_sink),
+      routing_loss_(layer.routing_loss),
       layer_(layer.index),
       rule_{.chosen = layer.config.experts->chosen, .normalises = layer.config.experts->normalises},
       norm_(norm_of(layer, "post_norm")),
@@ -64,9 +65,20 @@ Tensor SparseMlp::router_gradient(const Tensor& dweights_TC, const Tensor& norme
                                   const device::Routing& routing) const {
   const Tensor sum_TC =
       stream_.ranks().is_alone() ? dweights_TC : stream_.ranks().sum(dweights_TC, /*residual=*/{}, at::kFloat);
-  const Tensor dlogits_TX =
-      ops_.route_backward(sum_TC, router_.forward(normed_TE, at::kFloat), routing, rule_, normed_TE.scalar_type());
-  return router_.backward(dlogits_TX, normed_TE, sink_);
+  return router_.backward(logits_gradient(sum_TC, normed_TE, routing), normed_TE, sink_);
+}
+
+// Both gradients are added in float32, so that the sum rounds once.
+Tensor SparseMlp::logits_gradient(const Tensor& dweights_TC, const Tensor& normed_TE,
+                                  const device::Routing& routing) const {
+  const Tensor logits_TX = router_.forward(normed_TE, at::kFloat);
+  if (routing_loss_ == nullptr) {
+    return ops_.route_backward(dweights_TC, logits_TX, routing, rule_, normed_TE.scalar_type());
+  }
+  const Tensor of_loss_TX = routing_loss_->logits_gradient(logits_TX, routing);
+  return ops_.route_backward(dweights_TC, logits_TX, routing, rule_, at::kFloat)
+      .add_(of_loss_TX)
+      .to(normed_TE.scalar_type());
 }
 
 at::ScalarType SparseMlp::part_dtype(const Tensor& rows) const {

@@ -10,6 +10,7 @@
 #include "model/decoder/block.h"
 #include "model/experts_linear.h"
 #include "model/linear.h"
+#include "model/routing_loss.h"
 #include "model/routing_sink.h"
 
 namespace tandem::model::decoder {
@@ -40,13 +41,18 @@ class SparseMlp final : public MlpPiece {
                            const at::Tensor& residual_TE) const;
   // Returns the dtype of rows that are parts of sums over the ranks.
   at::ScalarType part_dtype(const at::Tensor& rows) const;
+  // Returns the gradient of normed_TE through the router, and adds that of the router's weight to the sink.
   at::Tensor router_gradient(const at::Tensor& dweights_TC, const at::Tensor& normed_TE,
+                             const device::Routing& routing) const;
+  // Returns the gradient of the router's logits in the dtype of the model, given that of the weights of all ranks.
+  at::Tensor logits_gradient(const at::Tensor& dweights_TC, const at::Tensor& normed_TE,
                              const device::Routing& routing) const;
 
   const device::Ops& ops_;
   const ResidualStream& stream_;
   const GradientSlot& sink_;
   RoutingSink* const& routing_sink_;
+  RoutingLoss* const& routing_loss_;
   const int64_t layer_;
   const device::RouteRule rule_;
   RmsNorm norm_;
