@@ -17,8 +17,8 @@ struct Gemm {
   static constexpr int64_t kPanel = 16 * S::kMicroVectors;
   static constexpr int64_t kChunk = 128;      // 16 KiB of a float panel of 32 columns: half the first-level cache
   static constexpr int64_t kTaskBlocks = 64;  // blocks of 12 rows and 128 entries: 384 KiB
-  static constexpr int64_t kMaxFewRows = 4;   // 4 accumulators beside the 32 registers of a transposition
-  // With pairs, more rows lie in the 16 lanes. From about 100 rows on it is faster to pack the weights.
+  static constexpr int64_t kMaxFewRows = 4;   // 4 accumulators beside what a transposition takes
+  // With pairs, up to 16 rows lie in the lanes. From about 100 rows on it is faster to pack the weights.
   static constexpr int64_t kRowStep = kPairs ? 16 : kMaxFewRows, kMaxRowsUnpacked = kPairs ? 64 : kMaxFewRows;
 
   static const uint32_t* words(const void* p) { return static_cast<const uint32_t*>(p); }
