@@ -14,6 +14,7 @@
 #include "device/cuda/cuda_allocator_hook.h"
 #include "device/cuda/cuda_attention.h"
 #include "device/cuda/cuda_experts.h"
+#include "device/cuda/cudnn_attention.h"
 #include "device/cuda/embedding.h"
 #include "device/cuda/graph.h"
 #include "device/cuda/linear_plans.h"
@@ -328,7 +329,7 @@ class CudaOps final : public Ops {
                                    const AttentionRows& rows) const override {
     const std::shared_ptr<CudaRows> made = made_of(rows);
     if (has_cuda_attention(q_THK, kv_layer)) {
-      return cuda_attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *made);
+      return cuda_attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *made, cudnn_.get());
     }
     return aten_->attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, made->prepared_by(*aten_));
   }
@@ -464,6 +465,7 @@ class CudaOps final : public Ops {
   const std::string name_;
   mutable cuda::LinearPlans plans_;
   mutable cuda::Staging staging_;
+  const std::unique_ptr<cuda::CudnnAttention> cudnn_ = cuda::CudnnAttention::make();  // may be null
   mutable CudaExperts experts_{*this};
 };
 

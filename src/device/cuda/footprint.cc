@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device/block.h"
+#include "device/cuda/attention_parts.h"
 #include "device/cuda/attention_work.h"
 #include "device/cuda/scratch.h"
 
@@ -30,7 +31,11 @@ class CudaOpsPlan final : public OpsPlan {
     return with_scratch(OpsPlan::route(rows), order_places_scratch(rows, shape().experts) * sizeof(int32_t));
   }
   OpBytes attention_backward(const AttentionLoad& load) const override {
-    return has_attention_kernel() ? flash_backward(load) : OpsPlan::attention_backward(load);
+    if (!has_attention_kernel()) return OpsPlan::attention_backward(load);
+    // cuDNN computes it, or where its kernels are refused, FlashAttention-2.
+    OpBytes bytes = flash_backward(load);
+    bytes.most = std::max(bytes.most, most_of_parts(load));
+    return bytes;
   }
   OpBytes logprob(Size /*rows*/) const override { return {}; }
   OpBytes logprob_backward(Size rows, Size columns, bool /*has_entropy_gradient*/) const override {
@@ -52,7 +57,9 @@ class CudaOpsPlan final : public OpsPlan {
     const Size table = load.sequences * load.longest_keys / kBlockTokens;
     const Size words = 6 * load.rows + table;
     const Size expanded = has_backward ? 2 * load.expanded_keys + load.rows + 2 * load.sequences + 3 : Size(0);
-    return (words + expanded) * sizeof(int32_t);
+    // A sequence has up to two parts, each of which has up to 25 words where it has a call of its own.
+    const Size places = has_backward && load.longest_keys >= kFewestKeys ? 50 * load.sequences : Size(0);
+    return (words + expanded + places) * sizeof(int32_t);
   }
   int64_t prepared_bytes(int64_t num_rows, int64_t num_sequences, int64_t max_blocks) const override {
     return AttentionWork(num_rows, num_sequences, max_blocks).num_words * static_cast<int64_t>(sizeof(int32_t));
@@ -68,6 +75,17 @@ class CudaOpsPlan final : public OpsPlan {
     return {.result = bytes.result, .most = bytes.most + scratch};
   }
   static OpBytes scratch(Size bytes) { return {.result = 0, .most = bytes}; }
+
+  // Keys, values and their gradients, those of queries by both forms of parts, and the workspace of the largest call
+  // (attention_parts.h).
+  Size most_of_parts(const AttentionLoad& load) const {
+    if (load.longest_keys < kFewestKeys) return 0;
+    const OpsShape& s = shape();
+    const AttentionHeads heads = {
+        .group = s.num_heads / s.num_kv_heads, .num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim};
+    return 4 * load.expanded_keys * s.kv_width * element() + 2 * load.rows * s.q_width * element() +
+           most_workspace_bytes(heads, load.sequences, load.longest_keys);
+  }
 
   // at::_flash_attention_backward, deterministic, of as many keys as the sequences see in all; with at least as many
   // sequences and heads as multiprocessors its sum over parts is one part.
@@ -99,7 +117,8 @@ std::unique_ptr<const OpsPlan> plan_ops(const OpsShape& shape, Size element_byte
 constinit const Footprint kFootprint = {
     .context_bytes = kContextBytes,
     // Kernels as they are loaded, cuBLAS's workspaces, what LibTorch's allocator rounds up (404 MiB at most in
-    // bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, the data to choose by.
+    // bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, or one of the gradient
+    // of attention checked, the data for that.
     .library_bytes = int64_t{640} << 20,
     // NCCL took 0.96 GiB for two H200 (bench/results/many_devices.md).
     .communicator_bytes = int64_t{1} << 30,
