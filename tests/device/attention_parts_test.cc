@@ -43,7 +43,8 @@ int64_t expect_cut(const Segments& segments, const AttentionHeads& heads) {
     EXPECT_EQ(heads.num_kv_heads % shape.kv_heads, 0);
     const int64_t bytes = workspace_bytes(shape);
     most = std::max(most, bytes);
-    EXPECT_TRUE(bytes <= kCallWorkspaceBytes || (shape.parts == 1 && shape.kv_heads == 1)) << bytes;
+    EXPECT_TRUE(bytes <= most_call_bytes(heads, rows.cu_q.back()) || (shape.parts == 1 && shape.kv_heads == 1))
+        << bytes;
     EXPECT_LE(bytes, kMostWorkspaceBytes);
     const bool is_causal = shape.form == PartForm::kCausal;
     for (const AttentionPart& part : call.parts) {
@@ -66,7 +67,7 @@ int64_t expect_cut(const Segments& segments, const AttentionHeads& heads) {
   return most;
 }
 
-// cuDNN 9.19 asked for so many bytes on an H100.
+// cuDNN 9.19 asked for so many bytes on an H100 and, for seven parts, on an H200.
 TEST(AttentionParts, TakeTheWorkspaceThatWasMeasured) {
   struct Case {
     PartForm form;
@@ -77,6 +78,7 @@ TEST(AttentionParts, TakeTheWorkspaceThatWasMeasured) {
                         {PartForm::kCausal, 8, 128, 128, 8, 4, 128, 25299712},
                         {PartForm::kCausal, 1, 8448, 8448, 1, 4, 64, 579736320},
                         {PartForm::kCausal, 1, 8448, 8448, 4, 1, 128, 571085824},
+                        {PartForm::kCausal, 7, 1024, 1024, 2, 1, 128, 29420800},
                         {PartForm::kFull, 1, 8192, 256, 8, 4, 128, 139461376},
                         {PartForm::kFull, 16, 1024, 256, 8, 4, 128, 337646336}}) {
     const PartsShape shape = {.form = c.form,
@@ -86,7 +88,7 @@ TEST(AttentionParts, TakeTheWorkspaceThatWasMeasured) {
                               .kv_heads = c.kv_heads,
                               .heads = {.group = c.group, .num_kv_heads = 8, .head_dim = c.head_dim}};
     EXPECT_GE(int64_t{workspace_bytes(shape)}, c.bytes);
-    EXPECT_LE(int64_t{workspace_bytes(shape)}, c.bytes + 1024);
+    EXPECT_LE(int64_t{workspace_bytes(shape)}, c.bytes + 4096);
   }
 }
 
@@ -104,7 +106,7 @@ TEST(AttentionParts, HaveTheShapesThatTheirBoundsNameAsExamples) {
   EXPECT_EQ(calls.at(0).shape.kv_heads, 4);
   calls = cut_into_parts(rows_of({{17408, 17408}}), kQwen4B);
   EXPECT_EQ(calls.at(0).shape.kv_heads, 1);
-  EXPECT_LE(int64_t{workspace_bytes(calls.at(0).shape)}, kCallWorkspaceBytes);
+  EXPECT_LE(int64_t{workspace_bytes(calls.at(0).shape)}, kMostCallBytes);
   calls = cut_into_parts(rows_of({{32768, 32768}}), kQwen4B);
   EXPECT_EQ(int64_t{workspace_bytes(calls.at(0).shape)} / kMiB, 8256);
 }
@@ -134,14 +136,16 @@ TEST(AttentionParts, CoverEverySegmentWithinTheMemoryThatIsPlanned) {
     }
     if (!has_parts(heads, longest)) continue;
     const int64_t most = expect_cut(segments, heads);
-    EXPECT_LE(most, int64_t{most_workspace_bytes(heads, static_cast<int64_t>(segments.size()), longest)})
+    EXPECT_LE(most, int64_t{most_workspace_bytes(heads, rows_of(segments).cu_q.back(), std::ssize(segments), longest)})
         << "round " << round << " of seed " << kSeed;
   }
   // Where all are of the longest, as the plan is made for, it is near.
   for (const int64_t longest : {1279, 8447, 16639, 32511}) {
     const Segments segments(longest < 2000 ? 16 : 2, {longest, longest});
     const int64_t most = expect_cut(segments, kQwen4B);
-    EXPECT_LE(int64_t{most_workspace_bytes(kQwen4B, std::ssize(segments), longest)}, most + most / 40) << longest;
+    EXPECT_LE(int64_t{most_workspace_bytes(kQwen4B, rows_of(segments).cu_q.back(), std::ssize(segments), longest)},
+              most + most / 40)
+        << longest;
   }
 }
 

@@ -33,20 +33,19 @@ PartsShape shape_of(PartForm form, const AttentionHeads& heads, int64_t rows, in
           .heads = heads};
 }
 
-bool fits(const PartsShape& shape) { return workspace_bytes(shape) <= kCallWorkspaceBytes; }
-
 // Takes as many KV heads of one part as fit; of all heads, as many parts as fit, at most `parts`.
-void fill_call(PartsShape& shape, int64_t parts) {
-  while (shape.kv_heads > 1 && !fits(shape)) {
+void fill_call(PartsShape& shape, int64_t parts, Size most_bytes) {
+  while (shape.kv_heads > 1 && workspace_bytes(shape) > most_bytes) {
     do --shape.kv_heads;
     while (shape.heads.num_kv_heads % shape.kv_heads != 0);
   }
-  if (shape.kv_heads < shape.heads.num_kv_heads || !fits(shape)) return;
-  shape.parts = std::clamp<int64_t>(kCallWorkspaceBytes / workspace_bytes(shape), 1, parts);
+  if (shape.kv_heads < shape.heads.num_kv_heads) return;
+  shape.parts = std::clamp<int64_t>(most_bytes / workspace_bytes(shape), 1, parts);
 }
 
 // Cuts parts of one form into calls, the largest first. A call has the shape of its first part.
-void cut(std::vector<AttentionPart> parts, PartForm form, const AttentionHeads& heads, std::vector<PartsCall>& calls) {
+void cut(std::vector<AttentionPart> parts, PartForm form, const AttentionHeads& heads, Size most_bytes,
+         std::vector<PartsCall>& calls) {
   std::stable_sort(parts.begin(), parts.end(), [form](const AttentionPart& a, const AttentionPart& b) {
     const auto size = [form](const AttentionPart& part) { return std::pair(step_of(form, part.keys), part.rows); };
     return size(a) > size(b);
@@ -54,7 +53,7 @@ void cut(std::vector<AttentionPart> parts, PartForm form, const AttentionHeads& 
   for (auto first = parts.begin(); first != parts.end();) {
     PartsCall call = {.shape = shape_of(form, heads, first->rows, first->keys), .parts = {}};
     const auto end = std::find_if(first, parts.end(), [&](const AttentionPart& p) { return p.rows > call.shape.rows; });
-    fill_call(call.shape, end - first);
+    fill_call(call.shape, end - first, most_bytes);
     call.parts.assign(first, first + call.shape.parts);
     first += call.shape.parts;
     calls.push_back(std::move(call));
@@ -69,7 +68,11 @@ Size workspace_bytes(const PartsShape& s) {
   // keys, the gradients of keys and values of each; tables of the parts.
   const Size products = each * s.rows * s.keys * 2, sums = each * s.rows * 4;
   const Size by_query_head = s.heads.group > 1 ? each * s.keys * s.heads.head_dim * 4 : Size(0);
-  return products + sums + by_query_head + Size(256) * s.parts + 1024;
+  return products + sums + by_query_head + Size(256) * s.parts + 4096;
+}
+
+Size most_call_bytes(const AttentionHeads& heads, Size rows) {
+  return std::min<Size>(kMostCallBytes, 80 * rows * heads.group * heads.num_kv_heads * heads.head_dim);
 }
 
 bool has_parts(const AttentionHeads& heads, Size longest_keys) {
@@ -97,27 +100,29 @@ std::vector<PartsCall> cut_into_parts(const ExpandedRows& rows, const AttentionH
     if (prefix > 0) full.push_back({.row = row, .rows = count, .key = key, .keys = prefix});
   }
   std::vector<PartsCall> calls;
-  cut(std::move(causal), PartForm::kCausal, heads, calls);
-  cut(std::move(full), PartForm::kFull, heads, calls);
+  const Size most_bytes = most_call_bytes(heads, rows.cu_q.back());
+  cut(std::move(causal), PartForm::kCausal, heads, most_bytes, calls);
+  cut(std::move(full), PartForm::kFull, heads, most_bytes, calls);
   for (const PartsCall& call : calls) {
     if (call.shape.kv_heads == 1 && workspace_bytes(call.shape) > kMostWorkspaceBytes) return {};
   }
   return calls;
 }
 
-Size most_workspace_bytes(const AttentionHeads& heads, Size segments, Size longest_keys) {
+Size most_workspace_bytes(const AttentionHeads& heads, Size rows, Size segments, Size longest_keys) {
   // The fewest rows or keys that have this step.
   const auto fewest = [](int64_t step) { return step == kStep ? 1 : step / 2 + 1; };
   Size most = 0;
   for (const PartForm form : {PartForm::kCausal, PartForm::kFull}) {
     std::vector<int64_t> steps = {kStep};
     while (steps.back() < longest_keys) steps.push_back(step_of(form, steps.back() + 1));
-    for (const int64_t rows : steps) {
+    for (const int64_t part_rows : steps) {
       for (const int64_t keys : steps) {
-        const bool is_possible = form == PartForm::kCausal ? rows == keys : fewest(rows) + fewest(keys) <= longest_keys;
+        const bool is_possible =
+            form == PartForm::kCausal ? part_rows == keys : fewest(part_rows) + fewest(keys) <= longest_keys;
         if (!is_possible) continue;
-        PartsShape shape = shape_of(form, heads, rows, keys);
-        fill_call(shape, segments);
+        PartsShape shape = shape_of(form, heads, part_rows, keys);
+        fill_call(shape, segments, most_call_bytes(heads, rows));
         if (workspace_bytes(shape) <= kMostWorkspaceBytes) most = std::max(most, workspace_bytes(shape));
       }
     }

@@ -7,7 +7,7 @@
 // query is the sum of both; keys belong to one part each.
 //
 // A deterministic call writes rows x keys of each query head into its workspace, so a call has as many parts and KV
-// heads as fit into kCallWorkspaceBytes, and at least one of each. cuDNN compiles a kernel for each number of rows and
+// heads as fit into most_call_bytes(), and at least one of each. cuDNN compiles a kernel for each number of rows and
 // keys, which takes most of a second. Therefore these are rounded up to steps, and parts of several sizes share a call;
 // what a part does not fill is skipped.
 #pragma once
@@ -45,16 +45,19 @@ struct PartsCall {
   std::vector<AttentionPart> parts;  // shape.parts of them
 };
 
-// 2,432 MiB: of Qwen3-4B, whose KV heads have four query heads each, 16 sequences of 1,280 tokens, half of the heads of
-// one of 8,704, or one KV head of one of 17,408.
-constexpr int64_t kCallWorkspaceBytes = int64_t{2432} << 20;
+// Returns the workspace that a call may take if it has several parts or KV heads: 80 bytes for each number of the
+// queries, as a micro-batch of fewer rows is meant to take less memory, and at most kMostCallBytes. Those hold, of
+// Qwen3-4B, whose KV heads have four query heads each, 16 sequences of 1,280 tokens, half of the heads of one of 8,704,
+// or one KV head of one of 17,408.
+constexpr int64_t kMostCallBytes = int64_t{2432} << 20;
+base::Size most_call_bytes(const AttentionHeads& heads, base::Size rows);
 // Where one KV head of one part takes more, cuDNN is not used: four query heads of 32,768 tokens take 8,257 MiB.
 constexpr int64_t kMostWorkspaceBytes = int64_t{8320} << 20;
 // If no segment has so many keys, cuDNN is not used: what it would gain is less than its kernels take to compile.
 constexpr int64_t kFewestKeys = 512;
 
 // Returns the bytes that a call of this shape may use: what cuDNN 9.19 asks for on a GPU of compute capability 9.0, or
-// up to a kilobyte more.
+// up to four kilobytes more.
 base::Size workspace_bytes(const PartsShape& shape);
 
 // Returns whether cuDNN may compute the gradient where the longest segment has so many keys.
@@ -64,7 +67,8 @@ bool has_parts(const AttentionHeads& heads, base::Size longest_keys);
 // compute it, there are none. The order of rows alone decides, so the same rows give the same calls.
 std::vector<PartsCall> cut_into_parts(const ExpandedRows& rows, const AttentionHeads& heads);
 
-// Returns the largest workspace of any call for so many segments with at most so many keys each.
-base::Size most_workspace_bytes(const AttentionHeads& heads, base::Size segments, base::Size longest_keys);
+// Returns the largest workspace of any call for so many rows in so many segments, with at most so many keys each.
+base::Size most_workspace_bytes(const AttentionHeads& heads, base::Size rows, base::Size segments,
+                                base::Size longest_keys);
 
 }  // namespace tandem::device::cuda

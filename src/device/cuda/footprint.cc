@@ -84,7 +84,7 @@ class CudaOpsPlan final : public OpsPlan {
     const AttentionHeads heads = {
         .group = s.num_heads / s.num_kv_heads, .num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim};
     return 4 * load.expanded_keys * s.kv_width * element() + 2 * load.rows * s.q_width * element() +
-           most_workspace_bytes(heads, load.sequences, load.longest_keys);
+           most_workspace_bytes(heads, load.rows, load.sequences, load.longest_keys);
   }
 
   // at::_flash_attention_backward, deterministic, of as many keys as the sequences see in all; with at least as many
