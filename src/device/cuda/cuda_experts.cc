@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "device/cuda/experts.h"
+#include "device/cuda/experts_grad_weight.h"
 #include "device/cuda/places.h"
 #include "device/cuda/route.h"
 #include "device/cuda/rowwise.h"
@@ -109,8 +110,9 @@ Routing CudaExperts::route(const Tensor& logits_TX, const RouteRule& rule) const
   check(cuda::order_places(ids, T, X, C, routing.offsets_X1.mutable_data_ptr<int32_t>(),
                            routing.places_TC.mutable_data_ptr<int32_t>(), routing.sources_P.mutable_data_ptr<int32_t>(),
                            scratch.mutable_data_ptr<int32_t>(), stream()));
-  // So many tokens are trained on, mostly: the gradient of a weight will find the experts' numbers of places there.
-  if (T > cuda::kOrderTileTokens && !is_capturing()) {
+  // So many tokens are trained on, mostly: where the gradient of a weight needs the experts' numbers of places on the
+  // host, it will find them there.
+  if (!has_grad_weight_kernel_ && T > cuda::kOrderTileTokens && !is_capturing()) {
     routing.prepared = std::shared_ptr<const void>(ops_.fetch(routing.offsets_X1));
   }
   return routing;
@@ -166,6 +168,21 @@ void CudaExperts::linear_grad_weight(const Tensor& dy, RowsAre dy_rows, const Te
                                      const Tensor& dw_XNK, const Routing& routing, GradientUse use) const {
   if (!is_bfloat16_rows(dy) || !is_bfloat16_rows(x)) {
     return experts_aten::linear_grad_weight(ops_, dy, dy_rows, x, x_rows, dw_XNK, routing, use);
+  }
+  if (has_grad_weight_kernel_ && routing.num_experts() <= cuda::kMostExperts && is_aligned(dw_XNK)) {
+    const Tensor scratch = at::empty({1}, routing.offsets_X1.options());
+    const cuda::ExpertsGradWeight gradient = {.dy = data(dy),
+                                              .x = data(x),
+                                              .dy_is_of_tokens = dy_rows == RowsAre::kTokens,
+                                              .x_is_of_tokens = x_rows == RowsAre::kTokens,
+                                              .offsets = ints(routing.offsets_X1),
+                                              .sources = ints(routing.sources_P),
+                                              .num_experts = routing.num_experts(),
+                                              .num_chosen = routing.num_chosen(),
+                                              .N = dy.size(1),
+                                              .K = x.size(1)};
+    return check(cuda::experts_grad_weight(gradient, dw_XNK.mutable_data_ptr<float>(), use == GradientUse::kAdd,
+                                           scratch.mutable_data_ptr<int32_t>(), stream()));
   }
   const Tensor dy_PN = rows_of_places(dy, dy_rows, routing), x_PK = rows_of_places(x, x_rows, routing);
   const std::unique_ptr<Ops::Fetch> now = fetched_now(ops_, routing);

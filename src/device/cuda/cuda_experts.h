@@ -2,10 +2,12 @@
 // those of device/experts_aten.h.
 //
 // A product of bfloat16 rows has one of two kernels by how many places there are; all have the bits of
-// ordered_product(), as LinearPlans' products have. Only linear_grad_weight(), and what falls to experts_aten, needs
-// the experts' numbers of places on the host. One thread at a time.
+// ordered_product(), as LinearPlans' products have. The experts' numbers of places are needed on the host only by what
+// falls to experts_aten, and by linear_grad_weight() on GPUs without the kernel of experts_grad_weight.h. One thread at
+// a time.
 #pragma once
 
+#include "device/cuda/experts_grad_weight.h"
 #include "device/cuda/grouped_products.h"
 #include "device/experts.h"
 #include "device/ops.h"
@@ -35,6 +37,7 @@ class CudaExperts {
 
  private:
   const Ops& ops_;
+  const bool has_grad_weight_kernel_ = cuda::has_experts_grad_weight();
   cuda::GroupedProducts grouped_;
 };
 
