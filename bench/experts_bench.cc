@@ -52,16 +52,28 @@ class Bench {
     fmt::print("\n{:>7} {:>8} | {:>9} {:>9} {:>9} {:>9}   us a layer, recorded\n", "tokens", "experts", "route",
                "products", "of copy", "sum");
     for (const int64_t T : {1, 8, 32, 64, 128, 256, 512, 1024}) decode(T);
-    fmt::print("\n{:>7} | {:>8} {:>8} {:>8} {:>8} TFLOP/s: forward, input's gradient, weight's set, added | {} ms\n",
-               "tokens", "y", "dx", "dw =", "dw +=", "route, sum, silu's gradient");
-    for (const int64_t T : {2048, 8448, 33792}) train(T);
+    fmt::print(
+        "\n{:>7} {:>7} | {:>8} {:>8} {:>8} {:>8} TFLOP/s: forward, input's gradient, weight's set, added | {} ms\n",
+        "tokens", "most", "y", "dx", "dw =", "dw +=", "route, sum, silu's gradient");
+    for (const int64_t T : {2048, 8448, 33792}) {
+      train(logits(T, 0.0));
+      train(logits(T));
+      train(crowded_logits(T));
+    }
   }
 
  private:
   at::TensorOptions options(at::ScalarType dtype) const { return at::TensorOptions(dtype).device(ops_.device()); }
   Tensor normal(int64_t rows, int64_t width) const { return at::randn({rows, width}, options(at::kBFloat16)); }
-  Tensor logits(int64_t T) const {
-    return at::randn({T, kExperts}, options(at::kFloat)) + at::randn({1, kExperts}, options(at::kFloat)) * kSkew;
+  Tensor logits(int64_t T, double skew = kSkew) const {
+    return at::randn({T, kExperts}, options(at::kFloat)) + at::randn({1, kExperts}, options(at::kFloat)) * skew;
+  }
+  // Nearly every token chooses the first kCrowded experts, so that these have most of the places.
+  Tensor crowded_logits(int64_t T) const {
+    constexpr int64_t kCrowded = 6;
+    const Tensor logits_TX = logits(T, 0.0);
+    logits_TX.narrow(1, 0, kCrowded).add_(3.0);
+    return logits_TX;
   }
 
   void wait() const { ops_.fetch(at::zeros({1}, options(at::kFloat)))->wait(); }
@@ -140,14 +152,17 @@ class Bench {
                100.0 * gb / products / copy_gb_s_, sum * 1e6);
   }
 
-  void train(int64_t T) const {
-    const int64_t P = T * kChosen;
+  // Prints a line. Its column `most` is the number of places of the expert that has most.
+  void train(const Tensor& logits_TX) const {
+    const int64_t T = logits_TX.size(0), P = T * kChosen;
     const Layer& layer = layers_[0];
-    const Tensor x_TE = normal(T, kHidden), logits_TX = logits(T), gate_up_PN = normal(P, 2 * kWidth);
+    const Tensor x_TE = normal(T, kHidden), gate_up_PN = normal(P, 2 * kWidth);
     const Tensor a_PF = normal(P, kWidth), y_PE = normal(P, kHidden);
     const Tensor dgate_up_XNE = at::zeros({kExperts * 2 * kWidth, kHidden}, options(at::kFloat));
     const Tensor ddown_XEF = at::zeros({kExperts * kHidden, kWidth}, options(at::kFloat));
     const Routing routing = ops_.route(logits_TX, kRule);
+    const Tensor ends = routing.offsets_X1.narrow(0, 1, kExperts), begins = routing.offsets_X1.narrow(0, 0, kExperts);
+    const auto most = (ends - begins).max().item<int32_t>();
     const auto tflops = [&](double seconds) { return 6e-12 * static_cast<double>(P * kHidden * kWidth) / seconds; };
     const double forward = seconds(3, [&] {
       ops_.linear_of_experts(x_TE, RowsAre::kTokens, layer.gate_up_XNE, routing, at::kBFloat16);
@@ -168,7 +183,7 @@ class Bench {
     const double route = seconds(3, [&] { ops_.route(logits_TX, kRule); });
     const double sum = seconds(3, [&] { ops_.sum_of_experts(y_PE, routing.weights_TC, routing, x_TE, at::kBFloat16); });
     const double silu = seconds(3, [&] { ops_.weighted_silu_backward(a_PF, gate_up_PN, routing); });
-    fmt::print("{:7} | {:8.0f} {:8.0f} {:8.0f} {:8.0f} | {:.2f} {:.2f} {:.2f}\n", T, tflops(forward),
+    fmt::print("{:7} {:7} | {:8.0f} {:8.0f} {:8.0f} {:8.0f} | {:.2f} {:.2f} {:.2f}\n", T, most, tflops(forward),
                tflops(grad_input), tflops(set), tflops(added), route * 1e3, sum * 1e3, silu * 1e3);
   }
 
