@@ -463,7 +463,8 @@ std::string adapter_that_fits(const config::TrainConfig& config, const model::Mo
   config::TrainConfig with_adapter = config;
   with_adapter.lora.rank = kRank;
   model::ModelConfig adapted = model;
-  adapted.lora = {.rank = kRank, .alpha = config::kDefaultLoraAlpha, .target_modules = model::adaptable_modules(model)};
+  adapted.lora = {
+      .rank = kRank, .alpha = config::kDefaultLoraAlpha, .target_modules = model::all_linear_modules(model)};
   const TrainPlan plan = plan_training(with_adapter, adapted, facts, device);
   if (!plan.fits()) return "";
   return fmt::format("give --lora-rank {}, which trains an adapter ({}), or ", kRank, gib_text(plan.peak_bytes()));

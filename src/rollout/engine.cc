@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "memory/arena_allocator.h"
+#include "model/lora.h"
 #include "rollout/draws.h"
 #include "rollout/kv_cache.h"
 #include "rollout/rollout_plan.h"
@@ -67,8 +68,12 @@ int64_t lookahead_of(const EngineConfig& config, const device::Ops& ops) {
 
 bool can_record(const model::Model& model) {
   const model::ModelConfig& config = model.config();
+  // An adapter of experts multiplies rows with `rank` numbers.
   const auto can_record_experts = [&](const model::ExpertsConfig& e) {
-    return model.ops().can_record_experts(e.count, e.chosen, config.hidden, e.width);
+    const auto can_record_width = [&](int64_t width) {
+      return model.ops().can_record_experts(e.count, e.chosen, config.hidden, width);
+    };
+    return can_record_width(e.width) && (!model::adapts_experts(config) || can_record_width(config.lora->rank));
   };
   return model.ops().can_record(model.dtype(), config.num_heads, config.num_kv_heads, config.head_dim) &&
          (!config.experts || can_record_experts(*config.experts));

@@ -132,13 +132,13 @@ TEST(RunMemory, ThePlanIsAsNearInTheOtherFamilies) {
 TEST(RunMemory, ThePlanIsAsNearBesideAnAdapter) {
   const base::TemporaryDirectory folder;
   const auto cases_of = [](const std::string& architecture) -> std::vector<Arguments> {
-    const bool is_sparse = architecture == "Qwen3MoeForCausalLM";  // whose experts have no adapter
+    const bool is_sparse = architecture == "Qwen3MoeForCausalLM";
     return {
-        {"--dtype", "bfloat16", "--lora-rank", "16", "--use-kl-loss", "--kl-loss-coef", "0.1",
+        {"--dtype", "bfloat16", "--lora-rank", "16", "--target-modules",
+         is_sparse ? "q_proj,gate_proj,up_proj,down_proj" : "all-linear", "--use-kl-loss", "--kl-loss-coef", "0.1",
          "--recompute-granularity", "full", "--recompute-num-layers", "2", "--ignore-eos"},
-        {"--dtype", "float32", "--lora-rank", "32", "--target-modules",
-         is_sparse ? "q_proj,v_proj" : "q_proj,v_proj,up_proj", "--use-kl-loss", "--kl-loss-coef", "0.1",
-         "--ref-update-interval", "1", "--offload-train", "--ignore-eos"},
+        {"--dtype", "float32", "--lora-rank", "32", "--target-modules", "q_proj,v_proj,up_proj", "--use-kl-loss",
+         "--kl-loss-coef", "0.1", "--ref-update-interval", "1", "--offload-train", "--ignore-eos"},
     };
   };
   for (const std::string& architecture : model::kArchitectures) {
@@ -180,6 +180,9 @@ TEST(RunMemory, APlanForAGpuHoldsForItsOperations) {
   for (size_t i = 0; i < cases.size(); ++i)
     expect_gpu_as_planned(folder, "GPU case " + std::to_string(i), cases[i], "Qwen3ForCausalLM");
   expect_gpu_as_planned(folder, "GPU LoRA", {"--dtype", "float32", "--lora-rank", "16"}, "Qwen3ForCausalLM");
+  expect_gpu_as_planned(folder, "GPU LoRA of experts",
+                        {"--dtype", "float32", "--lora-rank", "16", "--target-modules", "up_proj,down_proj"},
+                        "Qwen3MoeForCausalLM");
   for (const std::string& architecture : model::kArchitectures) {
     if (architecture != "Qwen3ForCausalLM")
       expect_gpu_as_planned(folder, "GPU " + architecture, cases[1], architecture);

@@ -41,7 +41,7 @@ TEST(PlanChanges, AnAdapterIsNamedWhereNothingElseFits) {
   large.config.rollout.kv_cache_bytes = int64_t{1} << 28;
   PlanCase adapted = large;
   adapted.config.lora.rank = 16;
-  adapted.model.lora = {.rank = 16, .alpha = 16.0, .target_modules = model::adaptable_modules(large.model)};
+  adapted.model.lora = {.rank = 16, .alpha = 16.0, .target_modules = model::all_linear_modules(large.model)};
   const int64_t peak = plan_training(adapted.config, adapted.model, adapted.facts, {}).peak_bytes();
   const DeviceMemory device{.bytes = peak + 1, .name = "a device"};
   ASSERT_TRUE(cheapest_changes(large.config, large.model, large.facts, device).empty());

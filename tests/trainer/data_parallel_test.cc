@@ -202,6 +202,12 @@ std::vector<Case> cases() {
   c.dtype = at::kBFloat16;
   c.has_adapter = true;
   all.push_back(c);
+  c = basic("AdapterOfExperts");
+  c.architecture = "Qwen3MoeForCausalLM";
+  c.dtype = at::kBFloat16;
+  c.has_adapter = true;
+  c.config.batch.max_tokens_per_gpu = 30;
+  all.push_back(c);
   c = silent("SparseWithoutSome");  // its load is among the metrics, whichever rank has no gradient
   c.architecture = "Qwen3MoeForCausalLM";
   all.push_back(c);

@@ -46,6 +46,8 @@ struct Layer {
   // Makes a matrix of this layer with its adapter, if it has one. `cut` says how several tensor ranks share it. An
   // empty `bias` means that it has none.
   Linear linear(const std::string& tensor, Cut cut, const std::string& bias = "") const;
+  // Returns the adapter of that matrix of this layer: one without windows if it has none.
+  Adapter adapter(const std::string& tensor) const;
 };
 
 // The norm between the residual stream and what reads all of its rows. Its weight is whole on each rank.

@@ -16,8 +16,8 @@ SparseMlp::SparseMlp(const Layer& layer)
       rule_{.chosen = layer.config.experts->chosen, .normalises = layer.config.experts->normalises},
       norm_(norm_of(layer, "post_norm")),
       router_(layer.linear("router", Cut::kNone)),
-      gate_up_(layer.ops, layer.packed_name("experts_gate_up")),
-      down_(layer.ops, layer.packed_name("experts_down")) {}
+      gate_up_(layer.ops, layer.packed_name("experts_gate_up"), layer.adapter("experts_gate_up")),
+      down_(layer.ops, layer.packed_name("experts_down"), layer.adapter("experts_down")) {}
 
 void SparseMlp::bind(const weights::WeightsView& view) {
   norm_.bind(view);
