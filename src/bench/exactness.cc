@@ -36,7 +36,15 @@ struct Mix {
   // Share of the KV cache that all of them together need. Less than 1 makes the engine preempt sequences and compute
   // them again.
   double kv_share = 1.0;
+  int64_t max_draft_tokens = 0;
 };
+
+// A greedy completion of random weights runs in circles sooner or later.
+Mix guessed_mix(MixSize size) {
+  rl::SamplingParams greedy;
+  greedy.temperature = 0.0;
+  return {"guessed tokens", 1, 2, {20}, size == MixSize::kSmall ? 60 : 400, 2048, greedy, 1.0, 15};
+}
 
 std::vector<Mix> mixes(MixSize size) {
   // Small ones are the same mixes with fewer and shorter sequences.
@@ -56,6 +64,7 @@ std::vector<Mix> mixes(MixSize size) {
       {"top-p, top-k and min-p", 8, 4, {20, 64}, response, 512, truncated},
       {"greedy", 7, 1, {9, 48, 129}, response, 512, greedy},
       {"a cache that is too small", 12, 2, {30, 50}, 2 * response, 256, {}, 0.4},
+      guessed_mix(size),
   };
 }
 
@@ -74,7 +83,9 @@ MixRun run_engine(const BenchModel& bench, const Mix& mix, uint64_t seed,
   const auto all = static_cast<int64_t>(mix.kv_share * static_cast<double>(mix.groups * mix.group_size * one));
   rollout::EngineConfig config;
   config.num_kv_blocks = rollout::num_kv_blocks(bench.config(), std::max(one, all));
-  config.limits = {.max_batch_tokens = mix.max_batch_tokens, .max_running = mix.groups * mix.group_size};
+  config.limits = {.max_batch_tokens = mix.max_batch_tokens,
+                   .max_running = mix.groups * mix.group_size,
+                   .max_draft_tokens = mix.max_draft_tokens};
   if (change) change(config);
   const auto engine = rollout::make_engine(config, *model);
   uint64_t sample_id = 0;
@@ -152,6 +163,18 @@ void ask_trainer(const BenchModel& bench, const config::BenchConfig& config, Mix
   }
 }
 
+void compare_runs(const std::string& name, const MixRun& first, const MixRun& again, Answers& answers) {
+  Comparison tokens, logprobs;
+  for (size_t i = 0; i < first.samples.size(); ++i) {
+    const rl::Sample &a = first.samples[i], &b = again.samples[i];
+    const auto as_floats = [](const std::vector<int32_t>& ids) { return std::vector<float>(ids.begin(), ids.end()); };
+    tokens.add(as_floats(a.completion), as_floats(b.completion));
+    logprobs.add(a.rollout_logprobs, b.rollout_logprobs);
+  }
+  answers.push_back(answer_of(name + ": tokens", tokens, "tokens"));
+  answers.push_back(answer_of(name + ": log-probs", logprobs, "log-probs"));
+}
+
 // Runs the same rollout again, and also with the host's part of it in another order.
 void ask_again(const BenchModel& bench, const config::BenchConfig& config, MixSize size, Answers& answers) {
   struct Variant {
@@ -171,17 +194,13 @@ void ask_again(const BenchModel& bench, const config::BenchConfig& config, MixSi
   const auto seed = static_cast<uint64_t>(config.model.seed);
   const MixRun first = run_engine(bench, mix, seed);
   for (const Variant& variant : variants) {
-    const MixRun again = run_engine(bench, mix, seed, variant.change);
-    Comparison tokens, logprobs;
-    for (size_t i = 0; i < first.samples.size(); ++i) {
-      const rl::Sample &a = first.samples[i], &b = again.samples[i];
-      const auto as_floats = [](const std::vector<int32_t>& ids) { return std::vector<float>(ids.begin(), ids.end()); };
-      tokens.add(as_floats(a.completion), as_floats(b.completion));
-      logprobs.add(a.rollout_logprobs, b.rollout_logprobs);
-    }
-    answers.push_back(answer_of(fmt::format("{}: tokens", variant.name), tokens, "tokens"));
-    answers.push_back(answer_of(fmt::format("{}: log-probs", variant.name), logprobs, "log-probs"));
+    compare_runs(variant.name, first, run_engine(bench, mix, seed, variant.change), answers);
   }
+  const MixRun guessed = run_engine(bench, guessed_mix(size), seed);
+  const MixRun drawn = run_engine(bench, guessed_mix(size), seed,
+                                  [](rollout::EngineConfig& engine) { engine.limits.max_draft_tokens = 0; });
+  compare_runs(fmt::format("and {} of {} guesses right", guessed.stats.right_drafts, guessed.stats.draft_tokens), drawn,
+               guessed, answers);
 }
 
 // Counts elements whose bits differ.

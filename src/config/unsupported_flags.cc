@@ -91,6 +91,8 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"check-weight-update-equal", "", "weights that are sent are always compared, by a checksum of each piece"},
     // These are about the engine.
     {"vllm-*", nullptr, kEngineOwn},
+    {"sglang-speculative-*", nullptr,
+     "--speculative-num-draft-tokens 7 guesses tokens from text that was seen before; there is no draft model"},
     {"sglang-*", nullptr, kEngineOwn},
     {"router-*", nullptr, kEngineOwn},
     {"rollout-external*", nullptr, kEngineOwn},

@@ -187,7 +187,7 @@ class MemoryEstimate {
     rollout::add_engine_peaks(
         model_,
         {.max_batch_tokens = std::min<Size>(config_.rollout.limits.max_batch_tokens, sequences_ * engine_context_),
-         .max_running = std::min<Size>(config_.rollout.limits.max_running, sequences_),
+         .max_running = config_.rollout.limits.most_decode_rows(sequences_),
          .largest_group = config_.rollout.n_samples_per_prompt,
          .context_tokens = engine_context_,
          .footprint = footprint_},
