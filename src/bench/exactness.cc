@@ -272,11 +272,7 @@ void ask_experts(const BenchModel& bench, Answers& answers) {
   const at::Tensor x_TE = at::empty({most, router_XE.size(1)}, router_XE.options()).normal_();
   const Comparison comparison = compare_rows(x_TE, [&](const at::Tensor& rows_TE) {
     const device::Routing routing = ops.route(ops.linear(rows_TE, router_XE, at::kFloat), rule);
-    const at::Tensor gate_up_P2F =
-        ops.linear_of_experts(rows_TE, device::RowsAre::kTokens, gate_up, routing, store.dtype());
-    const at::Tensor y_PE =
-        ops.linear_of_experts(ops.silu_mul(gate_up_P2F), device::RowsAre::kPlaces, down, routing, store.dtype());
-    return ops.sum_of_experts(y_PE, routing.weights_TC, routing, rows_TE, store.dtype());
+    return ops.mlp_of_experts(rows_TE, gate_up, down, routing, rows_TE, store.dtype(), /*keeps_gate_up=*/false).sum_TE;
   });
   answers.push_back(
       answer_of(fmt::format("rows of a layer's experts in batches of 1 to {}", most), comparison, "numbers"));

@@ -13,25 +13,21 @@
 
 namespace tandem::model {
 
-// A packed matrix w_XNK, by name. Over several tensor ranks N or K is that of the part, and what is a part of a sum is
-// float32: a row that was multiplied by columns of w (`out` of forward()), or by rows of it (of backward()). Who adds
-// up the rows of a token's places adds up the ranks' too.
+// A packed matrix w_XNK, by name: what Ops::mlp_of_experts() multiplies by, and its gradients. Over several tensor
+// ranks N or K is that of the part, and what is a part of a sum is float32: a row that was multiplied by columns of w,
+// or, as a gradient, by rows of it. Who adds up the rows of a token's places adds up the ranks' too.
 class ExpertsLinear {
  public:
   ExpertsLinear(const device::Ops& ops, std::string packed_name) : ops_(ops), name_(std::move(packed_name)) {}
 
   void bind(const weights::WeightsView& view) { weight_XNK_ = view[name_]; }
-  // Returns y_PN in `out`: float32 or the model dtype.
-  at::Tensor forward(const at::Tensor& x, device::RowsAre x_rows, const device::Routing& routing,
-                     at::ScalarType out) const {
-    return ops_.linear_of_experts(x, x_rows, weight_XNK_, routing, out);
-  }
+  const at::Tensor& weight() const { return weight_XNK_; }
   // Returns dx_PK in `out`, and adds no gradient of the weight.
   at::Tensor input_gradient(const at::Tensor& dy, device::RowsAre dy_rows, const device::Routing& routing,
                             at::ScalarType out) const {
     return ops_.linear_of_experts_grad_input(dy, dy_rows, weight_XNK_, routing, out);
   }
-  // Adds the weight's gradient to the sink, if it wants it. x is what forward() was given.
+  // Adds the weight's gradient to the sink, if it wants it. x is what w was multiplied by.
   void add_weight_gradient(const at::Tensor& dy, device::RowsAre dy_rows, const at::Tensor& x, device::RowsAre x_rows,
                            const device::Routing& routing, const GradientSlot& sink) const {
     const GradientTarget dw_XNK = sink(name_);

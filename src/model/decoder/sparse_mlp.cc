@@ -27,15 +27,20 @@ void SparseMlp::bind(const weights::WeightsView& view) {
 }
 
 Tensor SparseMlp::forward(const Tensor& middle_TE, int64_t num_tokens) const {
+  const bool keeps_gate_up = is_differentiated({middle_TE});
   return differentiable({middle_TE}, [&] {
     const Tensor normed_TE = norm_.forward(middle_TE, num_tokens);
     const device::Routing routing = route(normed_TE);
-    const Tensor gate_up_P2F = gate_up_.forward(normed_TE, RowsAre::kTokens, routing, normed_TE.scalar_type());
-    const auto backward = [this, middle_TE, gate_up_P2F, routing, num_tokens](const Tensors& d) -> Tensors {
+    // The middle joins the sum over places, or, where that is a part, the sum over the ranks.
+    const bool is_alone = stream_.ranks().is_alone();
+    const device::Ops::ExpertsMlp mlp =
+        ops_.mlp_of_experts(normed_TE, gate_up_.weight(), down_.weight(), routing, is_alone ? middle_TE : Tensor(),
+                            part_dtype(normed_TE), keeps_gate_up);
+    const auto backward = [this, middle_TE, gate_up_P2F = mlp.gate_up_P2F, routing,
+                           num_tokens](const Tensors& d) -> Tensors {
       return {this->backward(d[0], middle_TE, gate_up_P2F, routing, num_tokens)};
     };
-    const Tensor y_PE = down_.forward(ops_.silu_mul(gate_up_P2F), RowsAre::kPlaces, routing, part_dtype(normed_TE));
-    return Piece{{sum_of_places(y_PE, routing.weights_TC, routing, middle_TE)}, backward};
+    return Piece{{is_alone ? mlp.sum_TE : stream_.sum(mlp.sum_TE, middle_TE, middle_TE.scalar_type())}, backward};
   })[0];
 }
 
@@ -55,7 +60,7 @@ Tensor SparseMlp::backward(const Tensor& dout, const Tensor& middle_TE, const Te
   gate_up_.add_weight_gradient(silu.dgate_up_P2F, RowsAre::kPlaces, normed_TE, RowsAre::kTokens, routing, sink_);
   const Tensor of_router_TE = router_gradient(silu.dweights_TC, normed_TE, routing);
   const Tensor dx_PE = gate_up_.input_gradient(silu.dgate_up_P2F, RowsAre::kPlaces, routing, part_dtype(normed_TE));
-  const Tensor dnormed_TE = sum_of_places(dx_PE, /*weights_TC=*/{}, routing, stream_.kept(of_router_TE));
+  const Tensor dnormed_TE = sum_of_gradients(dx_PE, routing, stream_.kept(of_router_TE));
   return ops_.add(dout, norm_.backward(dnormed_TE, middle_TE, sink_));
 }
 
@@ -73,11 +78,11 @@ at::ScalarType SparseMlp::part_dtype(const Tensor& rows) const {
   return stream_.ranks().is_alone() ? rows.scalar_type() : at::kFloat;
 }
 
-Tensor SparseMlp::sum_of_places(const Tensor& part_PE, const Tensor& weights_TC, const device::Routing& routing,
-                                const Tensor& residual_TE) const {
+Tensor SparseMlp::sum_of_gradients(const Tensor& part_PE, const device::Routing& routing,
+                                   const Tensor& residual_TE) const {
   const at::ScalarType dtype = residual_TE.scalar_type();
-  if (stream_.ranks().is_alone()) return ops_.sum_of_experts(part_PE, weights_TC, routing, residual_TE, dtype);
-  const Tensor part_TE = ops_.sum_of_experts(part_PE, weights_TC, routing, /*residual_TE=*/{}, at::kFloat);
+  if (stream_.ranks().is_alone()) return ops_.sum_of_experts(part_PE, /*weights_TC=*/{}, routing, residual_TE, dtype);
+  const Tensor part_TE = ops_.sum_of_experts(part_PE, /*weights_TC=*/{}, routing, /*residual_TE=*/{}, at::kFloat);
   return stream_.sum(part_TE, residual_TE, dtype);
 }
 

@@ -36,8 +36,8 @@ class SparseMlp final : public MlpPiece {
   at::Tensor backward(const at::Tensor& dout_TE, const at::Tensor& middle_TE, const at::Tensor& gate_up_P2F,
                       const device::Routing& routing, int64_t num_tokens) const;
   // Returns what the stream keeps of the sum over places, and ranks, of part_PE, plus what it keeps of the residual.
-  at::Tensor sum_of_places(const at::Tensor& part_PE, const at::Tensor& weights_TC, const device::Routing& routing,
-                           const at::Tensor& residual_TE) const;
+  at::Tensor sum_of_gradients(const at::Tensor& part_PE, const device::Routing& routing,
+                              const at::Tensor& residual_TE) const;
   // Returns the dtype of rows that are parts of sums over the ranks.
   at::ScalarType part_dtype(const at::Tensor& rows) const;
   at::Tensor router_gradient(const at::Tensor& dweights_TC, const at::Tensor& normed_TE,
