@@ -1,7 +1,7 @@
 // The operations of experts of CudaOps (device/experts.h, device/ops.h): kernels over tensors where they serve, else
 // those of device/experts_aten.h.
 //
-// A product of bfloat16 rows has one of two kernels by how many places there are; all have the bits of
+// A product of bfloat16 rows has one of three kernels by how many places there are; all have the bits of
 // ordered_product(), as LinearPlans' products have. Only linear_grad_weight(), and what falls to experts_aten, needs
 // the experts' numbers of places on the host. One thread at a time.
 #pragma once
@@ -30,6 +30,8 @@ class CudaExperts {
                           const Routing& routing, GradientUse use) const;
   Tensor sum(const Tensor& y_PE, const Tensor& weights_TC, const Routing& routing, const Tensor& residual_TE,
              at::ScalarType out) const;
+  Ops::ExpertsMlp mlp(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF, const Routing& routing,
+                      const Tensor& residual_TE, at::ScalarType out, bool keeps_gate_up) const;
   Ops::WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
                                            const Routing& routing) const;
 

@@ -307,6 +307,11 @@ class CudaOps final : public Ops {
                         at::ScalarType out) const override {
     return experts_.sum(y_PE, weights_TC, routing, residual_TE, out);
   }
+  ExpertsMlp mlp_of_experts(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF,
+                            const Routing& routing, const Tensor& residual_TE, at::ScalarType out,
+                            bool keeps_gate_up) const override {
+    return experts_.mlp(x_TE, gate_up_X2FE, down_XEF, routing, residual_TE, out, keeps_gate_up);
+  }
   WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
                                       const Routing& routing) const override {
     return experts_.weighted_silu_backward(da_PF, gate_up_P2F, routing);
