@@ -36,7 +36,8 @@ cuda::PagedKv paged(const Tensor& kv_layer) {
   return {.data = kv_layer.mutable_data_ptr(),
           .block_stride = kv_layer.stride(0),
           .num_kv_heads = kv_layer.size(2),
-          .head_dim = kv_layer.size(3) / kBlockTokens};
+          .head_dim = kv_layer.size(3) / kBlockTokens,
+          .num_blocks = kv_layer.size(0)};
 }
 
 bool is_capturing() {
@@ -80,7 +81,9 @@ Tensor CudaRows::on_device(const int32_t* values, int64_t count) const {
 
 void CudaRows::fill(Forward& forward) {
   std::vector<int32_t> words;
-  forward.work = cuda::build_work(paged(rows_), forward.heads, words);
+  // Rows with memory of their own are refilled under a captured graph, which has the kernel of all rows alone.
+  const bool large_items = !rows_.memory.defined() && cuda::computes_large_items();
+  forward.work = cuda::build_work(paged(rows_), forward.heads, words, {.large_items = large_items});
   const auto num_words = static_cast<int64_t>(words.size());
   if (!forward.words.defined() && rows_.memory.defined()) {
     forward.words = rows_.memory.view(at::kInt).narrow(0, 0, num_words);
@@ -155,7 +158,7 @@ Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& row
                                  .num_heads = q_THK.size(1),
                                  .kv = paged(kv_layer),
                                  .work = forward.work,
-                                 .words = forward.words.const_data_ptr<int32_t>(),
+                                 .words = forward.words.mutable_data_ptr<int32_t>(),
                                  .refillable = is_capturing()},
                                 stream()));
   return out_THK;

@@ -48,9 +48,9 @@ class CudaOpsPlan final : public OpsPlan {
   bool has_attention_kernel() const override { return cuda::has_attention_kernel(shape().head_dim); }
   Size prepared(const AttentionLoad& load, bool has_backward) const override {
     if (!has_attention_kernel()) return OpsPlan::prepared(load, has_backward);
-    // AttentionWork has items and rows and the block table; expand_rows() makes the rest.
+    // AttentionWork has items and rows, the block table and two counters; expand_rows() makes the rest.
     const Size table = load.sequences * load.longest_keys / kBlockTokens;
-    const Size words = 6 * load.rows + table;
+    const Size words = 6 * load.rows + table + 2;
     const Size expanded = has_backward ? 2 * load.expanded_keys + load.rows + 2 * load.sequences + 3 : Size(0);
     return (words + expanded) * sizeof(int32_t);
   }
