@@ -6,6 +6,8 @@ SHELL := /bin/bash
 # A compiler of torch headers takes up to 2 GiB: as many at once as cores and memory allow.
 JOBS ?= $(shell awk -v cores=$$(nproc) '/MemAvailable/ {n = int($$2 / 2097152); if (n > cores) n = cores; \
 	if (n < 1) n = 1; print n}' /proc/meminfo)
+# Tests wait a third of their time for processes that start and for clocks: one more for every two cores.
+TEST_JOBS ?= $(shell echo $$(($(JOBS) + ($(JOBS) + 1) / 2)))
 # TSan of g++ 12 does not start where the kernel randomises more address bits than it knows; without randomisation it
 # does. A container may forbid switching it off, and then mostly needs it not.
 FIXED_ADDRESSES := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
@@ -89,19 +91,19 @@ test-dev: setup
 	@tools/setup.sh clusters
 	$(call configure,dev)
 	cmake --build build/dev -j $(JOBS)
-	ctest --preset dev -j $(JOBS)
+	ctest --preset dev -j $(TEST_JOBS)
 
 test-tsan: setup
 	@tools/setup.sh wandb
 	$(call configure,tsan)
 	cmake --build build/tsan -j $(JOBS)
-	$(FIXED_ADDRESSES) ctest --preset tsan -j $(JOBS)
+	$(FIXED_ADDRESSES) ctest --preset tsan -j $(TEST_JOBS)
 
 test-aarch64: setup  ## the torch-free tests, cross-built for 64-bit Arm and run under QEMU
 	@tools/setup.sh aarch64
 	$(call configure,aarch64)
 	cmake --build build/aarch64 -j $(JOBS)
-	ctest --preset aarch64 -j $(JOBS)
+	ctest --preset aarch64 -j $(TEST_JOBS)
 
 test-npu: setup  ## the NPU module with torch_npu's own wheel over stand-ins for CANN; downloads 2.3 GB, once
 	@tools/setup.sh cuda

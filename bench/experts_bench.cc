@@ -1,14 +1,19 @@
 // The operations of a layer of experts on a GPU at the shape of Qwen3-30B-A3B: how fast decode steps stream the
-// experts' weights, how fast training multiplies, and whether all sizes of batches give the same bits. Run:
-// experts_bench [cuda]. It takes about 20 GB of the GPU's memory.
+// experts' weights, how fast training multiplies, whether all sizes of batches give the same bits, and where the time
+// of a layer of a decode step goes. Run: experts_bench [cuda [layer TOKENS ...]]; `layer` asks the last alone. It takes
+// about 20 GB of the GPU's memory.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,8 +37,18 @@ constexpr int kRounds = 5;
 // Experts are chosen unevenly: their logits have means of this deviation, beside tokens of deviation 1.
 constexpr double kSkew = 0.7;
 
+// The attention of a layer, and the keys that each sequence of a decode step has.
+constexpr int64_t kHeads = 32, kKvHeads = 4, kHeadDim = 128, kQkvWidth = (kHeads + 2 * kKvHeads) * kHeadDim;
+constexpr int64_t kKeys = 512;
+constexpr double kEps = 1e-6;
+
 struct Layer {
   Tensor gate_up_XNE, down_XEF;
+};
+
+// What a layer of a decode step has besides its experts: weights, and the keys of each sequence.
+struct Rest {
+  Tensor qkv_NE, o_EN, router_XE, kv;
 };
 
 class Bench {
@@ -45,23 +60,40 @@ class Bench {
     }
   }
 
+  // Asks where the time of a layer goes, for each number of tokens.
+  void run_layers(const std::vector<int64_t>& tokens) {
+    for (const int64_t T : tokens) profile(T);
+  }
   void run() {
     copy_gb_s_ = copy_speed();
     fmt::print("{}: a copy reads and writes {:.0f} GB/s\n\n", ops_.name(), copy_gb_s_);
     compare();
-    fmt::print("\n{:>7} {:>8} | {:>9} {:>9} {:>9} {:>9}   us a layer, recorded\n", "tokens", "experts", "route",
-               "products", "of copy", "sum");
+    fmt::print("\n{:>7} {:>8} | {:>9} {:>9} {:>9} {:>9} {:>9}   us a layer, recorded\n", "tokens", "experts", "route",
+               "products", "sum", "all three", "of copy");
     for (const int64_t T : {1, 8, 32, 64, 128, 256, 512, 1024}) decode(T);
-    fmt::print("\n{:>7} | {:>8} {:>8} {:>8} {:>8} TFLOP/s: forward, input's gradient, weight's set, added | {} ms\n",
-               "tokens", "y", "dx", "dw =", "dw +=", "route, sum, silu's gradient");
-    for (const int64_t T : {2048, 8448, 33792}) train(T);
+    fmt::print(
+        "\n{:>7} {:>7} | {:>8} {:>8} {:>8} {:>8} TFLOP/s: forward, input's gradient, weight's set, added | {} ms\n",
+        "tokens", "most", "y", "dx", "dw =", "dw +=", "route, sum, silu's gradient");
+    for (const int64_t T : {2048, 8448, 33792}) {
+      train(logits(T, 0.0));
+      train(logits(T));
+      train(crowded_logits(T));
+    }
+    run_layers({1, 8, 32, 64, 256});
   }
 
  private:
   at::TensorOptions options(at::ScalarType dtype) const { return at::TensorOptions(dtype).device(ops_.device()); }
   Tensor normal(int64_t rows, int64_t width) const { return at::randn({rows, width}, options(at::kBFloat16)); }
-  Tensor logits(int64_t T) const {
-    return at::randn({T, kExperts}, options(at::kFloat)) + at::randn({1, kExperts}, options(at::kFloat)) * kSkew;
+  Tensor logits(int64_t T, double skew = kSkew) const {
+    return at::randn({T, kExperts}, options(at::kFloat)) + at::randn({1, kExperts}, options(at::kFloat)) * skew;
+  }
+  // Nearly every token chooses the first kCrowded experts, so that these have most of the places.
+  Tensor crowded_logits(int64_t T) const {
+    constexpr int64_t kCrowded = 6;
+    const Tensor logits_TX = logits(T, 0.0);
+    logits_TX.narrow(1, 0, kCrowded).add_(3.0);
+    return logits_TX;
   }
 
   void wait() const { ops_.fetch(at::zeros({1}, options(at::kFloat)))->wait(); }
@@ -102,14 +134,18 @@ class Bench {
     return ops_.linear_of_experts(ops_.silu_mul(gate_up_PN), RowsAre::kPlaces, layer.down_XEF, routing, at::kBFloat16);
   }
 
+  Tensor mlp(const Tensor& x_TE, const Routing& routing, const Layer& layer) const {
+    return ops_.mlp_of_experts(x_TE, layer.gate_up_XNE, layer.down_XEF, routing, x_TE, at::kBFloat16, false).sum_TE;
+  }
+
   // Tokens in one large batch, and in batches of other sizes.
   void compare() const {
     constexpr int64_t kMost = 8448;
     const Tensor x_TE = normal(kMost, kHidden), logits_TX = logits(kMost);
     const auto sums = [&](int64_t first, int64_t T) {
       const Routing routing = ops_.route(logits_TX.narrow(0, first, T), kRule);
-      const Tensor y_PE = rows(x_TE.narrow(0, first, T), routing, layers_[0]);
-      return ops_.sum_of_experts(y_PE, routing.weights_TC, routing, x_TE.narrow(0, first, T), at::kBFloat16);
+      const Tensor tokens_TE = x_TE.narrow(0, first, T);
+      return mlp(tokens_TE, routing, layers_[0]);
     };
     const Tensor all_TE = sums(0, kMost);
     for (const int64_t T : {1, 3, 8, 32, 64, 100, 128, 256, 512, 1000, 4000}) {
@@ -135,19 +171,89 @@ class Bench {
     const double products = recorded_seconds([&](const Layer& layer) { rows(x_TE, routing, layer); });
     const double sum = recorded_seconds(
         [&](const Layer&) { ops_.sum_of_experts(y_PE, routing.weights_TC, routing, x_TE, at::kBFloat16); });
+    const double all = recorded_seconds([&](const Layer& layer) { mlp(x_TE, routing, layer); });
     const double gb = static_cast<double>(experts * 3 * kHidden * kWidth * 2) * 1e-9;
-    fmt::print("{:7} {:8} | {:9.1f} {:9.1f} {:8.0f}% {:9.1f}\n", T, experts, route * 1e6, products * 1e6,
-               100.0 * gb / products / copy_gb_s_, sum * 1e6);
+    fmt::print("{:7} {:8} | {:9.1f} {:9.1f} {:9.1f} {:9.1f} {:8.0f}%\n", T, experts, route * 1e6, products * 1e6,
+               sum * 1e6, all * 1e6, 100.0 * gb / all / copy_gb_s_);
   }
 
-  void train(int64_t T) const {
-    const int64_t P = T * kChosen;
+  // A layer of a decode step, recorded over the layers in turn; then the same without one operation, whose result is
+  // there already. The difference is what the operation adds to the step.
+  void profile(int64_t T) const {
+    const int64_t blocks = (kKeys + tandem::device::kBlockTokens - 1) / tandem::device::kBlockTokens;
+    std::vector<Rest> rests;
+    for (int64_t i = 0; i < kLayers; ++i) {
+      rests.push_back({normal(kQkvWidth, kHidden).mul_(0.02), normal(kHidden, kHeads * kHeadDim).mul_(0.02),
+                       normal(kExperts, kHidden).mul_(0.02),
+                       normal(T * blocks * 2 * kKvHeads, kHeadDim * tandem::device::kBlockTokens)
+                           .view({T * blocks, 2, kKvHeads, kHeadDim * tandem::device::kBlockTokens})});
+    }
+    const Tensor norm_E = at::ones({kHidden}, options(at::kBFloat16)), norm_K = at::ones({kHeadDim}, norm_E.options());
+    const Tensor on_host = at::arange(T, at::kInt), tokens_T = on_host.to(ops_.device());
+    const Tensor positions_T = at::full({T}, kKeys - 1, at::kInt), rotated_T = positions_T.to(ops_.device());
+    const Tensor slots_T = ((on_host + 1) * (blocks * tandem::device::kBlockTokens) - 1).to(at::kInt).to(ops_.device());
+    const tandem::device::AttentionRows attended =
+        ops_.prepare({on_host, positions_T, at::arange(T * blocks, at::kInt).view({T, blocks}), {}});
+    const Ops::QkvShape shape{kHeads, kKvHeads, kHeadDim, 1e6, kEps};
+    const Tensor hidden_TE = normal(T, kHidden);
+
+    struct Results {
+      Tensor normed_TE, qkv_TN, attended_TN, middle_TE, middle_normed_TE, logits_TX, sum_TE;
+      Ops::Qkv split;
+      Routing routing;
+    };
+    const std::vector<std::string> names = {"norm", "qkv",    "rotate", "append", "attend",
+                                            "o",    "norm 2", "router", "route",  "experts"};
+    // Runs the layer but for the operation `left_out`, whose result in `r` stays.
+    const auto run = [&](size_t layer_index, Results& r, const std::string& left_out) {
+      const Rest& rest = rests[layer_index];
+      const Layer& layer = layers_[layer_index];
+      const auto is_in = [&](const char* name) { return left_out != name; };
+      if (is_in("norm")) r.normed_TE = ops_.rms_norm(hidden_TE, norm_E, kEps);
+      if (is_in("qkv")) r.qkv_TN = ops_.linear(r.normed_TE, rest.qkv_NE, at::kBFloat16);
+      if (is_in("rotate")) r.split = ops_.qk_norm_rope(r.qkv_TN, norm_K, norm_K, rotated_T, shape);
+      if (is_in("append")) ops_.kv_append(rest.kv, r.split.k_TGK, r.split.v_TGK, tokens_T, slots_T);
+      if (is_in("attend")) {
+        r.attended_TN = ops_.paged_attention(r.split.q_THK, rest.kv, attended, {}).view({T, kHeads * kHeadDim});
+      }
+      if (is_in("o")) r.middle_TE = ops_.linear_add(r.attended_TN, rest.o_EN, hidden_TE);
+      if (is_in("norm 2")) r.middle_normed_TE = ops_.rms_norm(r.middle_TE, norm_E, kEps);
+      if (is_in("router")) r.logits_TX = ops_.linear(r.middle_normed_TE, rest.router_XE, at::kFloat);
+      if (is_in("route")) r.routing = ops_.route(r.logits_TX, kRule);
+      if (is_in("experts")) {
+        r.sum_TE = ops_.mlp_of_experts(r.middle_normed_TE, layer.gate_up_XNE, layer.down_XEF, r.routing, r.middle_TE,
+                                       at::kBFloat16, false)
+                       .sum_TE;
+      }
+    };
+    const auto time = [&](const std::string& left_out) {
+      Results r;
+      for (size_t i = 0; i < layers_.size(); ++i) run(i, r, "");
+      const std::unique_ptr<Ops::Recording> recording = ops_.record([&] {
+        Results recorded = r;
+        for (int turn = 0; turn < 4; ++turn) {
+          for (size_t i = 0; i < layers_.size(); ++i) run(i, recorded, left_out);
+        }
+      });
+      return seconds(8, [&] { recording->replay(); }) / static_cast<double>(4 * kLayers) * 1e6;
+    };
+    const double all = time("");
+    fmt::print("a layer of {} tokens: {:.1f} us;", T, all);
+    for (const std::string& name : names) fmt::print(" {} {:.1f}", name, all - time(name));
+    fmt::print("\n");
+  }
+
+  // Prints a line. Its column `most` is the number of places of the expert that has most.
+  void train(const Tensor& logits_TX) const {
+    const int64_t T = logits_TX.size(0), P = T * kChosen;
     const Layer& layer = layers_[0];
-    const Tensor x_TE = normal(T, kHidden), logits_TX = logits(T), gate_up_PN = normal(P, 2 * kWidth);
+    const Tensor x_TE = normal(T, kHidden), gate_up_PN = normal(P, 2 * kWidth);
     const Tensor a_PF = normal(P, kWidth), y_PE = normal(P, kHidden);
     const Tensor dgate_up_XNE = at::zeros({kExperts * 2 * kWidth, kHidden}, options(at::kFloat));
     const Tensor ddown_XEF = at::zeros({kExperts * kHidden, kWidth}, options(at::kFloat));
     const Routing routing = ops_.route(logits_TX, kRule);
+    const Tensor ends = routing.offsets_X1.narrow(0, 1, kExperts), begins = routing.offsets_X1.narrow(0, 0, kExperts);
+    const auto most = (ends - begins).max().item<int32_t>();
     const auto tflops = [&](double seconds) { return 6e-12 * static_cast<double>(P * kHidden * kWidth) / seconds; };
     const double forward = seconds(3, [&] {
       ops_.linear_of_experts(x_TE, RowsAre::kTokens, layer.gate_up_XNE, routing, at::kBFloat16);
@@ -168,7 +274,7 @@ class Bench {
     const double route = seconds(3, [&] { ops_.route(logits_TX, kRule); });
     const double sum = seconds(3, [&] { ops_.sum_of_experts(y_PE, routing.weights_TC, routing, x_TE, at::kBFloat16); });
     const double silu = seconds(3, [&] { ops_.weighted_silu_backward(a_PF, gate_up_PN, routing); });
-    fmt::print("{:7} | {:8.0f} {:8.0f} {:8.0f} {:8.0f} | {:.2f} {:.2f} {:.2f}\n", T, tflops(forward),
+    fmt::print("{:7} {:7} | {:8.0f} {:8.0f} {:8.0f} {:8.0f} | {:.2f} {:.2f} {:.2f}\n", T, most, tflops(forward),
                tflops(grad_input), tflops(set), tflops(added), route * 1e3, sum * 1e3, silu * 1e3);
   }
 
@@ -182,6 +288,13 @@ class Bench {
 int main(int argc, char** argv) {
   const std::unique_ptr<Ops> ops =
       tandem::device::make_ops(tandem::device::parse_device(argc > 1 ? argv[1] : "cuda"), {});
-  Bench(*ops).run();
+  Bench bench(*ops);
+  if (argc > 2 && std::string(argv[2]) == "layer") {
+    std::vector<int64_t> tokens;
+    for (int i = 3; i < argc; ++i) tokens.push_back(std::stoll(argv[i]));
+    bench.run_layers(tokens);
+  } else {
+    bench.run();
+  }
   return 0;
 }

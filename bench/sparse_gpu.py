@@ -40,11 +40,20 @@ def write_inputs(folder, prompts, length):
             lines.write(json.dumps({"prompt": "".join(draw.choices(letters, k=length)), "label": "1"}) + "\n")
 
 
+def decoding(options):
+    """The parts of the page without a run."""
+    page = ["## Decoding", ""]
+    for new in (512, 1024):
+        page.append(gpu_speed.bench(options, SHAPE, "--what", "ceilings", "decode", "--sequences", 256, 32, 1, "--response-len", new))
+    page.append(gpu_speed.bench(options, SHAPE, "--what", "ceilings", "decode", "--sequences", 256, "--n-samples-per-prompt", 8))
+    return page + ["## Exactness", "", gpu_speed.bench(options, SHAPE, "--what", "exactness")]
+
+
 def grpo_steps(folder, options):
     """A table of what the run wrote of each step, and of its memory."""
     save = folder / "run"
     command = [machine.tandem("cuda"), "train", "--colocate", "--device", options.device, "--hf-checkpoint", str(folder / "model"),
-               "--random-init", "--lora-rank", "16", "--lr", "1e-5", "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path",
+               "--random-init", "--lora-rank", "16", "--target-modules", options.target_modules, "--lr", "1e-5", "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path",
                f"{folder}/reward.py:reward", "--rollout-batch-size", "32", "--n-samples-per-prompt", "8", "--num-rollout", str(options.rollouts),
                "--rollout-max-response-len", "1024", "--ignore-eos", "--max-tokens-per-gpu", "16896", "--no-use-tensorboard",
                "--sample-dump-interval", "0", "--save", str(save)]
@@ -72,17 +81,17 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rollouts", type=int, default=3)
+    parser.add_argument("--target-modules", default="all-linear", help="of the adapter")
+    parser.add_argument("--only-steps", action="store_true", help="the GRPO steps alone")
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--seconds", type=int, default=300, help="of one call")
     parser.add_argument("--out")
     options = parser.parse_args()
     gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,power.limit", "--format=csv,noheader"], capture_output=True, text=True)
     page = ["# Qwen3-30B-A3B's shape on one GPU", "", json.dumps({"gpu": gpu.stdout.strip(), **machine.describe("cuda")}), "",
-            __doc__.split("\n\n")[2].replace("\n", " "), "", "## Decoding", ""]
-    for new in (512, 1024):
-        page.append(gpu_speed.bench(options, SHAPE, "--what", "ceilings", "decode", "--sequences", 256, 32, 1, "--response-len", new))
-    page.append(gpu_speed.bench(options, SHAPE, "--what", "ceilings", "decode", "--sequences", 256, "--n-samples-per-prompt", 8))
-    page += ["## Exactness", "", gpu_speed.bench(options, SHAPE, "--what", "exactness")]
+            __doc__.split("\n\n")[2].replace("\n", " "), ""]
+    if not options.only_steps:
+        page += decoding(options)
     page += ["## GRPO steps of an adapter: 32 prompts, 8 completions of 1,024 tokens each", ""]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

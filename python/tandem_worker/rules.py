@@ -1,7 +1,7 @@
 """The built-in rewards by the names that --rm-type and a line's metadata.rm_type have for them. src/reward/reward_rules.h
 has the same names, for the program."""
 
-from tandem_worker import rewards, slime_rules
+from tandem_worker import code_rule, rewards, slime_rules
 from tandem_worker.protocol import UserFault
 
 BOXED = "boxed_"
@@ -15,6 +15,7 @@ MAKERS = {
     "f1": lambda: slime_rules.f1,
     "gpqa": lambda: slime_rules.gpqa,
     "random": lambda: slime_rules.random,
+    "code": lambda: code_rule.code,
 }
 
 

@@ -1,6 +1,7 @@
 #include "base/machine_memory.h"
 
 #include <charconv>
+#include <cstdlib>
 #include <sstream>
 
 #include "base/files.h"
@@ -56,6 +57,16 @@ std::optional<int64_t> meminfo_bytes(const std::string& name, const std::string&
 int64_t unshared_process_bytes(const std::string& root) {
   const std::string text = text_of(root + "/proc/self/smaps_rollup");
   return kib_line(text, "Pss_Anon").value_or(0) + kib_line(text, "Pss_File").value_or(0);
+}
+
+int64_t ProcessMemory::unshared_bytes() {
+  const std::string text = text_of(root_ + "/proc/self/status");
+  const int64_t counted_bytes = kib_line(text, "RssAnon").value_or(0) + kib_line(text, "RssFile").value_or(0);
+  if (counted_bytes == 0 || std::abs(counted_bytes - counted_bytes_) >= int64_t{1} << 20) {
+    unshared_bytes_ = unshared_process_bytes(root_);
+    counted_bytes_ = counted_bytes;
+  }
+  return unshared_bytes_;
 }
 
 MachineMemory machine_memory(const std::string& root) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace tandem::base {
 
@@ -22,5 +23,19 @@ MachineMemory machine_memory(const std::string& root = "");
 // Returns the bytes that belong to this process, with its share of mapped files and without shared memory (memfd):
 // Pss_Anon and Pss_File of /proc/self/smaps_rollup. Returns 0 if the kernel does not report them.
 int64_t unshared_process_bytes(const std::string& root = "");
+
+// Follows unshared_process_bytes() to within a MiB. The kernel visits every page of the process for it, which takes
+// milliseconds; resident pages it counts as they come and go (/proc/self/status). So this asks again only when that
+// count has moved by a MiB, or where there is none.
+class ProcessMemory {
+ public:
+  explicit ProcessMemory(std::string root = "") : root_(std::move(root)) {}
+  int64_t unshared_bytes();
+
+ private:
+  std::string root_;
+  int64_t counted_bytes_ = 0;  // when it last asked; 0: never
+  int64_t unshared_bytes_ = 0;
+};
 
 }  // namespace tandem::base

@@ -10,6 +10,7 @@
 #include "bench/model.h"
 #include "bench/rollout.h"
 #include "bench/table.h"
+#include "bench/tail.h"
 #include "bench/training.h"
 #include "model/registry.h"
 #include "report/json_output.h"
@@ -83,6 +84,7 @@ int bench(const config::BenchConfig& given, const config::RunMode& mode) {
   if (config.measures("decode")) measure_decode(bench, config, ceilings, table);
   if (config.measures("prefill")) measure_prefill(bench, config, ceilings, table);
   if (config.measures("mixed")) measure_mixed(bench, config, ceilings, table);
+  if (config.measures("tail")) measure_tail(bench, config, ceilings, table);
   if (config.measures("train") || config.measures("optimizer")) {
     const double optimizer_seconds = measure_optimizer(bench);
     if (config.measures("train")) measure_training(bench, config, ceilings, optimizer_seconds, table);

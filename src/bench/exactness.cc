@@ -36,7 +36,15 @@ struct Mix {
   // Share of the KV cache that all of them together need. Less than 1 makes the engine preempt sequences and compute
   // them again.
   double kv_share = 1.0;
+  int64_t max_draft_tokens = 0;
 };
+
+// A greedy completion of random weights runs in circles sooner or later.
+Mix guessed_mix(MixSize size) {
+  rl::SamplingParams greedy;
+  greedy.temperature = 0.0;
+  return {"guessed tokens", 1, 2, {20}, size == MixSize::kSmall ? 60 : 400, 2048, greedy, 1.0, 15};
+}
 
 std::vector<Mix> mixes(MixSize size) {
   // Small ones are the same mixes with fewer and shorter sequences.
@@ -56,6 +64,7 @@ std::vector<Mix> mixes(MixSize size) {
       {"top-p, top-k and min-p", 8, 4, {20, 64}, response, 512, truncated},
       {"greedy", 7, 1, {9, 48, 129}, response, 512, greedy},
       {"a cache that is too small", 12, 2, {30, 50}, 2 * response, 256, {}, 0.4},
+      guessed_mix(size),
   };
 }
 
@@ -74,7 +83,9 @@ MixRun run_engine(const BenchModel& bench, const Mix& mix, uint64_t seed,
   const auto all = static_cast<int64_t>(mix.kv_share * static_cast<double>(mix.groups * mix.group_size * one));
   rollout::EngineConfig config;
   config.num_kv_blocks = rollout::num_kv_blocks(bench.config(), std::max(one, all));
-  config.limits = {.max_batch_tokens = mix.max_batch_tokens, .max_running = mix.groups * mix.group_size};
+  config.limits = {.max_batch_tokens = mix.max_batch_tokens,
+                   .max_running = mix.groups * mix.group_size,
+                   .max_draft_tokens = mix.max_draft_tokens};
   if (change) change(config);
   const auto engine = rollout::make_engine(config, *model);
   uint64_t sample_id = 0;
@@ -97,30 +108,16 @@ MixRun run_engine(const BenchModel& bench, const Mix& mix, uint64_t seed,
   return result;
 }
 
-// The result of comparing two lists of log-probs: how many there are, how many differ in a bit, and by how much at
-// most.
-struct Comparison {
-  int64_t compared = 0, different = 0;
-  double largest = 0;
-
-  void add(const std::vector<float>& a, const std::vector<float>& b) {
-    const size_t length = std::min(a.size(), b.size());
-    for (size_t i = 0; i < length; ++i) {
-      if (std::bit_cast<uint32_t>(a[i]) == std::bit_cast<uint32_t>(b[i])) continue;
-      ++different;
-      largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-    }
-    compared += static_cast<int64_t>(std::max(a.size(), b.size()));
-    different += static_cast<int64_t>(std::max(a.size(), b.size()) - length);
+// Compares two lists of log-probs bit by bit; what one of them lacks differs.
+Comparison compare_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  const size_t length = std::min(a.size(), b.size()), longest = std::max(a.size(), b.size());
+  Comparison result{.compared = static_cast<int64_t>(longest), .different = static_cast<int64_t>(longest - length)};
+  for (size_t i = 0; i < length; ++i) {
+    if (std::bit_cast<uint32_t>(a[i]) == std::bit_cast<uint32_t>(b[i])) continue;
+    ++result.different;
+    result.largest = std::max(result.largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
   }
-};
-
-ExactnessAnswer answer_of(const std::string& question, const Comparison& comparison, const std::string& what) {
-  return {.question = question,
-          .what = what,
-          .compared = comparison.compared,
-          .different = comparison.different,
-          .largest = comparison.largest};
+  return result;
 }
 
 using Answers = std::vector<ExactnessAnswer>;
@@ -136,7 +133,9 @@ void compare_with_trainer(const BenchModel& bench, const config::BenchConfig& co
   const auto model = bench.make_model();
   const double temperature = mix.sampling.temperature > 0 ? mix.sampling.temperature : 1.0;
   const trainer::Scores scores = trainer::score(*model, views_of(samples), config.optimizer.batch, temperature);
-  for (size_t i = 0; i < samples.size(); ++i) comparison.add(samples[i].rollout_logprobs, scores.logprobs[i]);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    comparison += compare_bits(samples[i].rollout_logprobs, scores.logprobs[i]);
+  }
 }
 
 // Compares the engine with the trainer, over all mixes.
@@ -147,9 +146,21 @@ void ask_trainer(const BenchModel& bench, const config::BenchConfig& config, Mix
     const MixRun run = run_engine(bench, mix, static_cast<uint64_t>(config.model.seed));
     Comparison comparison;
     compare_with_trainer(bench, config, mix, run.samples, comparison);
-    answers.push_back(answer_of(fmt::format("engine and trainer: {}", mix.name), comparison, "log-probs"));
+    answers.push_back({fmt::format("engine and trainer: {}", mix.name), "log-probs", comparison});
     bench.release_unused();
   }
+}
+
+void compare_runs(const std::string& name, const MixRun& first, const MixRun& again, Answers& answers) {
+  Comparison tokens, logprobs;
+  for (size_t i = 0; i < first.samples.size(); ++i) {
+    const rl::Sample &a = first.samples[i], &b = again.samples[i];
+    const auto as_floats = [](const std::vector<int32_t>& ids) { return std::vector<float>(ids.begin(), ids.end()); };
+    tokens += compare_bits(as_floats(a.completion), as_floats(b.completion));
+    logprobs += compare_bits(a.rollout_logprobs, b.rollout_logprobs);
+  }
+  answers.push_back({name + ": tokens", "tokens", tokens});
+  answers.push_back({name + ": log-probs", "log-probs", logprobs});
 }
 
 // Runs the same rollout again, and also with the host's part of it in another order.
@@ -171,17 +182,13 @@ void ask_again(const BenchModel& bench, const config::BenchConfig& config, MixSi
   const auto seed = static_cast<uint64_t>(config.model.seed);
   const MixRun first = run_engine(bench, mix, seed);
   for (const Variant& variant : variants) {
-    const MixRun again = run_engine(bench, mix, seed, variant.change);
-    Comparison tokens, logprobs;
-    for (size_t i = 0; i < first.samples.size(); ++i) {
-      const rl::Sample &a = first.samples[i], &b = again.samples[i];
-      const auto as_floats = [](const std::vector<int32_t>& ids) { return std::vector<float>(ids.begin(), ids.end()); };
-      tokens.add(as_floats(a.completion), as_floats(b.completion));
-      logprobs.add(a.rollout_logprobs, b.rollout_logprobs);
-    }
-    answers.push_back(answer_of(fmt::format("{}: tokens", variant.name), tokens, "tokens"));
-    answers.push_back(answer_of(fmt::format("{}: log-probs", variant.name), logprobs, "log-probs"));
+    compare_runs(variant.name, first, run_engine(bench, mix, seed, variant.change), answers);
   }
+  const MixRun guessed = run_engine(bench, guessed_mix(size), seed);
+  const MixRun drawn = run_engine(bench, guessed_mix(size), seed,
+                                  [](rollout::EngineConfig& engine) { engine.limits.max_draft_tokens = 0; });
+  compare_runs(fmt::format("and {} of {} guesses right", guessed.stats.right_drafts, guessed.stats.draft_tokens), drawn,
+               guessed, answers);
 }
 
 // Counts elements whose bits differ.
@@ -237,10 +244,7 @@ Comparison compare_rows(const at::Tensor& x_TK, const std::function<at::Tensor(c
     if (rows > most) break;
     // The last rows are taken, so that their place in the batch differs, too.
     const at::Tensor some_TN = compute(x_TK.narrow(0, most - rows, rows).clone());
-    const Comparison one = compare_bits(some_TN, all_TN.narrow(0, most - rows, rows));
-    comparison.compared += one.compared;
-    comparison.different += one.different;
-    comparison.largest = std::max(comparison.largest, one.largest);
+    comparison += compare_bits(some_TN, all_TN.narrow(0, most - rows, rows));
   }
   return comparison;
 }
@@ -253,8 +257,8 @@ void ask_products(const BenchModel& bench, Answers& answers) {
     const Comparison comparison = compare_rows(product.draw_rows(most), [&](const at::Tensor& x_TK) {
       return bench.ops().linear(x_TK, product.weights_NK[0], product.out);
     });
-    answers.push_back(answer_of(fmt::format("rows of a product in batches of 1 to {}: {}", most, product.name),
-                                comparison, "numbers"));
+    answers.push_back(
+        {fmt::format("rows of a product in batches of 1 to {}: {}", most, product.name), "numbers", comparison});
     bench.release_unused();
   }
 }
@@ -272,14 +276,9 @@ void ask_experts(const BenchModel& bench, Answers& answers) {
   const at::Tensor x_TE = at::empty({most, router_XE.size(1)}, router_XE.options()).normal_();
   const Comparison comparison = compare_rows(x_TE, [&](const at::Tensor& rows_TE) {
     const device::Routing routing = ops.route(ops.linear(rows_TE, router_XE, at::kFloat), rule);
-    const at::Tensor gate_up_P2F =
-        ops.linear_of_experts(rows_TE, device::RowsAre::kTokens, gate_up, routing, store.dtype());
-    const at::Tensor y_PE =
-        ops.linear_of_experts(ops.silu_mul(gate_up_P2F), device::RowsAre::kPlaces, down, routing, store.dtype());
-    return ops.sum_of_experts(y_PE, routing.weights_TC, routing, rows_TE, store.dtype());
+    return ops.mlp_of_experts(rows_TE, gate_up, down, routing, rows_TE, store.dtype(), /*keeps_gate_up=*/false).sum_TE;
   });
-  answers.push_back(
-      answer_of(fmt::format("rows of a layer's experts in batches of 1 to {}", most), comparison, "numbers"));
+  answers.push_back({fmt::format("rows of a layer's experts in batches of 1 to {}", most), "numbers", comparison});
   bench.release_unused();
 }
 
@@ -330,12 +329,8 @@ void show_price(const BenchModel& bench, BenchTable& table) {
 }
 
 void show(const ExactnessAnswer& answer, BenchTable& table) {
-  const std::string compared = base::with_commas(answer.compared) + " " + answer.what;
-  table.line(fmt::format("{:<9} {:<52} {}", answer.is_exact() ? "exact" : "DIFFERENT", answer.question,
-                         answer.is_exact()
-                             ? compared
-                             : fmt::format("{} of {} differ, by {:.3g} at most", base::with_commas(answer.different),
-                                           compared, answer.largest)));
+  table.line(fmt::format("{:<9} {:<52} {}", answer.comparison.is_equal() ? "exact" : "DIFFERENT", answer.question,
+                         answer.comparison.text(answer.what)));
 }
 
 }  // namespace
@@ -355,13 +350,14 @@ bool check_exactness(const BenchModel& bench, const config::BenchConfig& config,
   ask_experts(bench, answers);
   for (const ExactnessAnswer& answer : answers) show(answer, table);
   show_price(bench, table);
-  const bool is_exact = std::ranges::all_of(answers, &ExactnessAnswer::is_exact);
+  const bool is_exact =
+      std::ranges::all_of(answers, [](const ExactnessAnswer& answer) { return answer.comparison.is_equal(); });
   base::Json entries = base::Json::array();
   for (const ExactnessAnswer& answer : answers) {
     entries.push_back({{"question", answer.question},
-                       {"compared", answer.compared},
-                       {"different", answer.different},
-                       {"largest_difference", answer.largest}});
+                       {"compared", answer.comparison.compared},
+                       {"different", answer.comparison.different},
+                       {"largest_difference", answer.comparison.largest}});
   }
   table.set("exactness", {{"is_exact", is_exact}, {"answers", std::move(entries)}});
   return is_exact;

@@ -6,19 +6,17 @@
 #include <string>
 #include <vector>
 
+#include "bench/comparison.h"
 #include "bench/model.h"
 #include "bench/table.h"
 #include "config/bench_config.h"
 
 namespace tandem::bench {
 
-// A question, how many numbers were compared for it, how many of them differ in a bit, and by how much at most.
+// A question, and the numbers that were compared for it, bit by bit.
 struct ExactnessAnswer {
   std::string question, what;  // "the same rollout twice: tokens", "tokens"
-  int64_t compared = 0, different = 0;
-  double largest = 0.0;
-
-  bool is_exact() const { return different == 0 && compared > 0; }
+  Comparison comparison = {};
 };
 
 // Small batches have fewer and shorter sequences, for a CPU or for a quick answer.

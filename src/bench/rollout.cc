@@ -39,6 +39,7 @@ RolloutShape shape_of(const config::BenchConfig& config, int64_t sequences) {
           .prompt_tokens = *config.prompt_len,
           .response_tokens = *config.response_len,
           .max_batch_tokens = config.max_batch_tokens,
+          .max_draft_tokens = config.max_draft_tokens,
           .temperature = config.temperature,
           .seed = static_cast<uint64_t>(config.model.seed)};
 }
@@ -90,7 +91,9 @@ BenchRollout::BenchRollout(const BenchModel& bench, const RolloutShape& shape)
       shape.sequences * plan::sequence_kv_bytes(bench.config(), shape.prompt_tokens + shape.response_tokens);
   rollout::EngineConfig engine;
   engine.num_kv_blocks = rollout::num_kv_blocks(bench.config(), kv_bytes);
-  engine.limits = {.max_batch_tokens = shape.max_batch_tokens, .max_running = shape.sequences};
+  engine.limits = {.max_batch_tokens = shape.max_batch_tokens,
+                   .max_running = shape.sequences,
+                   .max_draft_tokens = shape.max_draft_tokens};
   engine_ = rollout::make_engine(engine, *model_);
   warm_up();
 }
@@ -127,7 +130,7 @@ void BenchRollout::warm_up() {
   add_requests();
   int64_t full_steps = 0, generated = 0;
   while (full_steps < kWarmUpSteps && engine_->step()) {
-    if (take_drawn(generated) == shape_.sequences) ++full_steps;
+    if (take_drawn(generated) >= shape_.sequences) ++full_steps;
   }
   engine_->abort_all();
   while (engine_->next_finished()) {
@@ -144,7 +147,7 @@ RolloutRun BenchRollout::run() {
     std::optional<base::Clock::time_point> steady_begin;
     int64_t generated = 0, first_generated = 0, last_generated = 0;
     while (engine_->step()) {
-      if (take_drawn(generated) != shape_.sequences) continue;
+      if (take_drawn(generated) < shape_.sequences) continue;
       if (!steady_begin) {
         steady_begin = base::Clock::now();
         first_generated = generated;
@@ -154,6 +157,8 @@ RolloutRun BenchRollout::run() {
       }
       last_generated = generated;
     }
+    result.steady_tokens = static_cast<double>(last_generated - first_generated) /
+                           static_cast<double>(std::max<int64_t>(1, result.steady_steps));
     result.steady_context =
         static_cast<double>(shape_.prompt_tokens) +
         static_cast<double>(first_generated + last_generated) / 2.0 / static_cast<double>(shape_.sequences);
@@ -185,7 +190,7 @@ void measure_decode(const BenchModel& bench, const config::BenchConfig& config, 
       table.add({.what = "decode",
                  .detail = sequences_text(shape) + ", a step",
                  .seconds = run.steady_seconds / steps,
-                 .tokens = num_sequences,
+                 .tokens = run.steady_tokens,
                  .work = ModelWork(bench.config())
                              .decode_step(num_sequences, run.steady_context, prompt, static_cast<double>(shape.group),
                                           ceilings),
@@ -200,6 +205,8 @@ void measure_decode(const BenchModel& bench, const config::BenchConfig& config, 
          .work = rollout_work(bench.config(), shape, ceilings),
          .figures = {{"sequences", num_sequences},
                      {"forwards", static_cast<double>(run.stats.forwards)},
+                     {"draft_tokens", static_cast<double>(run.stats.draft_tokens)},
+                     {"right_drafts", static_cast<double>(run.stats.right_drafts)},
                      {"seconds_per_token_of_a_sequence", run.seconds / static_cast<double>(shape.response_tokens)}}});
     bench.release_unused();
   }

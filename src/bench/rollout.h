@@ -21,16 +21,18 @@ struct RolloutShape {
   // Returns the least of lengths of which `most` is the most.
   int64_t least_of(int64_t most) const { return least_tokens > 0 ? least_tokens : most; }
   int64_t max_batch_tokens = 2048;
+  int64_t max_draft_tokens = 0;
   double temperature = 1.0;
   uint64_t seed = 0;
 };
 
-// Holds the results of one rollout. Its steady state are the steps in which every sequence got a token.
+// Holds the results of one rollout. Its steady state are the steps in which every sequence got a token, or several.
 struct RolloutRun {
   std::vector<rl::Sample> samples;
   double seconds = 0;
   int64_t steady_steps = 0;
   double steady_seconds = 0;
+  double steady_tokens = 0;   // mean new tokens of such a step
   double steady_context = 0;  // mean tokens of a sequence in those steps
   rollout::EngineStats stats;
 };

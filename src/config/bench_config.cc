@@ -57,6 +57,11 @@ void BenchConfig::visit(base::Options& options) {
       .at_least(1)
       .at_most(base::kMaxCount);
   options
+      .option(max_draft_tokens, "speculative-num-draft-tokens", group,
+              "tokens of a sequence that are guessed and checked in one step at most; 0: none")
+      .at_least(0)
+      .at_most(rollout::kMostDraftRows - 1);
+  options
       .option(samples, "samples", group,
               "prompts of a training step, and completions of each; not given: 32 8, on a CPU 4 8")
       .at_least(1)

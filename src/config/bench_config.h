@@ -12,13 +12,14 @@
 #include "base/options.h"
 #include "config/model_options.h"
 #include "config/optimizer_options.h"
+#include "rollout/batch_limits.h"
 
 namespace tandem::config {
 
 // Shapes that need no file; bench/shapes has their numbers.
 inline constexpr std::array<std::string_view, 8> kBenchShapes = {
     "tiny", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "moe-tiny", "moe-0.5b", "qwen3-30b-a3b"};
-inline constexpr std::array<std::string_view, 8> kBenchParts = {"ceilings", "decode",    "prefill", "mixed",
+inline constexpr std::array<std::string_view, 9> kBenchParts = {"ceilings", "decode",    "prefill", "mixed",    "tail",
                                                                 "train",    "optimizer", "step",    "exactness"};
 
 struct BenchConfig {
@@ -31,6 +32,7 @@ struct BenchConfig {
   int64_t n_samples_per_prompt = 1;
   double temperature = 1.0;
   int64_t max_batch_tokens = 2048;
+  int64_t max_draft_tokens = rollout::BatchLimits().max_draft_tokens;
 
   std::vector<int64_t> samples;  // prompts of a training step, and completions of each; empty: the device's default
   int64_t train_tokens = 0;      // tokens of a micro-batch; 0: all of the step's

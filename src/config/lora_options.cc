@@ -20,7 +20,8 @@ void LoraOptions::visit(base::Options& options) {
       .at_most(1e6);
   options
       .option(target_modules, "target-modules", group,
-              "modules that get an adapter: all-linear, or names like q_proj,v_proj; unset: all-linear")
+              "modules that get an adapter: all-linear, which leaves out the experts of a sparse model, or names like "
+              "q_proj,v_proj; unset: all-linear")
       .one_or_more();
 }
 

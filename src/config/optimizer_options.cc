@@ -45,9 +45,30 @@ void OptimizerOptions::visit(base::Options& options) {
       .option(gradient.skip_zero_gradient, "skip-zero-gradient", group,
               "a gradient of exactly 0 changes no weight: momentum and weight decay wait for the next one")
       .default_was_new();
+  visit_routers(options);
+  visit_memory(options);
+}
+
+void OptimizerOptions::visit_routers(base::Options& options) {
+  const char* const group = "optimizer";
   options.option(freeze_moe_router, "freeze-moe-router", group,
                  "the routers of a sparse model keep their weights, while everything else is trained");
-  visit_memory(options);
+  options
+      .option(router.aux_loss_coeff, "moe-aux-loss-coeff", group,
+              "coefficient of a loss that pushes the load of a sparse model's experts towards equality, in each sample "
+              "by itself; 0: off")
+      .at_least(0.0)
+      .finite();
+  options
+      .option(router.balancing_type, "moe-router-load-balancing-type", group,
+              "loss that --moe-aux-loss-coeff is the coefficient of: seq_aux_loss, or none; the others are accepted "
+              "with the coefficient 0")
+      .one_of(trainer::kBalancingTypes)
+      .does_not_affect_results();  // with a coefficient it has one value
+  options
+      .option(router.logs_layers, "moe-per-layer-logging", group,
+              "report the load of a sparse model's experts for each layer, and not only for the worst one")
+      .does_not_affect_results();
 }
 
 void OptimizerOptions::visit_memory(base::Options& options) {
@@ -100,6 +121,28 @@ void visit_batch(trainer::BatchConfig& batch, base::Options& options, const std:
       .at_most(base::kMaxCount);
 }
 
+namespace {
+
+void check_routers(const OptimizerOptions& options) {
+  const trainer::RouterConfig& router = options.router;
+  if (!router.balances()) return;
+  TANDEM_USER_CHECK(router.balancing_type != "none",
+                    fmt::format("--moe-aux-loss-coeff {}: does nothing with --moe-router-load-balancing-type none; "
+                                "leave one out",
+                                router.aux_loss_coeff));
+  TANDEM_USER_CHECK(
+      router.balancing_type == "seq_aux_loss",
+      fmt::format("--moe-router-load-balancing-type {}: the gradient would depend on which samples share a micro-batch "
+                  "or a step; give seq_aux_loss, which balances each sample by itself",
+                  router.balancing_type));
+  TANDEM_USER_CHECK(!options.freeze_moe_router,
+                    fmt::format("--moe-aux-loss-coeff {}: balances routers, which --freeze-moe-router keeps as they "
+                                "are; leave one out",
+                                router.aux_loss_coeff));
+}
+
+}  // namespace
+
 void OptimizerOptions::check() const {
   TANDEM_USER_CHECK(schedule.min_lr == 0.0 || schedule.decay_style != "constant",
                     fmt::format("--min-lr {}: --lr-decay-style constant never decays to it; give linear or cosine, or "
@@ -108,6 +151,7 @@ void OptimizerOptions::check() const {
   TANDEM_USER_CHECK(schedule.min_lr <= schedule.max_lr,
                     fmt::format("--min-lr {}: is above --lr {}, which a decay begins with; lower it", schedule.min_lr,
                                 schedule.max_lr));
+  check_routers(*this);
 }
 
 trainer::Schedule OptimizerOptions::run_schedule(int64_t total_steps) const {

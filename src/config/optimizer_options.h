@@ -13,12 +13,15 @@ struct OptimizerOptions {
   trainer::AdamWConfig adamw;
   trainer::Schedule schedule;  // decay_steps 0: the run's optimizer steps
   trainer::GradientConfig gradient;
+  trainer::RouterConfig router;
   bool freeze_moe_router = false;  // the routers of a sparse model keep their weights
   trainer::BatchConfig batch;
   std::string recompute_granularity = "auto";
   int64_t recompute_num_layers = 0;
 
   void visit(base::Options& options);
+  // Declares the part of visit() that is about the routers of sparse models.
+  void visit_routers(base::Options& options);
   // Declares the part of visit() that limits a micro-batch.
   void visit_memory(base::Options& options);
   // Throws UserError when two flags contradict.

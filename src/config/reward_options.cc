@@ -337,19 +337,25 @@ FailureReward RewardOptions::failure() const {
 DataOptions RewardOptions::data(DataOptions base) const {
   const std::vector<std::string> types = rm_types();
   if (types.empty()) return base;  // only functions: "rm_type" is theirs to read
-  const auto needs_label = [](const std::string& type) {
-    const reward::RewardRule* const rule = reward::find_rule(type);
-    return rule != nullptr && rule->needs_label;
+  const auto label_is = [](reward::LabelKind kind) {
+    return [kind](const std::string& type) {
+      const reward::RewardRule* const rule = reward::find_rule(type);
+      return rule != nullptr && rule->label == kind;
+    };
   };
-  const auto comparing = std::ranges::find_if(types, needs_label);
-  if (comparing != types.end()) base.lines.label_needed_by = "--rm-type " + *comparing;
+  const auto comparing = std::ranges::find_if(types, label_is(reward::LabelKind::kScalar));
+  const auto testing = std::ranges::find_if(types, label_is(reward::LabelKind::kTests));
+  base.lines.label_holds_tests = comparing == types.end();
+  const auto needing = base.lines.label_holds_tests ? testing : comparing;
+  if (needing != types.end()) base.lines.label_needed_by = "--rm-type " + *needing;
   rl::LineRewards& rewards = base.lines.rewards;
   rewards.names = reward::rule_names();
   if (rm_url.empty()) {
     std::erase(rewards.names, reward::kRemoteRule);
     rewards.hint = "; remote_rm needs --rm-url";
   }
-  std::ranges::copy_if(rewards.names, std::back_inserter(rewards.need_label), needs_label);
+  std::ranges::copy_if(rewards.names, std::back_inserter(rewards.need_label), label_is(reward::LabelKind::kScalar));
+  std::ranges::copy_if(rewards.names, std::back_inserter(rewards.need_tests), label_is(reward::LabelKind::kTests));
   if (types.front().empty()) {
     rewards.needed = fmt::format("and no reward is given: give --rm-type {}, or {}", short_rule_names(), kFunction);
   }

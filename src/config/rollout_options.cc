@@ -73,6 +73,13 @@ void RolloutOptions::visit_engine(base::Options& options) {
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
+  options
+      .option(limits.max_draft_tokens, "speculative-num-draft-tokens", engine,
+              "tokens of a sequence that are guessed from text seen before and checked in one step, at most, where few "
+              "sequences are left; 0: none")
+      .at_least(0)
+      .at_most(rollout::kMostDraftRows - 1)
+      .does_not_affect_results();
 }
 
 rl::SamplingParams RolloutOptions::sampling() const {

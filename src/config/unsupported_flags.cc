@@ -34,9 +34,6 @@ constexpr const char* kNoDispatch =
     "each device has a part of every expert, or all of them: no token is sent to another; leave it out";
 constexpr const char* kExpertKernels = "which kernels of experts are fused is the device's; leave it out";
 constexpr const char* kNoCapacity = "no token is dropped: an expert computes as many as choose it; leave it out";
-constexpr const char* kNoBalancing =
-    "routing is not trained towards an equal load: the gradient would depend on which samples share a micro-batch; "
-    "moe/load_max_over_mean and moe/unused_experts show the load; leave it out (0 is accepted)";
 constexpr const char* kNoUpcycling = "a dense model is not made into a sparse one";
 constexpr const char* kNoOffload =
     "phases share the device's memory without copies; --offload-train sends out what only training needs";
@@ -91,6 +88,8 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"check-weight-update-equal", "", "weights that are sent are always compared, by a checksum of each piece"},
     // These are about the engine.
     {"vllm-*", nullptr, kEngineOwn},
+    {"sglang-speculative-*", nullptr,
+     "--speculative-num-draft-tokens 7 guesses tokens from text that was seen before; there is no draft model"},
     {"sglang-*", nullptr, kEngineOwn},
     {"router-*", nullptr, kEngineOwn},
     {"rollout-external*", nullptr, kEngineOwn},
@@ -232,11 +231,8 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"moe-router-enable-expert-bias", nullptr, kOtherFamily},
     {"moe-router-bias-update-rate", "0|0.0", kOtherFamily},
     {"moe-router-dtype", "fp32", "the router's logits are float32, always; leave it out (fp32 is accepted)"},
-    {"moe-router-load-balancing-type", "none|aux_loss|seq_aux_loss|global_aux_loss",
-     "a token goes to the experts with its largest logits, whatever their load; leave it out (none is accepted)"},
     {"moe-router-force-load-balancing", nullptr, "a token goes to the experts with its largest logits; leave it out"},
     {"moe-router-padding-for-*", nullptr, "nothing is padded"},
-    {"moe-aux-loss-coeff", "0|0.0", kNoBalancing},
     {"moe-z-loss-coeff", "0|0.0",
      "no term of the loss keeps the router's logits small; --freeze-moe-router keeps the router; leave it out (0 is "
      "accepted)"},
@@ -258,8 +254,6 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"moe-router-fusion", "", kExpertKernels},
     {"moe-apply-probs-on-input", nullptr, "the result of an expert is weighted, not its input"},
     {"moe-layer-recompute", nullptr, "--recompute-granularity full recomputes whole layers"},
-    {"moe-per-layer-logging", nullptr,
-     "moe/load_max_over_mean and moe/unused_experts are those of the worst layer, in every training record"},
     {"moe-use-upcycling", nullptr, kNoUpcycling},
     {"moe-upcycling-granularity", nullptr, kNoUpcycling},
     {"moe-*", nullptr, "no such choice about experts is in this version; docs/EXPERTS.md says what is"},

@@ -32,6 +32,15 @@ void Ops::linear_add_to(const Tensor& x_TK, const Tensor& w_NK, const Tensor& y_
   y_TN.add_(linear(x_TK, w_NK, y_TN.scalar_type()));
 }
 
+Ops::ExpertsMlp Ops::mlp_of_experts(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF,
+                                    const Routing& routing, const Tensor& residual_TE, at::ScalarType out,
+                                    bool keeps_gate_up) const {
+  const Tensor gate_up_P2F = linear_of_experts(x_TE, RowsAre::kTokens, gate_up_X2FE, routing, x_TE.scalar_type());
+  const Tensor y_PE = linear_of_experts(silu_mul(gate_up_P2F), RowsAre::kPlaces, down_XEF, routing, out);
+  return {.sum_TE = sum_of_experts(y_PE, routing.weights_TC, routing, residual_TE, out),
+          .gate_up_P2F = keeps_gate_up ? gate_up_P2F : Tensor()};
+}
+
 std::unique_ptr<Ops::Fetch> Ops::fetch(const Tensor& x) const { return std::make_unique<CopiedFetch>(x); }
 
 std::unique_ptr<Ops::Recording> Ops::record(std::function<void()> work) const {

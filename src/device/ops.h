@@ -144,7 +144,7 @@ class Ops {
   virtual Tensor silu_mul(const Tensor& gate_up_T2F) const = 0;
   virtual Tensor silu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const = 0;
 
-  // The next seven are a layer of experts (device/experts.h). Where a place's row is said to be of its token, it is the
+  // The next eight are a layer of experts (device/experts.h). Where a place's row is said to be of its token, it is the
   // row of x, or of dy, that the token has.
 
   // Chooses the experts of each token by logits_TX, float32, and orders the places. A row's choice depends on its row
@@ -169,6 +169,16 @@ class Ops {
   // undefined; it has the dtype `out`.
   virtual Tensor sum_of_experts(const Tensor& y_PE, const Tensor& weights_TC, const Routing& routing,
                                 const Tensor& residual_TE, at::ScalarType out) const = 0;
+  // The MLP of experts in one: sum_of_experts(), with the routing's weights, of the product of silu_mul(gate_up_P2F)
+  // with down_XEF, whose rows have the dtype `out`. gate_up_P2F, in x's dtype, is the product of x_TE with
+  // gate_up_X2FE; the backward needs it, and where `keeps_gate_up` is false it is undefined. Bits are those of the
+  // operations one by one, as here; a backend may take fewer steps.
+  struct ExpertsMlp {
+    Tensor sum_TE, gate_up_P2F;
+  };
+  virtual ExpertsMlp mlp_of_experts(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF,
+                                    const Routing& routing, const Tensor& residual_TE, at::ScalarType out,
+                                    bool keeps_gate_up) const;
   // The backward of silu_mul() between the two products, given da_PF: the gradient of its result if the place's weight
   // were 1. With a = silu_mul(gate_up), `weighted` is weight * a and dweight the product of da and a, float32.
   struct WeightedSilu {

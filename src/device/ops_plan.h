@@ -108,8 +108,9 @@ class OpsPlan {
   virtual OpBytes embedding_backward(Size rows, Size gradient_bytes) const;
   virtual OpBytes adamw(Size elements) const;
   virtual OpBytes sums_of_squares(Size elements, Size block_elements) const;
-  // Whether attention is a kernel, so that decode steps are recorded (Ops::can_record()).
   virtual bool has_attention_kernel() const { return false; }
+  // Whether decode steps are recorded: Ops::can_record(), and of a sparse model Ops::can_record_experts().
+  virtual bool records_steps() const { return false; }
   // Returns the bytes of what prepare() makes of an attention's rows, which lasts as long as the rows.
   virtual Size prepared(const AttentionLoad& load, bool has_backward) const;
   // Ops::prepared_bytes(), of a step that is recorded.

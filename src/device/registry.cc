@@ -166,7 +166,10 @@ MemoryDriver open_memory(const DeviceSpec& device) {
   driver.vmm = std::make_unique<CpuVmm>();
   driver.make_host = [] { return std::make_unique<CpuHostMemory>(); };
   driver.set_tensor_source = set_cpu_tensor_source;
-  driver.used_bytes = [](int64_t vmm_bytes) { return base::unshared_process_bytes() + vmm_bytes; };
+  driver.used_bytes = [](int64_t vmm_bytes) {
+    static thread_local base::ProcessMemory process;
+    return process.unshared_bytes() + vmm_bytes;
+  };
   driver.synchronize = [] {};
   return driver;
 }

@@ -2,19 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 
-#include "base/message_text.h"
-
 namespace tandem::device_check {
-
-Comparison& Comparison::operator+=(const Comparison& other) {
-  compared += other.compared;
-  different += other.different;
-  largest = std::max(largest, other.largest);
-  return *this;
-}
 
 void Answers::begin(std::string_view section) {
   section_ = section;
@@ -32,12 +22,7 @@ void Answers::answer(const std::string& question, bool is_yes, const std::string
 }
 
 void Answers::answer(const std::string& question, const Comparison& comparison, const std::string& what) {
-  const bool is_yes = comparison.compared > 0 && comparison.different == 0;
-  const std::string compared = fmt::format("{} {}", base::with_commas(comparison.compared), what);
-  answer(question, is_yes,
-         is_yes ? compared
-                : fmt::format("{} of {} differ, by {:.3g} at most", base::with_commas(comparison.different), compared,
-                              comparison.largest));
+  answer(question, comparison.is_equal(), comparison.text(what));
 }
 
 void Answers::tell(const std::string& what, const base::Json& value) {

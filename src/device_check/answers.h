@@ -6,17 +6,11 @@
 #include <string_view>
 
 #include "base/json.h"
+#include "bench/comparison.h"
 
 namespace tandem::device_check {
 
-// The result of comparing two lists of numbers: how many there are, how many are not as they should be, and by how much
-// at most.
-struct Comparison {
-  int64_t compared = 0, different = 0;
-  double largest = 0.0;
-
-  Comparison& operator+=(const Comparison& other);
-};
+using bench::Comparison;
 
 class Answers {
  public:
@@ -27,7 +21,7 @@ class Answers {
   void begin(std::string_view section);
   // Answers a question. Where the answer is no, `detail` says what was seen.
   void answer(const std::string& question, bool is_yes, const std::string& detail = "");
-  // Answers whether two lists of numbers agree; `what` they are: "numbers", "log-probs". Nothing compared means no.
+  // Answers whether two lists of numbers agree; `what` they are: "numbers", "log-probs".
   void answer(const std::string& question, const Comparison& comparison, const std::string& what = "numbers");
   // Tells something that is neither right nor wrong.
   void tell(const std::string& what, const base::Json& value);

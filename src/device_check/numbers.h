@@ -12,7 +12,8 @@ void ask_numbers(const device::Ops& ops, Answers& answers);
 // Compares every operation with itself, called again: section "repeat".
 void ask_repeats(const device::Ops& ops, Answers& answers);
 
-// Counts elements whose bits differ. Both tensors have one shape and dtype, on any device.
+// Counts elements whose bits differ, on the host: the device's own comparison is among what is asked. Both tensors have
+// one shape and dtype, on any device.
 Comparison compare_bits(const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace tandem::device_check

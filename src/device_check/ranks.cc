@@ -20,12 +20,9 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/files.h"
-#include "base/program_folder.h"
 #include "base/sha256.h"
 #include "mesh/network.h"
 #include "worker/spawn.h"
-
-extern char** environ;
 
 namespace tandem::device_check {
 
@@ -78,8 +75,7 @@ class Run {
       int64_t rollouts)
       : log_(fmt::format("{}/{}.log", folder.path(), name)), save_(folder.path() + "/" + name) {
     const std::string backend = config.model.device.substr(0, config.model.device.find(':'));
-    std::vector<std::string> words = {base::program_folder() + "/tandem",
-                                      "train",
+    std::vector<std::string> words = {"train",
                                       "--colocate",
                                       "--hf-checkpoint",
                                       config.model.hf_checkpoint,
@@ -105,11 +101,8 @@ class Run {
                                       "--save",
                                       save_};
     if (ranks > 1) words.insert(words.end(), {"--actor-num-gpus-per-node", std::to_string(ranks)});
-    const mesh::OwnedDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
     const mesh::OwnedDescriptor log(open(log_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-    std::vector<std::string> environment;
-    for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
-    process_ = worker::spawn({nothing.get(), log.get(), log.get()}, std::move(words), std::move(environment), "");
+    process_ = worker::spawn_tandem(std::move(words), log.get());
   }
   ~Run() {
     if (!status_) kill(-process_, SIGKILL);

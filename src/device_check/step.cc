@@ -105,8 +105,7 @@ void ask_step(bench::BenchModel& model, const config::BenchConfig& config, Answe
   answers.begin("step");
   model.load_weights();
   for (const bench::ExactnessAnswer& one : bench::ask_engine(model, config, bench::MixSize::kSmall)) {
-    answers.answer(one.question, {.compared = one.compared, .different = one.different, .largest = one.largest},
-                   one.what);
+    answers.answer(one.question, one.comparison, one.what);
   }
   const Training first = train(model, config, /*resumes_between_steps=*/false);
   answers.answer("while training, the engine's log-probs are the trainer's", first.largest_difference == 0.0,

@@ -128,6 +128,11 @@ report::Metrics rollout_report(const sampling::Rollout& rollout, bool per_token,
   const double prompt_tokens = reused_tokens + static_cast<double>(rollout.stats.prefill_tokens);
   if (prompt_tokens > 0) metrics[engine + "prefix_cache_hit_rate"] = reused_tokens / prompt_tokens;
   metrics[engine + "preemptions"] = static_cast<double>(rollout.stats.preemptions);
+  if (rollout.stats.draft_steps > 0) {
+    const auto right = static_cast<double>(rollout.stats.right_drafts);
+    metrics[engine + "spec_accept_rate"] = right / static_cast<double>(rollout.stats.draft_tokens);
+    metrics[engine + "spec_accept_length"] = 1.0 + right / static_cast<double>(rollout.stats.draft_steps);
+  }
   return metrics;
 }
 

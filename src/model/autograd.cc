@@ -39,9 +39,13 @@ class PieceNode final : public Node {
 
 }  // namespace
 
+bool is_differentiated(const Tensors& inputs) {
+  return c10::GradMode::is_enabled() &&
+         std::ranges::any_of(inputs, [](const at::Tensor& input) { return input.requires_grad(); });
+}
+
 Tensors differentiable(const Tensors& inputs, const std::function<Piece()>& forward) {
-  const bool record = c10::GradMode::is_enabled() &&
-                      std::ranges::any_of(inputs, [](const at::Tensor& input) { return input.requires_grad(); });
+  const bool record = is_differentiated(inputs);
   Piece piece;
   {
     const c10::AutoGradMode off(false);

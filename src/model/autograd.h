@@ -23,7 +23,10 @@ struct Piece {
   Backward backward;
 };
 
-// Runs forward() with gradients off and returns its outputs. Where gradients are on and an input requires one, they are
+// Returns whether a piece of these inputs will be differentiated: gradients are on, and an input requires one.
+bool is_differentiated(const Tensors& inputs);
+
+// Runs forward() with gradients off and returns its outputs. Where is_differentiated(inputs), they are
 // differentiable functions of `inputs`, once: `backward` is dropped with all it holds as soon as it has run. Otherwise
 // it is dropped at once. Intermediate results live no longer than forward().
 Tensors differentiable(const Tensors& inputs, const std::function<Piece()>& forward);

@@ -23,12 +23,33 @@ using weights::Slice;
 constexpr std::string_view kWeight = ".weight";
 constexpr const char* kAllLinear = "all-linear";
 
-// Returns "q_proj" for "model.layers.0.self_attn.q_proj.weight".
-std::string module_of(const Slice& slice) {
-  const std::string name = slice.hf_name.substr(0, slice.hf_name.size() - kWeight.size());
+// Returns "q_proj" for "model.layers.0.self_attn.q_proj.weight": a part of the slice's own name.
+std::string_view module_of(const Slice& slice) {
+  const std::string_view name = std::string_view(slice.hf_name).substr(0, slice.hf_name.size() - kWeight.size());
   return name.substr(name.rfind('.') + 1);
 }
 
+// Hugging Face has the matrices of expert 3 under ".experts.3.".
+bool is_of_experts(const PackedTensor& packed) {
+  return packed.slices.front().hf_name.find(".experts.") != std::string::npos;
+}
+
+// Returns the modules of a layer that can have an adapter, in those packed matrices that `counts` holds for.
+std::vector<std::string> modules_of(const ModelConfig& config, const std::function<bool(const PackedTensor&)>& counts) {
+  ModelConfig one_layer = config;
+  one_layer.num_layers = 1;
+  std::vector<std::string> modules;
+  for (const PackedTensor& packed : build_layout(one_layer).tensors) {
+    if (!packed.takes_adapter || !counts(packed)) continue;
+    for (const Slice& slice : packed.slices) {
+      const std::string_view module = module_of(slice);
+      if (std::ranges::find(modules, module) == modules.end()) modules.emplace_back(module);
+    }
+  }
+  return modules;
+}
+
+// Returns the matrices of target modules that lie in a packed one, in the order of their rows.
 std::vector<const Slice*> targets_of(const PackedTensor& packed, const LoraConfig& lora) {
   std::vector<const Slice*> targets;
   if (!packed.takes_adapter) return targets;
@@ -39,15 +60,42 @@ std::vector<const Slice*> targets_of(const PackedTensor& packed, const LoraConfi
   return targets;
 }
 
+// Returns the same matrices by module: one where the matrix is dense, else that of each expert, in the order of their
+// rows. The modules are in the order of their first rows.
+std::vector<std::vector<const Slice*>> by_module(const std::vector<const Slice*>& targets) {
+  std::vector<std::vector<const Slice*>> modules;
+  for (const Slice* target : targets) {
+    const auto found = std::ranges::find(modules, module_of(*target),
+                                         [](const auto& of_module) { return module_of(*of_module.front()); });
+    if (found == modules.end()) {
+      modules.push_back({target});
+    } else {
+      found->push_back(target);
+    }
+  }
+  return modules;
+}
+
+// Returns the order in which B has the matrices: one module after the other.
+std::vector<const Slice*> order_of_b(const std::vector<const Slice*>& targets) {
+  std::vector<const Slice*> ordered;
+  for (const auto& of_module : by_module(targets)) ordered.insert(ordered.end(), of_module.begin(), of_module.end());
+  return ordered;
+}
+
+// Returns the name in PEFT's files of A, "lora_A", or B of a matrix.
+std::string peft_name(const Slice& target, const char* suffix) {
+  const std::string module = target.hf_name.substr(0, target.hf_name.size() - kWeight.size());
+  return fmt::format("base_model.model.{}.{}.weight", module, suffix);
+}
+
 // Returns one of an adapter's two matrices, for all target modules of a packed matrix.
 PackedTensor stacked(const std::string& name, const std::vector<const Slice*>& targets, const char* suffix,
                      weights::Init init, const std::function<std::vector<int64_t>(const Slice&)>& shape_of) {
   PackedTensor packed{.name = name, .shape = {0, shape_of(*targets.front())[1]}, .slices = {}, .init = init};
   for (const Slice* target : targets) {
-    const std::string module = target->hf_name.substr(0, target->hf_name.size() - kWeight.size());
-    packed.slices.push_back({.hf_name = fmt::format("base_model.model.{}.{}.weight", module, suffix),
-                             .shape = shape_of(*target),
-                             .row_begin = packed.shape[0]});
+    packed.slices.push_back(
+        {.hf_name = peft_name(*target, suffix), .shape = shape_of(*target), .row_begin = packed.shape[0]});
     packed.shape[0] += packed.slices.back().shape[0];
   }
   return packed;
@@ -69,20 +117,25 @@ std::vector<std::string> names_in(const std::string& text) {
 }  // namespace
 
 std::vector<std::string> adaptable_modules(const ModelConfig& config) {
+  return modules_of(config, [](const PackedTensor&) { return true; });
+}
+
+std::vector<std::string> all_linear_modules(const ModelConfig& config) {
+  return modules_of(config, [](const PackedTensor& packed) { return !is_of_experts(packed); });
+}
+
+bool adapts_experts(const ModelConfig& config) {
   ModelConfig one_layer = config;
   one_layer.num_layers = 1;
-  std::vector<std::string> modules;
-  for (const PackedTensor& packed : build_layout(one_layer).tensors) {
-    if (!packed.takes_adapter) continue;
-    for (const Slice& slice : packed.slices) modules.push_back(module_of(slice));
-  }
-  return modules;
+  return config.lora && std::ranges::any_of(build_layout(one_layer).tensors, [&](const PackedTensor& packed) {
+           return is_of_experts(packed) && !targets_of(packed, *config.lora).empty();
+         });
 }
 
 std::vector<std::string> parse_target_modules(const std::vector<std::string>& names, const ModelConfig& config,
                                               const std::string& place) {
+  if (names == std::vector<std::string>{kAllLinear}) return all_linear_modules(config);
   std::vector<std::string> modules = adaptable_modules(config);
-  if (names == std::vector<std::string>{kAllLinear}) return modules;
   std::set<std::string> given;
   for (const std::string& text : names) {
     for (const std::string& name : names_in(text)) {
@@ -110,7 +163,7 @@ Layout adapter_layout(const ModelConfig& config) {
           return std::vector{rank, w.shape[1]};
         }));
     layout.tensors.push_back(
-        stacked(packed.name + kLoraB, targets, "lora_B", weights::Init::kZeros, [&](const Slice& w) {
+        stacked(packed.name + kLoraB, order_of_b(targets), "lora_B", weights::Init::kZeros, [&](const Slice& w) {
           return std::vector{w.shape[0], rank};
         }));
   }
@@ -123,11 +176,36 @@ AdapterWindows adapter_windows(const ModelConfig& config) {
   AdapterWindows windows;
   if (!config.lora) return windows;
   for (const PackedTensor& packed : build_layout(config).tensors) {
-    for (const Slice* target : targets_of(packed, *config.lora)) {
-      windows[packed.name].push_back({.begin = target->row_begin, .count = target->shape[0]});
+    for (const auto& of_module : by_module(targets_of(packed, *config.lora))) {
+      // The first matrix is that of the first expert, whose rows are the first.
+      const Slice& first = *of_module.front();
+      windows[packed.name].push_back({.begin = first.row_begin, .count = first.shape[0]});
     }
   }
   return windows;
+}
+
+std::vector<AdaptedMatrix> adapted_matrices(const ModelConfig& config) {
+  std::vector<AdaptedMatrix> matrices;
+  if (!config.lora) return matrices;
+  for (const PackedTensor& packed : build_layout(config).tensors) {
+    const std::vector<const Slice*> targets = targets_of(packed, *config.lora);
+    std::map<const Slice*, int64_t> b_rows;
+    int64_t a_row = 0, b_row = 0;
+    for (const Slice* target : order_of_b(targets)) {
+      b_rows[target] = b_row;
+      b_row += target->shape[0];
+    }
+    for (const Slice* target : targets) {
+      matrices.push_back({.packed_name = packed.name,
+                          .row = target->row_begin,
+                          .num_rows = target->shape[0],
+                          .a_row = a_row,
+                          .b_row = b_rows.at(target)});
+      a_row += config.lora->rank;
+    }
+  }
+  return matrices;
 }
 
 }  // namespace tandem::model

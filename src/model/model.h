@@ -21,6 +21,7 @@
 #include "model/attention.h"
 #include "model/config.h"
 #include "model/linear.h"
+#include "model/routing_loss.h"
 #include "model/routing_sink.h"
 #include "model/tensor_ranks.h"
 #include "weights/store.h"
@@ -67,6 +68,9 @@ class Model {
   // From now on block() tells the sink how a sparse layer routes, each time that it is called. It is borrowed; null, as
   // at first: nobody is told.
   virtual void set_routing_sink(RoutingSink* sink) = 0;
+  // From now on the backward of a sparse layer adds the gradient of this term of the loss. It is borrowed; null, as at
+  // first: there is no such term.
+  virtual void set_routing_loss(RoutingLoss* loss) = 0;
 };
 
 // Makes the model that `config.architecture` names, over these weights, and those of its adapter where `config.lora` is

@@ -17,8 +17,8 @@ std::unique_ptr<const device::OpsPlan> ops_plan(const device::Footprint& footpri
 }
 
 BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
-                       const AttentionBytes& attention) {
-  return decoder::block_bytes(config, family_of(config), dtype, ops, rows, attention);
+                       const AttentionBytes& attention, Size routing_loss) {
+  return decoder::block_bytes(config, family_of(config), dtype, ops, rows, attention, routing_loss);
 }
 
 double forward_flops(const ModelConfig& config, const ForwardWork& work) {

@@ -33,8 +33,10 @@ struct BlockBytes {
   // runs without one (the result is among it); in the backward of its MLP; and in the rest of the backward.
   Size forward = 0, inference = 0, mlp_backward = 0, attention_backward = 0;
 };
+// routing_loss: the bytes that a RoutingLoss takes at most for the gradient of a layer's logits, which is among them; 0
+// without one.
 BlockBytes block_bytes(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows,
-                       const AttentionBytes& attention);
+                       const AttentionBytes& attention, Size routing_loss = 0);
 
 // The size of a forward as far as its arithmetic depends on it.
 struct ForwardWork {

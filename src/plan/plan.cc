@@ -87,10 +87,12 @@ Size bytes_of_other_parts(const model::ModelConfig& part) {
 class MemoryEstimate {
  public:
   // The engine is asked for `sequences` at once, the longest of `engine_context` tokens.
-  MemoryEstimate(const config::TrainConfig& config, const model::ModelConfig& model, const Lengths& length,
-                 Size engine_context, Size sequences, int64_t data_ranks, const PlanInputs& facts)
+  MemoryEstimate(const config::TrainConfig& config, const model::ModelConfig& model, const ModelLayouts& layouts,
+                 const Lengths& length, Size engine_context, Size sequences, int64_t data_ranks,
+                 const PlanInputs& facts)
       : config_(config),
         model_(model),
+        layouts_(layouts),
         trained_model_(model_in_training(config, model)),
         role_(facts.role),
         data_ranks_(data_ranks),
@@ -111,9 +113,9 @@ class MemoryEstimate {
           trainer::recomputed_layers_for(trained_model_, batch_.rows, config.optimizer.batch.activation_bytes);
     }
     const Size element = model::dtype_bytes(model.dtype);
-    const Size weights = weights::store_bytes(model::build_layout(model), element);
-    const Size trained = weights::store_bytes(model::trained_layout(model), element);
-    const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(model, data_ranks);
+    const Size weights = weights::store_bytes(layouts.weights, element);
+    const Size trained = weights::store_bytes(layouts.trained, element);
+    const trainer::OptimizerBytes optimizer = trainer::optimizer_bytes(layouts.trained, model.dtype, data_ranks);
     standing_[Tag::kWeights] = model.lora ? weights + trained : weights;
     if (role_ == Role::kRollout && config.async.is_live(config.colocate)) {
       // New weights of all ranks of the engine wait on its first one until its samplers pause.
@@ -131,7 +133,7 @@ class MemoryEstimate {
     if (config.loss.needs_reference() && is_reference_adapter()) {
       reference_bytes_ = config.loss.ref_update_interval ? trained : Size(0);
     }
-    gradient_bytes_ = optimizer.gradient + trainer::gradient_scratch_bytes(model, data_ranks, takes_several,
+    gradient_bytes_ = optimizer.gradient + trainer::gradient_scratch_bytes(layouts.trained, data_ranks, takes_several,
                                                                            config.optimizer.batch.gradient_sum_group);
     // Offloaded tensors lie in the host's memory, which may be the device's too.
     const bool is_host = footprint_.shares_host_memory;
@@ -187,7 +189,7 @@ class MemoryEstimate {
     rollout::add_engine_peaks(
         model_,
         {.max_batch_tokens = std::min<Size>(config_.rollout.limits.max_batch_tokens, sequences_ * engine_context_),
-         .max_running = std::min<Size>(config_.rollout.limits.max_running, sequences_),
+         .max_running = config_.rollout.limits.most_decode_rows(sequences_),
          .largest_group = config_.rollout.n_samples_per_prompt,
          .context_tokens = engine_context_,
          .footprint = footprint_},
@@ -222,7 +224,9 @@ class MemoryEstimate {
             .recomputed_layers = recomputed_layers_,
             .logprob_chunk_rows = config_.optimizer.batch.logprob_chunk_rows,
             .has_entropy_term = config_.loss.loss.entropy_coef != 0.0,
+            .balances = config_.optimizer.router.balances(),
             .footprint = footprint_,
+            .trained = layouts_.trained,
             .offloads_optimizer = offloads_optimizer(),
             .data_ranks = data_ranks_};
   }
@@ -242,6 +246,7 @@ class MemoryEstimate {
 
   const config::TrainConfig& config_;
   const model::ModelConfig& model_;
+  const ModelLayouts& layouts_;
   const model::ModelConfig trained_model_;
   const Role role_;
   const int64_t data_ranks_;
@@ -319,8 +324,8 @@ void choose_kv(TrainPlan& plan, const MemoryEstimate& parts, const config::Train
   plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model));
 }
 
-TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
-                  const DeviceMemory& device) {
+TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& model, const ModelLayouts& layouts,
+                  const PlanInputs& facts, const DeviceMemory& device) {
   const Lengths length = lengths(config, model, facts);
   TrainPlan plan;
   plan.device = device;
@@ -331,8 +336,8 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   plan.prompt_is_assumed = length.is_assumed;
   plan.context_tokens = std::max<Size>(length.context, facts.eval_context_tokens);
   const Size sequences = std::max<Size>(samples_at_once(config), facts.eval_sequences);
-  const MemoryEstimate parts(config, model, length, plan.context_tokens, sequences, config.mesh.num_data_ranks(),
-                             facts);
+  const MemoryEstimate parts(config, model, layouts, length, plan.context_tokens, sequences,
+                             config.mesh.num_data_ranks(), facts);
   plan.micro_batch = parts.batch();
   plan.recomputed_layers = parts.recomputed_layers();
 
@@ -376,10 +381,10 @@ std::vector<Knob> knobs_of(const config::TrainConfig& config) {
   };
 }
 
-bool leaves_64_bits(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
-                    const DeviceMemory& device) {
+bool leaves_64_bits(const config::TrainConfig& config, const model::ModelConfig& model, const ModelLayouts& layouts,
+                    const PlanInputs& facts, const DeviceMemory& device) {
   try {
-    planned(config, model, facts, device);
+    planned(config, model, layouts, facts, device);
   } catch (const base::SizeOverflow&) {
     return true;
   } catch (const UserError&) {  // the small flag contradicts another; sizes are not to blame
@@ -390,14 +395,14 @@ bool leaves_64_bits(const config::TrainConfig& config, const model::ModelConfig&
 // The error names each flag that alone, made small, keeps the sizes within 64 bits. Where there is none, it names all
 // large flags and the model.
 [[noreturn]] void refuse_sizes(const config::TrainConfig& config, const model::ModelConfig& model,
-                               const PlanInputs& facts, const DeviceMemory& device) {
+                               const ModelLayouts& layouts, const PlanInputs& facts, const DeviceMemory& device) {
   constexpr int64_t kLarge = int64_t{1} << 20;
   std::vector<std::string> alone, large;
   for (const Knob& knob : knobs_of(config)) {
     config::TrainConfig smaller = config;
     knob.make_small(smaller);
     const std::string flag = fmt::format("--{} {}", knob.flag, knob.value);
-    if (knob.value > 1 && !leaves_64_bits(smaller, model, facts, device)) alone.push_back(flag);
+    if (knob.value > 1 && !leaves_64_bits(smaller, model, layouts, facts, device)) alone.push_back(flag);
     if (knob.value >= kLarge) large.push_back(flag);
   }
   const std::string flags =
@@ -443,12 +448,20 @@ int64_t TrainPlan::peak_bytes() const {
 
 int64_t TrainPlan::missing_bytes() const { return std::max<int64_t>(peak_bytes() - limit_bytes(), 0); }
 
+ModelLayouts::ModelLayouts(const model::ModelConfig& model)
+    : weights(model::build_layout(model)), trained(model.lora ? model::adapter_layout(model) : weights) {}
+
 TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
                         const DeviceMemory& device) {
+  return plan_training(config, model, ModelLayouts(model), facts, device);
+}
+
+TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const ModelLayouts& layouts,
+                        const PlanInputs& facts, const DeviceMemory& device) {
   try {
-    return planned(config, model, facts, device);
+    return planned(config, model, layouts, facts, device);
   } catch (const base::SizeOverflow&) {
-    refuse_sizes(config, model, facts, device);
+    refuse_sizes(config, model, layouts, facts, device);
   }
 }
 
@@ -463,7 +476,8 @@ std::string adapter_that_fits(const config::TrainConfig& config, const model::Mo
   config::TrainConfig with_adapter = config;
   with_adapter.lora.rank = kRank;
   model::ModelConfig adapted = model;
-  adapted.lora = {.rank = kRank, .alpha = config::kDefaultLoraAlpha, .target_modules = model::adaptable_modules(model)};
+  adapted.lora = {
+      .rank = kRank, .alpha = config::kDefaultLoraAlpha, .target_modules = model::all_linear_modules(model)};
   const TrainPlan plan = plan_training(with_adapter, adapted, facts, device);
   if (!plan.fits()) return "";
   return fmt::format("give --lora-rank {}, which trains an adapter ({}), or ", kRank, gib_text(plan.peak_bytes()));

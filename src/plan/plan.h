@@ -13,6 +13,7 @@
 #include "model/config.h"
 #include "tandem/error.h"
 #include "trainer/trainer_plan.h"
+#include "weights/layout.h"
 
 namespace tandem::plan {
 
@@ -79,10 +80,19 @@ struct TrainPlan {
 // Trainer and reference compute the engine's model with one difference: --sequence-parallel holds for them alone.
 model::ModelConfig model_in_training(const config::TrainConfig& config, const model::ModelConfig& engine_model);
 
+// The layouts that a plan of a model reads. A sparse model has tens of thousands of slices, which take longer to make
+// than a plan. They do not depend on the dtype.
+struct ModelLayouts {
+  explicit ModelLayouts(const model::ModelConfig& model);
+  weights::Layout weights, trained;
+};
+
 // It throws a UserError where lengths contradict each other (choose_context_tokens) or one sequence exceeds
-// --kv-cache-bytes.
+// --kv-cache-bytes. The second is for many plans of one model, whose layouts it is given.
 TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const PlanInputs& facts,
                         const DeviceMemory& device);
+TrainPlan plan_training(const config::TrainConfig& config, const model::ModelConfig& model, const ModelLayouts& layouts,
+                        const PlanInputs& facts, const DeviceMemory& device);
 
 // The run is refused for its memory. what() names all changes that would make it fit, cheapest_change() the first
 // alone.

@@ -192,8 +192,8 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
 class Search {
  public:
   Search(const Candidate& start, const PlanInputs& facts, const DeviceMemory& device)
-      : start_(start), facts_(facts), device_(device) {
-    const TrainPlan plan = plan_training(start.config, start.model, facts, device);
+      : start_(start), layouts_(start.model), facts_(facts), device_(device) {
+    const TrainPlan plan = plan_training(start.config, start.model, layouts_, facts, device);
     TANDEM_CHECK(!plan.fits(), "a plan that fits needs no change");
     levers_ = memory_knobs(start_, plan);
   }
@@ -323,7 +323,7 @@ class Search {
       if (steps[i] > 0) levers_[i].apply(steps[i], candidate);
     }
     try {
-      TrainPlan plan = plan_training(candidate.config, candidate.model, facts_, device_);
+      TrainPlan plan = plan_training(candidate.config, candidate.model, layouts_, facts_, device_);
       if (plan.fits() && plan.kv_completions >= least_completions_) return plan;
     } catch (const UserError&) {  // lengths that no longer go together
     }
@@ -331,6 +331,7 @@ class Search {
   }
 
   const Candidate start_;
+  const ModelLayouts layouts_;  // of all candidates' models, which differ in their dtype alone
   const PlanInputs facts_;
   const DeviceMemory device_;
   int64_t least_completions_ = 0;

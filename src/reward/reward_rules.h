@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,22 +12,28 @@
 
 namespace tandem::reward {
 
+// The label that each line must have for a rule. kScalar: a text, a number, true or false; kTests: a text, a list or an
+// object that holds tests.
+enum class LabelKind : uint8_t { kNone, kScalar, kTests };
+
 struct RewardRule {
   std::string_view name;
-  double lowest_reward;                    // the lowest that it gives; the highest of each is 1
-  bool needs_label;                        // each line must have one: a text, a number, true or false
+  double lowest_reward;  // the lowest that it gives; the highest of each is 1
+  LabelKind label;
   std::span<const std::string_view> keys;  // names of its numbers, where it gives several: the first is the reward
 };
 
 inline constexpr std::array<std::string_view, 2> kDapoKeys = {"score", "acc"};
-inline constexpr std::array<RewardRule, 7> kRewardRules = {{
-    {"exact", 0.0, true, {}},
-    {"math", 0.0, true, {}},
-    {"dapo", -1.0, true, kDapoKeys},
-    {"deepscaler", 0.0, true, {}},
-    {"f1", 0.0, true, {}},
-    {"gpqa", 0.0, false, {}},  // the line's metadata may say which letter is right
-    {"random", 0.0, false, {}},
+inline constexpr std::array<std::string_view, 2> kCodeKeys = {"score", "passed"};
+inline constexpr std::array<RewardRule, 8> kRewardRules = {{
+    {"exact", 0.0, LabelKind::kScalar, {}},
+    {"math", 0.0, LabelKind::kScalar, {}},
+    {"dapo", -1.0, LabelKind::kScalar, kDapoKeys},
+    {"deepscaler", 0.0, LabelKind::kScalar, {}},
+    {"f1", 0.0, LabelKind::kScalar, {}},
+    {"gpqa", 0.0, LabelKind::kNone, {}},  // the line's metadata may say which letter is right
+    {"random", 0.0, LabelKind::kNone, {}},
+    {"code", 0.0, LabelKind::kTests, kCodeKeys},
 }};
 inline constexpr double kHighestReward = 1.0;
 
@@ -47,7 +54,9 @@ inline std::vector<std::string> rule_names() {
   std::vector<std::string> names;
   for (const RewardRule& rule : kRewardRules) names.emplace_back(rule.name);
   names.emplace_back(kRemoteRule);
-  for (const RewardRule& rule : kRewardRules) names.push_back(std::string(kBoxed) + std::string(rule.name));
+  for (const RewardRule& rule : kRewardRules) {  // no box holds a program
+    if (rule.label != LabelKind::kTests) names.push_back(std::string(kBoxed) + std::string(rule.name));
+  }
   return names;
 }
 

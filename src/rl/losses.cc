@@ -369,6 +369,7 @@ void LossNormaliser::add(std::span<const uint8_t> mask, int64_t num_rejected, in
   const int64_t num_measured = std::count_if(mask.begin(), mask.end(), [](uint8_t m) { return m != 0; });
   const int64_t num_tokens = num_measured + num_masked;
   num_tokens_ += num_tokens;
+  num_trained_samples_ += num_measured > 0 ? 1 : 0;
   if (num_tokens == 0 && !count_removed_samples_) return;
   num_samples_ += 1;
   num_counted_tokens_ += std::max<int64_t>(num_tokens, 1);
@@ -391,6 +392,10 @@ double LossNormaliser::loss_scale() const {
 
 double LossNormaliser::entropy_share() const {
   return num_tokens_ > 0 ? 1.0 / static_cast<double>(num_tokens_) / loss_scale() : 0.0;
+}
+
+double LossNormaliser::sample_share() const {
+  return num_trained_samples_ > 0 ? 1.0 / static_cast<double>(num_trained_samples_) / loss_scale() : 0.0;
 }
 
 double LossNormaliser::metric_scale() const {

@@ -91,14 +91,18 @@ class LossNormaliser {
   // as trained all the same.
   void add(std::span<const uint8_t> mask, int64_t num_rejected = 0, int64_t num_masked = 0);
 
-  int64_t num_samples() const { return num_samples_; }  // G in the loss's formula
-  int64_t num_tokens() const { return num_tokens_; }    // trained tokens, with the masked ones
+  int64_t num_samples() const { return num_samples_; }                  // G in the loss's formula
+  int64_t num_tokens() const { return num_tokens_; }                    // trained tokens, with the masked ones
+  int64_t num_trained_samples() const { return num_trained_samples_; }  // samples with a token in their mask
   // Returns the factor that makes accumulated gradients and the sums of "loss", "pg_loss", "kl_loss", "behavior_kl" and
   // "entropy_loss" final. It is 0 when there is nothing to train on.
   double loss_scale() const;
   // Returns a factor that times loss_scale() is 1 / num_tokens(), since the loss's entropy term is a mean over tokens
   // in every aggregation.
   double entropy_share() const;
+  // Returns a factor that times loss_scale() is 1 / num_trained_samples(), for a term that is a mean over samples in
+  // every aggregation; 0 where there are none.
+  double sample_share() const;
   // Returns the values of all sums: the five above are multiplied by loss_scale(), "entropy" and "kl" are means over
   // all trained tokens, "on_policy_token_share" is a share of those, "tis_rejected_frac" of those and the rejected
   // ones, "on_policy_logprob_abs_diff" is a mean over the on-policy tokens. The other diagnostics are means over
@@ -114,6 +118,7 @@ class LossNormaliser {
   double norm_tokens_;
   int64_t num_samples_ = 0;
   int64_t num_tokens_ = 0;
+  int64_t num_trained_samples_ = 0;
   int64_t num_rejected_ = 0;
   int64_t num_counted_tokens_ = 0;   // a removed sample may count as one
   int64_t num_measured_tokens_ = 0;  // those without the masked ones

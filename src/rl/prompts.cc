@@ -17,9 +17,9 @@ namespace {
 using base::Json;
 
 // Checks that a completion's label is there to compare with: an empty one would reward an empty answer. `needed_by` is
-// the reward that compares.
+// the reward that compares; holds_tests: the label may be a list or an object.
 void check_label(const Json* label, const Json& object, const PromptOptions& options, const std::string& needed_by,
-                 const Place& place) {
+                 bool holds_tests, const Place& place) {
   const std::string& key = options.label_key;
   const std::string remedy =
       fmt::format("and {} compares completions with the label - give the line one, or name its key with {}", needed_by,
@@ -31,7 +31,7 @@ void check_label(const Json* label, const Json& object, const PromptOptions& opt
   }
   if (label->is_null()) place.fail(key, key, "is null,", remedy);
   if (label->is_string() && is_blank(label->get_ref<const std::string&>())) place.fail(key, key, "is empty,", remedy);
-  if (label->is_structured()) {
+  if (label->is_structured() && !holds_tests) {
     place.fail(key, key, label->is_array() ? "is a list," : "is an object,", "and", needed_by,
                "compares completions with a text, a number, true or false - write one, or name its key with",
                options.label_flag);
@@ -41,11 +41,15 @@ void check_label(const Json* label, const Json& object, const PromptOptions& opt
 Json read_label(const Json& object, const PromptOptions& options, const std::string& rm_type, const Place& place) {
   const Json* const label = find_value(object, options.label_key);
   std::string needed_by = options.label_needed_by;
+  bool holds_tests = options.label_holds_tests;
   if (!rm_type.empty()) {
-    const bool needs_label = std::ranges::find(options.rewards.need_label, rm_type) != options.rewards.need_label.end();
-    needed_by = needs_label ? "the rm_type " + rm_type : "";
+    const auto is_one_of = [&](const std::vector<std::string>& names) {
+      return std::ranges::find(names, rm_type) != names.end();
+    };
+    holds_tests = is_one_of(options.rewards.need_tests);
+    needed_by = holds_tests || is_one_of(options.rewards.need_label) ? "the rm_type " + rm_type : "";
   }
-  if (!needed_by.empty()) check_label(label, object, options, needed_by, place);
+  if (!needed_by.empty()) check_label(label, object, options, needed_by, holds_tests, place);
   return label == nullptr ? Json(nullptr) : *label;
 }
 

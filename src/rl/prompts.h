@@ -14,6 +14,7 @@ namespace tandem::rl {
 struct LineRewards {
   std::vector<std::string> names;       // allowed names; empty: "rm_type" has no meaning
   std::vector<std::string> need_label;  // names of rewards that compare with a label
+  std::vector<std::string> need_tests;  // names of rewards whose label holds tests: a list, an object or a text
   // These end messages: `hint` follows the names, for an unknown name; `refused` tells why no line may choose a reward
   // (empty: lines may); `needed` tells why each line must (empty: it need not).
   std::string hint = "", refused = "", needed = "";
@@ -29,6 +30,7 @@ struct PromptOptions {
   // This is the reward that compares completions with labels, "--rm-type exact": each line must have a label that is a
   // text (not blank), a number, true or false. If it is empty, lines may lack a label, or have any.
   std::string label_needed_by = "";
+  bool label_holds_tests = false;          // for what needs it: a list or an object will do, too
   std::string label_flag = "--label-key";  // flag of the label's key, for messages
   LineRewards rewards = {};
   bool skip_bad_lines = false;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -12,6 +13,8 @@
 
 #include "base/check.h"
 #include "memory/arena_allocator.h"
+#include "model/lora.h"
+#include "rollout/drafter.h"
 #include "rollout/draws.h"
 #include "rollout/kv_cache.h"
 #include "rollout/rollout_plan.h"
@@ -36,6 +39,7 @@ struct ActiveGroup {
   std::vector<SequenceId> sequences;    // one for each completion
   std::vector<std::string> stop_tails;  // one for each completion; see completes_stop_string()
   int64_t num_unfinished = 0;
+  std::optional<Drafter> drafter;  // made when one of its sequences may first be guessed
 };
 
 struct SampleRef {
@@ -67,8 +71,12 @@ int64_t lookahead_of(const EngineConfig& config, const device::Ops& ops) {
 
 bool can_record(const model::Model& model) {
   const model::ModelConfig& config = model.config();
+  // An adapter of experts multiplies rows with `rank` numbers.
   const auto can_record_experts = [&](const model::ExpertsConfig& e) {
-    return model.ops().can_record_experts(e.count, e.chosen, config.hidden, e.width);
+    const auto can_record_width = [&](int64_t width) {
+      return model.ops().can_record_experts(e.count, e.chosen, config.hidden, width);
+    };
+    return can_record_width(e.width) && (!model::adapts_experts(config) || can_record_width(config.lora->rank));
   };
   return model.ops().can_record(model.dtype(), config.num_heads, config.num_kv_heads, config.head_dim) &&
          (!config.experts || can_record_experts(*config.experts));
@@ -78,7 +86,7 @@ StepRunnerConfig runner_config(const EngineConfig& config, const model::Model& m
   const BatchLimits& limits = config.limits;
   const bool records = can_record(model);
   return {.max_batch_tokens = limits.max_batch_tokens,
-          .max_decodes = std::min(limits.max_running, limits.max_batch_tokens),
+          .max_decodes = std::min(limits.most_decode_rows(limits.max_running), limits.max_batch_tokens),
           // Windows would mean so many more launches; on the CPU they keep the logits small.
           .window_rows = records ? limits.max_batch_tokens + limits.max_running
                                  : int64_t{logits_window_rows(model.config().vocab)},
@@ -123,12 +131,20 @@ class PagedEngine final : public Engine {
     std::unique_ptr<device::Ops::Fetch> results;
   };
   void make_room();
+  // Guesses how the running sequences go on, if few are left. Steps in flight are read first where it needs them.
+  Drafts guess();
+  // Returns how many tokens of each running sequence may be guessed in one step.
+  int64_t most_drafts() const;
+  // Returns whether a guess reaches past the token in flight of some sequence, so that it is worth waiting for.
+  bool is_worth_a_wait();
+  // Returns the drafter of the sequence's group, which has read all tokens so far.
+  Drafter& drafter(SequenceId sequence);
   void queue(const ScheduledBatch& plan);
   void read_oldest_step();
   // Reads the draws of all steps in flight. When no group is left, nothing stays on the device but the cache.
   void drain();
-  // Takes the i-th draw of a step.
-  void accept(SequenceId sequence, const StepResults& results, size_t i);
+  // Takes the i-th draw of a step. Returns false if it is dropped.
+  bool accept(SequenceId sequence, const StepResults& results, size_t i);
   void check_finite(const rl::Completion& completion, int32_t token) const;
   rl::FinishReason reason_to_end(ActiveGroup& group, size_t index, int32_t token) const;
   void hand_over(ActiveGroup& group);
@@ -152,6 +168,7 @@ class PagedEngine final : public Engine {
   std::vector<device::Draw> draws_;     // draws of the step that is being queued; kept, so that it allocates nothing
 
   int64_t generated_tokens_ = 0, wasted_rows_ = 0, forwards_ = 0;
+  int64_t draft_tokens_ = 0, right_drafts_ = 0, draft_steps_ = 0;
 };
 
 int64_t PagedEngine::checked_max_tokens(const GroupRequest& request) const {
@@ -300,10 +317,12 @@ bool PagedEngine::step() {
   const c10::NoGradGuard no_grad;
   const memory::TagScope scratch(memory::Tag::kEngineScratch);
   make_room();
-  const ScheduledBatch& plan = scheduler_.plan();
+  const Drafts drafts = guess();
+  const ScheduledBatch& plan = scheduler_.plan(drafts);
   if (!plan.empty()) queue(plan);
-  // A plan is empty while full sequences wait for their last token: then no step is ahead of it.
-  const size_t ahead = plan.empty() ? 0 : static_cast<size_t>(lookahead_);
+  // A plan is empty while full sequences wait for their last token: then no step is ahead of it. Nor is one after a
+  // step with drafts, since nobody knows yet how many tokens it gives.
+  const size_t ahead = plan.empty() || !drafts.empty() ? 0 : static_cast<size_t>(lookahead_);
   while (in_flight_.size() > ahead) read_oldest_step();
   if (scheduler_.idle()) drain();
   return true;
@@ -313,6 +332,47 @@ void PagedEngine::make_room() {
   if (runner_.is_ready(longest_sequence_)) return;
   drain();
   if (!scheduler_.idle()) runner_.begin(longest_sequence_);
+}
+
+int64_t PagedEngine::most_drafts() const {
+  const int64_t running = scheduler_.num_running();
+  if (config_.limits.max_draft_tokens == 0 || running == 0 || scheduler_.num_waiting() > 0) return 0;
+  const auto rows = static_cast<uint64_t>(std::min(kMostDraftRows, config_.limits.max_batch_tokens) / running);
+  return std::min(config_.limits.max_draft_tokens, static_cast<int64_t>(std::bit_floor(rows)) - 1);
+}
+
+Drafter& PagedEngine::drafter(SequenceId sequence) {
+  ActiveGroup& group = *sample(sequence).group;
+  const std::vector<rl::Completion>& completions = group.result.completions;
+  if (!group.drafter) group.drafter.emplace(group.result.prompt->tokens, completions.size());
+  for (size_t i = 0; i < completions.size(); ++i) group.drafter->read(i, completions[i].tokens);
+  return *group.drafter;
+}
+
+bool PagedEngine::is_worth_a_wait() {
+  bool is_worth = false;
+  for (const SequenceId id : scheduler_.running()) {
+    Drafter& guesser = drafter(id);
+    const size_t index = sample(id).index;
+    if (!guesser.can_guess(index, 2)) continue;
+    guesser.charge_wait(index);
+    is_worth = true;
+  }
+  return is_worth;
+}
+
+Drafts PagedEngine::guess() {
+  if (most_drafts() <= 0 || (!in_flight_.empty() && !is_worth_a_wait())) return {};
+  while (!in_flight_.empty()) read_oldest_step();
+  Drafts drafts;
+  const int64_t most = most_drafts();
+  for (const SequenceId id : scheduler_.running()) {
+    const auto [group, index] = sample(id);
+    const auto room = static_cast<int64_t>(group->most_tokens[index] - group->result.completions[index].tokens.size());
+    std::vector<int32_t> tokens = drafter(id).guess(index, std::min(most, room - 1));
+    if (!tokens.empty()) drafts.emplace(id, std::move(tokens));
+  }
+  return drafts;
 }
 
 void PagedEngine::queue(const ScheduledBatch& plan) {
@@ -331,7 +391,19 @@ void PagedEngine::read_oldest_step() {
   in_flight_.pop_front();
   const StepResults results = read_results(step.results->wait());
   if (config_.check_ranks) config_.check_ranks();
-  for (size_t i = 0; i < step.sample_slots.size(); ++i) accept(step.sample_slots[i].sequence, results, i);
+  bool was_after_draft = false;
+  for (size_t i = 0; i < step.sample_slots.size(); ++i) {
+    const auto& slot = step.sample_slots[i];
+    const bool is_taken = accept(slot.sequence, results, i);
+    if (slot.is_after_draft) {
+      ++draft_tokens_;
+      right_drafts_ += is_taken ? 1 : 0;
+      draft_steps_ += was_after_draft ? 0 : 1;
+    } else if (!is_taken) {
+      ++wasted_rows_;
+    }
+    was_after_draft = slot.is_after_draft;
+  }
 }
 
 void PagedEngine::drain() {
@@ -348,12 +420,9 @@ void PagedEngine::check_finite(const rl::Completion& completion, int32_t token) 
       config_.why_not_finite ? config_.why_not_finite() : "its weights have diverged or are damaged"));
 }
 
-void PagedEngine::accept(SequenceId sequence, const StepResults& results, size_t i) {
+bool PagedEngine::accept(SequenceId sequence, const StepResults& results, size_t i) {
   const int32_t token = results.tokens[i];
-  if (!scheduler_.append(sequence, token)) {
-    ++wasted_rows_;
-    return;
-  }
+  if (!scheduler_.append(sequence, token)) return false;
   const auto [group, index] = sample(sequence);
   rl::Completion& completion = group->result.completions[index];
   check_finite(completion, token);
@@ -368,9 +437,10 @@ void PagedEngine::accept(SequenceId sequence, const StepResults& results, size_t
   if (group->sampling.truncates()) completion.behavior_logprobs.push_back(results.behavior_logprobs[i]);
   ++generated_tokens_;
   completion.finish_reason = reason_to_end(*group, index, token);
-  if (completion.finish_reason == rl::FinishReason::kRunning) return;
+  if (completion.finish_reason == rl::FinishReason::kRunning) return true;
   scheduler_.finish(sequence);
   if (--group->num_unfinished == 0) hand_over(*group);
+  return true;
 }
 
 rl::FinishReason PagedEngine::reason_to_end(ActiveGroup& group, size_t index, int32_t token) const {
@@ -403,6 +473,9 @@ EngineStats PagedEngine::stats() const {
           .kept_tokens = scheduler.kept_tokens,
           .kept_dropped = scheduler.kept_dropped,
           .wasted_rows = wasted_rows_,
+          .draft_tokens = draft_tokens_,
+          .right_drafts = right_drafts_,
+          .draft_steps = draft_steps_,
           .forwards = forwards_,
           .preemptions = scheduler.preemptions,
           .copies_on_write = scheduler.copies_on_write,
@@ -414,6 +487,7 @@ EngineStats PagedEngine::stats() const {
 void PagedEngine::reset_stats() {
   scheduler_.reset_stats();
   generated_tokens_ = wasted_rows_ = forwards_ = 0;
+  draft_tokens_ = right_drafts_ = draft_steps_ = 0;
 }
 
 }  // namespace

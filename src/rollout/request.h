@@ -46,11 +46,15 @@ struct EngineStats {  // counts since the last reset_stats()
   int64_t kept_tokens = 0;     // tokens of turns whose KV cache was kept from the previous turn
   int64_t kept_dropped = 0;    // kept prefixes that memory was too short for
   int64_t wasted_rows = 0;     // rows decoded for sequences that the previous token had ended
+  int64_t draft_tokens = 0;    // tokens that were guessed and computed before they were drawn
+  int64_t right_drafts = 0;    // guessed tokens that were drawn
+  int64_t draft_steps = 0;     // guesses, of one sequence in one step
   int64_t forwards = 0, preemptions = 0, copies_on_write = 0, peak_running = 0, peak_blocks = 0, num_blocks = 0;
 
   static void fields(auto& wire, auto& m) {
     wire(m.generated_tokens, m.prefill_tokens, m.shared_prompt_tokens, m.recomputed_tokens, m.resumed_tokens);
-    wire(m.kept_tokens, m.kept_dropped, m.wasted_rows, m.forwards, m.preemptions, m.copies_on_write);
+    wire(m.kept_tokens, m.kept_dropped, m.wasted_rows, m.draft_tokens, m.right_drafts, m.draft_steps);
+    wire(m.forwards, m.preemptions, m.copies_on_write);
     wire(m.peak_running, m.peak_blocks, m.num_blocks);
   }
 };

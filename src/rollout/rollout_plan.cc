@@ -78,13 +78,13 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   const Size indices = step_tensor_bytes(rows, draws, config.shard.size);
 
   memory::TagBytes block = standing;
-  if (ops.has_attention_kernel()) block[Tag::kGraphs] += step_memory_bytes(shape, ops);
+  if (ops.records_steps()) block[Tag::kGraphs] += step_memory_bytes(shape, ops);
   block[Tag::kEngineScratch] += indices + ops.prepared(load, /*has_backward=*/false) + hidden +
                                 model::block_bytes(config, config.dtype, ops, rows, attention).inference +
                                 memory::rounding_of(12);
   plan.add(Phase::kRollout, "forward of a block", block);
 
-  if (ops.has_attention_kernel()) {
+  if (ops.records_steps()) {
     // The logits of all rows that draw exist at once; the draw keeps nothing besides them.
     const Size logits_rows =
         shape.max_running <= kLargestBucket ? Size(bucket_rows(shape.max_running)) : shape.max_running;

@@ -78,9 +78,11 @@ SequenceId Scheduler::add_owned(rl::SharedPrompt prompt, const PrefixOwner& owne
   return id;
 }
 
-const ScheduledBatch& Scheduler::plan() {
+const ScheduledBatch& Scheduler::plan(const Drafts& drafts) {
+  TANDEM_CHECK(num_unanswered_ == 0 || (drafts.empty() && !has_drafts_), num_unanswered_,
+               "draws without a token before or after a plan with drafts");
   begin_plan();
-  plan_decodes();
+  plan_decodes(drafts);
   plan_prefills();
   left_waiting_ = !waiting_.empty();
   fill_block_table();
@@ -103,6 +105,7 @@ void Scheduler::begin_plan() {
   TANDEM_CHECK(num_unanswered_ == 0 || config_.lookahead > 0, num_unanswered_,
                "draws of the last plan without a token");
   num_pending_ = std::exchange(num_unanswered_, 0);
+  has_drafts_ = false;
   for (size_t i = 0; num_pending_ > 0 && i < plan_.sample_slots.size(); ++i) {
     Sequence& sequence = at(plan_.sample_slots[i].sequence);
     if (!std::exchange(sequence.draws, false)) continue;
@@ -119,7 +122,7 @@ void Scheduler::begin_plan() {
   plan_.sample_slots.clear();
 }
 
-void Scheduler::plan_decodes() {
+void Scheduler::plan_decodes(const Drafts& drafts) {
   const int64_t max_decodes = std::min(config_.max_running, config_.max_batch_tokens);
   int64_t num_decodes = 0;
   // Victims come from the back, so the sequences planned so far stay; running_ may shrink under the loop.
@@ -133,10 +136,38 @@ void Scheduler::plan_decodes() {
       ++stats_.preemptions;
     }
     if (sequence.state != State::kRunning) break;  // it was the last one itself
+    if (const auto guesses = drafts.find(id); guesses != drafts.end()) {
+      take_drafts(sequence, guesses->second, num_running() - static_cast<int64_t>(i) - 1);
+    }
     add_rows(id, sequence.computed + 1);
     ++num_decodes;
   }
   stats_.peak_running = std::max(stats_.peak_running, num_decodes);
+}
+
+void Scheduler::take_drafts(Sequence& sequence, const std::vector<int32_t>& guesses, int64_t num_after) {
+  // All of them may be right, and one token more is drawn.
+  const int64_t room = sequence.max_tokens - sequence.num_tokens() - 1;
+  const int64_t rows = config_.max_batch_tokens - plan_.num_rows() - 1 - num_after;
+  const int64_t wanted = std::min({static_cast<int64_t>(guesses.size()), room, rows});
+  if (wanted <= 0) return;
+  // One free block stays for each running sequence: a draft makes nobody give up blocks.
+  const int64_t begin = sequence.computed + 1;
+  while (std::ssize(sequence.blocks) * kBlockTokens < begin + wanted && pool_.num_free() > num_running()) {
+    sequence.blocks.push_back(*pool_.allocate());
+  }
+  const int64_t count = std::min(wanted, std::ssize(sequence.blocks) * kBlockTokens - begin);
+  sequence.drafts.assign(guesses.begin(), guesses.begin() + count);
+  has_drafts_ = has_drafts_ || count > 0;
+}
+
+void Scheduler::drop_drafts(Sequence& sequence) {
+  sequence.num_dropped_draws += sequence.num_drafts();
+  sequence.drafts.clear();
+  while (std::ssize(sequence.blocks) > blocks_for(sequence.computed)) {
+    pool_.release(sequence.blocks.back());
+    sequence.blocks.pop_back();
+  }
 }
 
 void Scheduler::plan_prefills() {
@@ -354,7 +385,7 @@ void Scheduler::add_rows(SequenceId id, int64_t end) {
   const auto prompt_tokens = static_cast<int64_t>(sequence.group->prompt->tokens.size());
   const auto plan_index = static_cast<int32_t>(plan_.sequences.size());
   plan_.sequences.push_back(id);
-  for (int64_t p = sequence.computed; p < end; ++p) {
+  for (int64_t p = sequence.computed; p < end + sequence.num_drafts(); ++p) {
     plan_.token_ids.push_back(token_at(sequence, p));
     plan_.positions.push_back(static_cast<int32_t>(p));
     plan_.sequence_of_row.push_back(plan_index);
@@ -370,8 +401,10 @@ void Scheduler::add_rows(SequenceId id, int64_t end) {
   sequence.computed = end;
   sequence.ever_computed = std::max(sequence.ever_computed, end);
   if (end < sequence.num_tokens()) return;
-  add_draw(id, static_cast<int32_t>(plan_.logits_rows.size()));
-  plan_.logits_rows.push_back(static_cast<int32_t>(plan_.num_rows() - 1));
+  for (int64_t i = 0; i <= sequence.num_drafts(); ++i) {
+    add_draw(id, static_cast<int32_t>(plan_.logits_rows.size()), i);
+    plan_.logits_rows.push_back(static_cast<int32_t>(plan_.num_rows() - 1 - sequence.num_drafts() + i));
+  }
 }
 
 int32_t Scheduler::token_at(const Sequence& sequence, int64_t position) const {
@@ -379,16 +412,19 @@ int32_t Scheduler::token_at(const Sequence& sequence, int64_t position) const {
   const auto offset = static_cast<size_t>(position);
   if (offset < prompt.size()) return prompt[offset];
   if (offset < prompt.size() + sequence.generated.size()) return sequence.generated[offset - prompt.size()];
+  if (position >= sequence.num_tokens()) return sequence.drafts[static_cast<size_t>(position - sequence.num_tokens())];
   return -1 - sequence.pending_draw;
 }
 
-void Scheduler::add_draw(SequenceId id, int32_t logits_index) {
+void Scheduler::add_draw(SequenceId id, int32_t logits_index, int64_t num_drafts) {
   Sequence& sequence = at(id);
   sequence.draws = true;
   ++sequence.group->num_unanswered;
   ++num_unanswered_;
-  plan_.sample_slots.push_back(
-      {.sequence = id, .logits_index = logits_index, .position = static_cast<int32_t>(sequence.num_generated())});
+  plan_.sample_slots.push_back({.sequence = id,
+                                .logits_index = logits_index,
+                                .position = static_cast<int32_t>(sequence.num_generated() + num_drafts),
+                                .is_after_draft = num_drafts > 0});
 }
 
 void Scheduler::fork(SequenceId first) {
@@ -443,8 +479,12 @@ void Scheduler::release_blocks(Sequence& sequence) {
 
 bool Scheduler::append(SequenceId id, int32_t token) {
   Sequence& sequence = at(id);
-  TANDEM_CHECK(sequence.num_pending > 0 || sequence.draws, "sequence", id, "has no draw");
-  if (std::exchange(sequence.num_pending, 0) > 0) {
+  const bool is_dropped = sequence.num_dropped_draws > 0;
+  TANDEM_CHECK(is_dropped || sequence.num_pending > 0 || sequence.draws, "sequence", id, "has no draw");
+  if (is_dropped) {
+    --sequence.num_dropped_draws;
+    --num_unanswered_;
+  } else if (std::exchange(sequence.num_pending, 0) > 0) {
     --num_pending_;
   } else {
     sequence.draws = false;
@@ -455,16 +495,26 @@ bool Scheduler::append(SequenceId id, int32_t token) {
     free_ids(sequence.group);
     return false;
   }
+  if (is_dropped) return false;
   TANDEM_CHECK(!sequence.is_full(), "sequence", id, "is full");
   sequence.generated.push_back(token);
+  if (sequence.drafts.empty()) return true;
+  if (token == sequence.drafts.front()) {  // its keys and values are in the cache
+    sequence.drafts.erase(sequence.drafts.begin());
+    sequence.ever_computed = std::max(sequence.ever_computed, ++sequence.computed);
+    sequence.draws = true;
+  } else {
+    drop_drafts(sequence);
+  }
   return true;
 }
 
 void Scheduler::finish(SequenceId id) {
-  const Sequence& sequence = at(id);
+  Sequence& sequence = at(id);
   const bool was_preempted = sequence.state == State::kWaiting && !sequence.generated.empty();
   TANDEM_CHECK(sequence.state == State::kRunning || was_preempted, "sequence", id, "is not running");
   leave_queue(id);
+  drop_drafts(sequence);
   if (sequence.group->owner) keep_prefix(sequence);
   retire(id);
 }
@@ -517,10 +567,10 @@ void Scheduler::check_invariants() const {
     num_waiting += sequence.state == State::kWaiting ? 1 : 0;
     TANDEM_CHECK_EQ(sequence.state == State::kUnused, sequence.group == nullptr);
     if (sequence.group == nullptr) continue;
-    TANDEM_CHECK_EQ(static_cast<int64_t>(sequence.blocks.size()), blocks_for(sequence.computed));
+    TANDEM_CHECK_EQ(std::ssize(sequence.blocks), blocks_for(sequence.computed + sequence.num_drafts()));
     TANDEM_CHECK(sequence.computed <= sequence.num_tokens() && sequence.num_tokens() <= sequence.max_tokens);
     num_pending += sequence.num_pending;
-    num_unanswered += sequence.draws ? 1 : 0;
+    num_unanswered += (sequence.draws ? 1 : 0) + sequence.num_drafts() + sequence.num_dropped_draws;
     if (sequence.state == State::kFinished) TANDEM_CHECK(sequence.blocks.empty());
     for (size_t i = 0; i < sequence.blocks.size(); ++i) {
       const int32_t block = sequence.blocks[i];

@@ -14,6 +14,9 @@
 //    of its group. Kept blocks are the first to go when blocks run out.
 //  - With lookahead a forward is planned before the tokens of the previous one are known. Every sequence is then taken
 //    to continue, unless it is full; results for one that has ended are dropped.
+//  - A running sequence may get drafts: tokens that are guessed to follow its last one. Each is a row more, which draws
+//    the token after it. Draws are taken as far as the drafts before them were drawn; the rest is dropped. Drafts take
+//    free blocks and free rows, never those of another sequence.
 #pragma once
 
 #include <cstdint>
@@ -54,9 +57,10 @@ struct ScheduledBatch {
   int64_t max_blocks = 0;
   std::vector<int32_t> logits_rows;  // [R] rows whose logits are needed, ascending
   struct SampleSlot {
-    SequenceId sequence = 0;   // sequence that gets one token
-    int32_t logits_index = 0;  // the token is drawn from logits_rows[logits_index]
-    int32_t position = 0;      // number of tokens of its completion before it
+    SequenceId sequence = 0;      // sequence that gets one token
+    int32_t logits_index = 0;     // the token is drawn from logits_rows[logits_index]
+    int32_t position = 0;         // number of tokens of its completion before it
+    bool is_after_draft = false;  // the row's own token is a draft
   };
   std::vector<SampleSlot> sample_slots;  // ascending by logits_index; several samples of a group may share a row
 
@@ -75,6 +79,9 @@ struct SchedulerStats {
   int64_t peak_running = 0;  // sequences in one decode batch
   int64_t peak_blocks = 0;
 };
+
+// Tokens that sequences are guessed to draw next, in order.
+using Drafts = std::map<SequenceId, std::vector<int32_t>>;
 
 // Describes a sequence to add to a group.
 struct NewSequence {
@@ -101,9 +108,13 @@ class Scheduler {
   // answered first. The plan stays valid until the next call. append() must answer each of its draws, in order, and
   // finish() end those that have ended: before the next plan, or with lookahead before the one after that. Forwards
   // must run in the order of their plans.
-  const ScheduledBatch& plan();
-  // Takes the token of the sequence's draw. Returns false if the sequence had ended when it was drawn; then the token
-  // is dropped.
+  //
+  // A running sequence that has drafts gets a draw after each of them, as far as rows, blocks and its length allow. A
+  // plan with drafts is made when all draws are answered, and its own are answered before the next plan, also with
+  // lookahead.
+  const ScheduledBatch& plan(const Drafts& drafts = {});
+  // Takes the token of the sequence's draw. Returns false if the sequence had ended when it was drawn, or if a draft
+  // before it was not what was drawn; then the token is dropped.
   bool append(SequenceId sequence, int32_t token);
   // Ends the sequence: its blocks are freed.
   void finish(SequenceId sequence);
@@ -113,6 +124,7 @@ class Scheduler {
   // Forgets every kept prefix, because its keys and values belong to other weights by now.
   void release_prefixes();
   bool idle() const { return running_.empty() && waiting_.empty(); }
+  const std::vector<SequenceId>& running() const { return running_; }  // in the order of service
   // Returns whether the last plan left no sequence waiting, and one forward can prefill all that has been added since.
   bool has_room() const;
   const BlockPool& pool() const { return pool_; }
@@ -155,14 +167,18 @@ class Scheduler {
     // draw.
     int64_t num_pending = 0;
     int32_t pending_draw = 0;
-    bool draws = false;           // drawn in the last plan, and not answered by append()
-    std::vector<int32_t> blocks;  // blocks of positions 0 .. computed - 1
-    int64_t computed = 0;         // tokens whose KV is in the cache once the planned forwards have run
-    int64_t ever_computed = 0;    // largest value of `computed` so far
+    bool draws = false;  // drawn in the last plan, and not answered by append()
+    // Drafts of the last plan from the one on that the next answer is compared with; each has a draw of its own.
+    std::vector<int32_t> drafts;
+    int64_t num_dropped_draws = 0;  // draws of the last plan, not answered yet, that append() will drop
+    std::vector<int32_t> blocks;    // blocks of positions 0 .. computed - 1
+    int64_t computed = 0;           // tokens whose KV is in the cache once the planned forwards have run
+    int64_t ever_computed = 0;      // largest value of `computed` so far
     int64_t max_tokens = 0;
     int64_t num_begun = 0;  // generated tokens that it was added with
     int64_t num_generated() const { return static_cast<int64_t>(generated.size()) + num_pending; }
     int64_t num_tokens() const { return static_cast<int64_t>(group->prompt->tokens.size()) + num_generated(); }
+    int64_t num_drafts() const { return static_cast<int64_t>(drafts.size()); }
     bool is_full() const { return num_tokens() == max_tokens; }
   };
 
@@ -171,7 +187,12 @@ class Scheduler {
 
   // Draws of the last plan that are not answered become pending tokens.
   void begin_plan();
-  void plan_decodes();
+  void plan_decodes(const Drafts& drafts);
+  // Gives the sequence drafts, whose last token has its slot: as many as `guesses`, its length, rows for it and for the
+  // `num_after` sequences that come after it, and free blocks allow.
+  void take_drafts(Sequence& sequence, const std::vector<int32_t>& guesses, int64_t num_after);
+  // Ends what is left of the sequence's drafts: their draws will be dropped, their blocks are free.
+  void drop_drafts(Sequence& sequence);
   void plan_prefills();
   bool has_room_for(const Sequence& sequence) const;
   // Returns the blocks that the sequence may ask for soon, on top of those it holds.
@@ -199,9 +220,11 @@ class Scheduler {
   bool prepare_decode_slot(Sequence& sequence);
   // Adds blocks for positions up to `end`. Returns how far they reach.
   int64_t grow(Sequence& sequence, int64_t end);
+  // Adds the rows of positions from `computed` to `end`, and then those of its drafts.
   void add_rows(SequenceId id, int64_t end);
   int32_t token_at(const Sequence& sequence, int64_t position) const;
-  void add_draw(SequenceId id, int32_t logits_index);
+  // Adds a draw from those logits, after so many of the sequence's drafts.
+  void add_draw(SequenceId id, int32_t logits_index, int64_t num_drafts = 0);
   // Starts the samples of the group that have no token from the prompt that `first` has just finished.
   void fork(SequenceId first);
   void fill_block_table();
@@ -226,6 +249,7 @@ class Scheduler {
   bool left_waiting_ = false;  // whether the last plan left sequences waiting
   // Draws that append() has not answered: those of the last plan, and those of the plan before it.
   int64_t num_unanswered_ = 0, num_pending_ = 0;
+  bool has_drafts_ = false;  // whether the last plan has drafts
   ScheduledBatch plan_;
   SchedulerStats stats_;
 };

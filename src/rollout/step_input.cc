@@ -21,7 +21,7 @@ int64_t bucket_rows(int64_t num_rows) {
 
 bool is_decode(const ScheduledBatch& plan) {
   const size_t rows = plan.token_ids.size();
-  return plan.sequences.size() == rows && plan.logits_rows.size() == rows && plan.sample_slots.size() == rows;
+  return plan.logits_rows.size() == rows && plan.sample_slots.size() == rows;
 }
 
 std::map<int64_t, BucketPlace> lay_out_buckets(int64_t max_rows, int64_t max_blocks,

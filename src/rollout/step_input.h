@@ -18,7 +18,8 @@ namespace tandem::rollout {
 constexpr int64_t kLargestBucket = 512;
 int64_t bucket_rows(int64_t num_rows);
 
-// Returns whether each sequence has one row and draws; only such a step is recorded.
+// Returns whether each row has a draw of its own: one row of a sequence, or more where it has drafts. Only such a step
+// is recorded.
 bool is_decode(const ScheduledBatch& plan);
 
 // The sizes of a step's arrays, and the offset of each in the one array of int32 words that goes to the device.

@@ -14,13 +14,10 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/program_folder.h"
 #include "device/kept_check.h"
 #include "device/registry.h"
 #include "mesh/network.h"
 #include "worker/spawn.h"
-
-extern char** environ;
 
 namespace tandem::run {
 
@@ -30,12 +27,7 @@ namespace {
 void run_check(const std::string& device) {
   base::log_info("--device {}: no answers of this stack are kept; `tandem device --check` runs, about a minute",
                  device);
-  const mesh::OwnedDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  std::vector<std::string> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
-  const pid_t process = worker::spawn({nothing.get(), STDERR_FILENO, STDERR_FILENO},
-                                      {base::program_folder() + "/tandem", "device", "--check", "--device", device},
-                                      std::move(environment), "");
+  const pid_t process = worker::spawn_tandem({"device", "--check", "--device", device}, STDERR_FILENO);
   while (waitpid(process, nullptr, 0) < 0 && errno == EINTR) {
   }
 }

@@ -19,20 +19,13 @@ namespace tandem::run {
 
 namespace {
 
-// Adds scale B A to the weight W of every target module, in float32, and rounds once to the store's dtype.
+// Adds scale B A to each weight W that has an adapter, which is float32, and rounds once to the store's dtype.
 void merge(const weights::WeightStore& adapter, const model::ModelConfig& config, weights::WeightStore& store) {
-  for (const auto& [name, windows] : model::adapter_windows(config)) {
-    const at::Tensor a_RK = adapter.tensor(name + model::kLoraA).to(at::kFloat);
-    const at::Tensor b_NR = adapter.tensor(name + model::kLoraB).to(at::kFloat);
-    const int64_t rank = b_NR.size(1);
-    int64_t row = 0, a_row = 0;
-    for (const model::AdapterWindow& window : windows) {
-      const at::Tensor weight = store.tensor(name).narrow(0, window.begin, window.count);
-      const at::Tensor product = at::mm(b_NR.narrow(0, row, window.count), a_RK.narrow(0, a_row, rank));
-      weight.copy_(product.mul_(config.lora->scale()).add_(weight));
-      row += window.count;
-      a_row += rank;
-    }
+  for (const model::AdaptedMatrix& m : model::adapted_matrices(config)) {
+    const at::Tensor weight = store.tensor(m.packed_name).narrow(0, m.row, m.num_rows);
+    const at::Tensor a_RK = adapter.tensor(m.packed_name + model::kLoraA).narrow(0, m.a_row, config.lora->rank);
+    const at::Tensor b_NR = adapter.tensor(m.packed_name + model::kLoraB).narrow(0, m.b_row, m.num_rows);
+    weight.copy_(at::mm(b_NR, a_RK).mul_(config.lora->scale()).add_(weight));
   }
 }
 

@@ -64,6 +64,13 @@ model::ModelConfig read_model(const config::ModelOptions& options, const config:
                                                   options.hf_checkpoint, config.architecture));
     config.experts->router_is_frozen = true;
   }
+  if (optimizer.router.balances()) {
+    const std::string flag = fmt::format("--moe-aux-loss-coeff {}", optimizer.router.aux_loss_coeff);
+    TANDEM_USER_CHECK(config.experts, fmt::format("{}: {} is of {}, which has no router; leave it out", flag,
+                                                  options.hf_checkpoint, config.architecture));
+    TANDEM_USER_CHECK(
+        !lora.rank, fmt::format("{}: balances routers, which --lora-rank does not train; leave one of them out", flag));
+  }
   if (!lora.rank) return config;
   // Above this rank B A is no smaller than the matrix that it is added to.
   TANDEM_USER_CHECK(

@@ -17,6 +17,7 @@ trainer::TrainerConfig trainer_config(const config::OptimizerOptions& options, c
           .gradient = options.gradient,
           .batch = options.batch,
           .loss = loss,
+          .router = options.router,
           .recompute_layers = options.recompute_layers(num_layers)};
 }
 
@@ -47,7 +48,7 @@ void account_optimizer(const ModelSession& session, const trainer::Trainer& trai
   trainer::OptimizerBytes bytes;
   if (is_offloaded) {
     if (!session.ops().is_on_host()) return;
-    bytes = trainer::optimizer_bytes(session.config(), data_ranks);
+    bytes = trainer::optimizer_bytes(model::trained_layout(session.config()), session.config().dtype, data_ranks);
   } else {
     for (const auto& [kind, packed, tensor, row_begin] : trainer.state()) {
       const bool is_master = kind == trainer::StateKind::kMaster;

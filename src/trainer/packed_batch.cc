@@ -31,9 +31,13 @@ class Packer {
     prompt_begin_ = num_rows();
     full_blocks_.clear();
     if (has_targets) add_prompt(prompt);  // without targets the prompt need not run either
+    const RowRange prompt_rows = {prompt_begin_, num_rows()};
     for (size_t s = 0; s < group.size(); ++s) {
       tables_.emplace_back();
+      const int64_t own_begin = num_rows();
       if (has_targets) add_sequence(*group[s], /*is_first=*/s == 0);
+      batch_.prompt_rows.push_back(prompt_rows);
+      batch_.own_rows.push_back({own_begin, num_rows()});
       add_targets(*group[s]);
       batch_.samples.push_back(group[s]);
     }

@@ -17,9 +17,19 @@
 
 namespace tandem::trainer {
 
+// Rows [begin, end) of a packed batch.
+struct RowRange {
+  int64_t begin = 0, end = 0;
+  int64_t count() const { return end - begin; }
+  bool operator==(const RowRange&) const = default;
+};
+
 struct PackedBatch {
   std::vector<const rl::Sample*> samples;
   at::Tensor ids_T, positions_T;  // int32
+  // The rows of each sample: those of its prompt, which it may share, and its own. Both are empty where no sample of
+  // the group has a completion.
+  std::vector<RowRange> prompt_rows, own_rows;
 
   // Keys and values of kv_tokens go to kv_slots of a scratch cache of num_kv_blocks blocks. Full prompt blocks are
   // shared by a group's samples through the block tables; the block in which the prompt ends is copied into each

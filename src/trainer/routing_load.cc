@@ -28,8 +28,12 @@ Tensor sum_in_units(const Tensor& x_T) {
 
 }  // namespace
 
-RoutingLoad::RoutingLoad(const model::ModelConfig& config, const device::Ops& ops)
-    : ops_(ops), layers_(config.num_layers), experts_(config.experts->count), chosen_(config.experts->chosen) {}
+RoutingLoad::RoutingLoad(const model::ModelConfig& config, const device::Ops& ops, bool logs_layers)
+    : ops_(ops),
+      layers_(config.num_layers),
+      experts_(config.experts->count),
+      chosen_(config.experts->chosen),
+      logs_layers_(logs_layers) {}
 
 void RoutingLoad::begin_step() {
   const at::NoGradGuard without_graph;
@@ -62,6 +66,7 @@ std::map<std::string, double> RoutingLoad::end_step(const Ranks& ranks) {
       for (size_t i = 0; i < sums.size(); ++i) sums[i] += rank[i];
     }
   }
+  std::map<std::string, double> metrics;
   double max_over_mean = 0.0, unused = 0.0, entropy = 0.0, top1_weight = 0.0, tokens = 0.0;
   for (auto layer = sums.begin(); layer != sums.end(); layer += experts_ + 2) {
     const auto end = layer + experts_;
@@ -69,17 +74,25 @@ std::map<std::string, double> RoutingLoad::end_step(const Ranks& ranks) {
     for (auto count = layer; count != end; ++count) places += *count;
     if (places == 0.0) continue;
     const double mean = places / static_cast<double>(experts_);
-    max_over_mean = std::max(max_over_mean, *std::max_element(layer, end) / mean);
-    unused = std::max(unused, static_cast<double>(std::count(layer, end, 0.0)));
+    const double of_layer = *std::max_element(layer, end) / mean;
+    const auto unused_in_layer = static_cast<double>(std::count(layer, end, 0.0));
+    if (logs_layers_) {
+      const std::string number = std::to_string((layer - sums.begin()) / (experts_ + 2));
+      metrics["moe/load_max_over_mean_layer_" + number] = of_layer;
+      metrics["moe/unused_experts_layer_" + number] = unused_in_layer;
+    }
+    max_over_mean = std::max(max_over_mean, of_layer);
+    unused = std::max(unused, unused_in_layer);
     entropy += end[0];
     top1_weight += end[1];
     tokens += places / static_cast<double>(chosen_);
   }
   if (tokens == 0.0) return {};
-  return {{"moe/load_max_over_mean", max_over_mean},
-          {"moe/unused_experts", unused},
-          {"moe/router_entropy", entropy / kUnitsOfOne / tokens},
-          {"moe/top1_weight", top1_weight / kUnitsOfOne / tokens}};
+  metrics["moe/load_max_over_mean"] = max_over_mean;
+  metrics["moe/unused_experts"] = unused;
+  metrics["moe/router_entropy"] = entropy / kUnitsOfOne / tokens;
+  metrics["moe/top1_weight"] = top1_weight / kUnitsOfOne / tokens;
+  return metrics;
 }
 
 }  // namespace tandem::trainer

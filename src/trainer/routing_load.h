@@ -20,8 +20,8 @@ namespace tandem::trainer {
 // them in end_step() alone.
 class RoutingLoad final : public model::RoutingSink {
  public:
-  // Ops is borrowed. `config` is that of a sparse model.
-  RoutingLoad(const model::ModelConfig& config, const device::Ops& ops);
+  // Ops is borrowed. `config` is that of a sparse model. `logs_layers`: end_step() gives numbers of each layer too.
+  RoutingLoad(const model::ModelConfig& config, const device::Ops& ops, bool logs_layers = false);
 
   // Forgets the step before, and allocates routing_load_bytes().
   void begin_step();
@@ -30,7 +30,8 @@ class RoutingLoad final : public model::RoutingSink {
   // is largest: moe/load_max_over_mean, the tokens of the busiest expert over the mean of all experts, and
   // moe/unused_experts, how many no token chose. Means over tokens and layers: moe/router_entropy, in nats, of the
   // softmax over all experts' logits, and moe/top1_weight, the largest weight of a token's experts. There are none
-  // where no token was routed.
+  // where no token was routed. Numbers of a layer have its number, from 0, after the names of all layers':
+  // moe/load_max_over_mean_layer_3.
   std::map<std::string, double> end_step(const Ranks& ranks);
   // Frees the memory after a step that was given up.
   void release() { sums_.reset(); }
@@ -38,6 +39,7 @@ class RoutingLoad final : public model::RoutingSink {
  private:
   const device::Ops& ops_;
   const int64_t layers_, experts_, chosen_;
+  const bool logs_layers_;
   at::Tensor sums_;  // int64 [L, X + 2]: tokens of each expert, then the sums of entropies and of largest weights
 };
 

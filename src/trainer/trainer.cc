@@ -14,6 +14,7 @@
 #include "rl/losses.h"
 #include "rl/packing.h"
 #include "trainer/adamw.h"
+#include "trainer/balance_loss.h"
 #include "trainer/gradient_sum.h"
 #include "trainer/layer_loop.h"
 #include "trainer/packed_batch.h"
@@ -43,6 +44,9 @@ void check_config(const TrainerConfig& config, const model::ModelConfig& model) 
   TANDEM_CHECK(adamw.beta1 >= 0 && adamw.beta1 < 1 && adamw.beta2 >= 0 && adamw.beta2 < 1, adamw.beta1, adamw.beta2);
   TANDEM_CHECK(adamw.eps > 0 && adamw.weight_decay >= 0, adamw.eps, adamw.weight_decay);
   TANDEM_CHECK(config.temperature > 0, config.temperature);
+  const RouterConfig& router = config.router;
+  TANDEM_CHECK(std::isfinite(router.aux_loss_coeff) && router.aux_loss_coeff >= 0, router.aux_loss_coeff);
+  TANDEM_CHECK(!router.balances() || (model.experts && router.balancing_type == "seq_aux_loss"), router.balancing_type);
   TANDEM_CHECK(std::ranges::find(kDecayStyles, schedule.decay_style) != std::end(kDecayStyles), schedule.decay_style);
   TANDEM_CHECK(std::isfinite(schedule.max_lr) && schedule.min_lr >= 0 && schedule.min_lr <= schedule.max_lr,
                schedule.max_lr, schedule.min_lr);
@@ -68,9 +72,13 @@ class TrainerImpl final : public Trainer {
         optimizer_(config.adamw, store, model.ops(), offload, ranks_),
         gradients_(store, optimizer_.gradients(), ranks.device, config.batch.gradient_sum_group) {
     model_.set_gradient_sink(&gradients_);
-    if (model_.config().experts) load_.emplace(model_.config(), model_.ops());
+    if (model_.config().experts) load_.emplace(model_.config(), model_.ops(), config.router.logs_layers);
+    if (config.router.balances()) model_.set_routing_loss(&balance_.emplace(model_.config(), model_.ops()));
   }
-  ~TrainerImpl() override { model_.set_gradient_sink(nullptr); }
+  ~TrainerImpl() override {
+    model_.set_gradient_sink(nullptr);
+    model_.set_routing_loss(nullptr);
+  }
 
   Metrics step(const Samples& samples, RolloutLogprobs logprobs, std::optional<uint64_t> version) override {
     TANDEM_CHECK(!samples.empty(), "an optimizer step without samples");
@@ -86,6 +94,7 @@ class TrainerImpl final : public Trainer {
     std::vector<std::pair<const rl::MicroBatch*, PendingLoss>> pending;
     gradients_.begin_step(std::ssize(micro_batches));
     if (load_) load_->begin_step();
+    if (balance_) balance_->begin_step(config_.router.aux_loss_coeff * normaliser.sample_share());
     for_each_round(samples, micro_batches, [&](const rl::MicroBatch& members, const PackedBatch& batch) {
       if (batch.num_targets() == 0) {
         begin_round(/*contributes=*/false);
@@ -106,6 +115,7 @@ class TrainerImpl final : public Trainer {
       metrics["recomputed_logprob_abs_diff"] = recomputed_difference(samples, micro_batches, normaliser, loss);
     }
     if (load_) metrics.merge(load_->end_step(ranks_));
+    if (balance_) add_balance(normaliser.num_trained_samples(), metrics);
     update_weights(normaliser.loss_scale(), metrics);
     return metrics;
   }
@@ -113,6 +123,7 @@ class TrainerImpl final : public Trainer {
   void end_phase() override {
     gradients_.release();
     if (load_) load_->release();
+    if (balance_) balance_->release();
   }
 
   OptimizerProgress progress() const override { return {.updates = optimizer_.num_steps(), .steps = num_steps_}; }
@@ -173,8 +184,7 @@ class TrainerImpl final : public Trainer {
     const memory::TagScope head(memory::Tag::kHead);
     TokenScores scores = score_targets(model_, batch, normed_TE, head_, /*keep_logits=*/true);
     LossTerms loss = policy_loss(step, batch, scores);
-    begin_round(!loss.is_zero);
-    if (loss.is_zero) {
+    if (!begin_backward(step, batch, loss)) {
       gradients_.receive_round();
     } else {
       at::Tensor dnormed_TE =
@@ -188,10 +198,10 @@ class TrainerImpl final : public Trainer {
   TokenScores train_on_known(const PackedBatch& batch, const StepLoss& step) {
     const memory::TagScope head(memory::Tag::kHead);
     const LossTerms loss = policy_loss_of_rollout(step, batch);
-    begin_round(!loss.is_zero);
+    const bool has_gradient = begin_backward(step, batch, loss);
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
     const at::Tensor normed_TE = forward(layers);
-    if (loss.is_zero) {
+    if (!has_gradient) {
       gradients_.receive_round();
       return score_targets(model_, batch, normed_TE, head_, /*keep_logits=*/false);
     }
@@ -199,6 +209,22 @@ class TrainerImpl final : public Trainer {
         score_targets_with_backward(model_, batch, normed_TE, head_, loss.dlogprobs_R, loss.dentropy_R);
     layers.backward(std::move(scored.dnormed_TE), gradients_);
     return std::move(scored.scores);
+  }
+
+  // Begins the round of a batch whose loss is known. Returns whether the batch has a gradient: of that loss, or of the
+  // one that balances experts.
+  bool begin_backward(const StepLoss& step, const PackedBatch& batch, const LossTerms& loss) {
+    bool balances = false;
+    if (balance_) {
+      std::vector<bool> counts;
+      for (const rl::Sample* sample : batch.samples) {
+        counts.push_back(std::ranges::count(trained_tokens(step.config, step.ages, *sample).mask, 0) <
+                         std::ssize(sample->loss_mask));
+      }
+      balances = balance_->begin_batch(batch, counts);
+    }
+    begin_round(balances || !loss.is_zero);
+    return balances || !loss.is_zero;
   }
 
   // Counts the routes of a sparse model, which a block that is run again would count twice.
@@ -221,6 +247,15 @@ class TrainerImpl final : public Trainer {
       sums.set(members, policy_loss(loss, batch, score_batch(model_, batch, head_)).sums);
     });
     return normaliser.metrics(sums.total(micro_batches, ranks_))["train_rollout_logprob_abs_diff"];
+  }
+
+  // Adds moe/aux_loss, the mean over samples and layers, and its term of the loss.
+  void add_balance(int64_t num_samples, Metrics& metrics) {
+    const double sum = balance_->end_step(ranks_);
+    if (num_samples == 0) return;
+    const double mean = sum / static_cast<double>(num_samples);
+    metrics["moe/aux_loss"] = mean;
+    metrics["loss"] += config_.router.aux_loss_coeff * static_cast<double>(model_.config().num_layers) * mean;
   }
 
   // Normalises, clips and applies the gradients; or leaves everything as it is, and reports it in the metrics.
@@ -255,8 +290,9 @@ class TrainerImpl final : public Trainer {
   model::Model& model_;
   AdamW optimizer_;
   GradientSum gradients_;
-  std::optional<RoutingLoad> load_;  // of a sparse model
-  base::Size num_steps_ = 0;         // number of steps, with those that changed nothing
+  std::optional<RoutingLoad> load_;     // of a sparse model
+  std::optional<BalanceLoss> balance_;  // of router.aux_loss_coeff
+  base::Size num_steps_ = 0;            // number of steps, with those that changed nothing
   double gradient_scale_ = 0.0;
 };
 

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <string_view>
 
 #include "rl/loss_config.h"
 #include "rl/packing.h"
@@ -35,12 +37,26 @@ struct BatchConfig {
   rl::Split split() const { return {.max_tokens = max_tokens_per_gpu, .multiple = micro_batches_multiple}; }
 };
 
+// The values of RouterConfig::balancing_type, by Megatron's names. The loss of "seq_aux_loss" is that of each sample by
+// itself (trainer/balance_loss.h), "none" is none. The two others are over the tokens of a micro-batch and of the step;
+// they are not computed, and their coefficient must be 0.
+inline constexpr std::string_view kBalancingTypes[] = {"seq_aux_loss", "none", "aux_loss", "global_aux_loss"};
+
+// The routers of a sparse model.
+struct RouterConfig {
+  std::string balancing_type = "seq_aux_loss";
+  double aux_loss_coeff = 0.0;  // factor of the balance loss, >= 0; 0: there is none, and nothing is computed for it
+  bool logs_layers = false;     // the metrics of the routers' load are reported for each layer too
+  bool balances() const { return aux_loss_coeff != 0.0; }
+};
+
 struct TrainerConfig {
   AdamWConfig adamw;
   Schedule schedule;
   GradientConfig gradient;
   BatchConfig batch;
   rl::LossConfig loss;
+  RouterConfig router = {};
   double temperature = 1.0;      // divisor of the logits, > 0
   int64_t recompute_layers = 0;  // blocks whose graph is dropped and re-run; -1: by batch.activation_bytes
   // It is called between micro-batches. If it returns true, the step ends with StepAbandoned, and nothing has changed.

@@ -5,9 +5,7 @@
 
 #include "base/check.h"
 #include "device/block.h"
-#include "model/lora.h"
 #include "model/model_plan.h"
-#include "model/registry.h"
 #include "trainer/shard.h"
 #include "weights/weights_plan.h"
 
@@ -43,8 +41,7 @@ Size largest_parameter(const weights::Layout& trained, int64_t data_ranks) {
 
 }  // namespace
 
-OptimizerBytes optimizer_bytes(const model::ModelConfig& config, int64_t data_ranks) {
-  const weights::Layout trained = model::trained_layout(config);
+OptimizerBytes optimizer_bytes(const weights::Layout& trained, model::Dtype dtype, int64_t data_ranks) {
   const Size one = kFloatBytes * most_of_ranks(data_ranks, [&](const Shard& shard) {
                      Size elements = 0;
                      for (const weights::PackedTensor& packed : trained.tensors)
@@ -57,15 +54,14 @@ OptimizerBytes optimizer_bytes(const model::ModelConfig& config, int64_t data_ra
                             elements += weights::aligned_elements(own_elements(packed, shard), kFloatBytes);
                           return elements;
                         });
-  return {.master = config.dtype == model::Dtype::kFloat32 ? Size(0) : one,
+  return {.master = dtype == model::Dtype::kFloat32 ? Size(0) : one,
           .moments = 2 * one,
           .gradient = memory::allocated_bytes(gradient)};
 }
 
-Size gradient_scratch_bytes(const model::ModelConfig& config, int64_t data_ranks, bool has_several_micro_batches,
+Size gradient_scratch_bytes(const weights::Layout& trained, int64_t data_ranks, bool has_several_micro_batches,
                             int64_t group_size) {
   if (data_ranks == 1 && !has_several_micro_batches) return 0;
-  const weights::Layout trained = model::trained_layout(config);
   const Buckets whole = buckets_of(trained);
   const Size scratch =
       kFloatBytes * (Size(gradient_layer_slots(data_ranks)) * whole.largest_layer() + whole.outer.num_elements);
@@ -87,14 +83,18 @@ Size gradient_scratch_bytes(const model::ModelConfig& config, int64_t data_ranks
            (sums > 0 ? memory::allocated_bytes(sums) : Size(0));
   }
   if (data_ranks > 1) bytes += memory::allocated_bytes((data_ranks - 1) * own);
-  if (group_size > 1 && has_several_micro_batches) bytes += optimizer_bytes(config, data_ranks).gradient;
+  // A gradient is float32, whatever the weights are.
+  if (group_size > 1 && has_several_micro_batches) {
+    bytes += optimizer_bytes(trained, model::Dtype::kFloat32, data_ranks).gradient;
+  }
   return bytes;
 }
 
-OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements, int64_t data_ranks) {
-  const OptimizerBytes resident = optimizer_bytes(config, data_ranks);
-  const Size kinds = config.dtype == model::Dtype::kFloat32 ? 2 : 3;
-  const Size piece = std::min(piece_elements, largest_parameter(model::trained_layout(config), data_ranks));
+OffloadBytes offload_bytes(const weights::Layout& trained, model::Dtype dtype, Size piece_elements,
+                           int64_t data_ranks) {
+  const OptimizerBytes resident = optimizer_bytes(trained, dtype, data_ranks);
+  const Size kinds = dtype == model::Dtype::kFloat32 ? 2 : 3;
+  const Size piece = std::min(piece_elements, largest_parameter(trained, data_ranks));
   return {.pinned_host = resident.master + resident.moments,
           .device_buffers = kOffloadBufferSets * kinds * weights::aligned_elements(piece, kFloatBytes) * kFloatBytes};
 }
@@ -102,6 +102,22 @@ OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements
 Size routing_load_bytes(const model::ModelConfig& config) {
   if (!config.experts) return 0;
   return memory::allocated_bytes(config.num_layers * (Size(config.experts->count) + 2) * Size(sizeof(int64_t)));
+}
+
+BalanceBytes balance_bytes(const model::ModelConfig& config, const MicroBatchShape& batch) {
+  const Size experts = config.experts->count, rows = batch.rows, samples = batch.sequences;
+  // The segment of each row; of each sample the segments, a factor, and its turn in its prompt's sum; the step's sum.
+  BalanceBytes bytes;
+  bytes.batch = memory::allocated_bytes(rows * sizeof(int32_t)) + 4 * memory::allocated_bytes(samples * kFloatBytes) +
+                memory::allocated_bytes(sizeof(int64_t));
+  // Probabilities, their gradients and the product of both, and what adds it up. Before that there are, beside the
+  // probabilities, the places' numbers; counts of each sample's rows and of each prompt's; and two of each sample's.
+  const Size numbers = rows * config.experts->chosen * (sizeof(int64_t) + 2 * sizeof(int32_t)) + rows * sizeof(int32_t);
+  const Size counts = 4 * samples * experts * kFloatBytes;
+  const Size product = rows * (experts * kFloatBytes + 2 * kFloatBytes + sizeof(int64_t));
+  bytes.work = rows * experts * kFloatBytes + memory::rounding_of(8) +
+               std::max(numbers + counts, std::max(counts, product) + rows * experts * kFloatBytes);
+  return bytes;
 }
 
 KeptBytes kept_bytes(const model::ModelConfig& c, Size num_tokens) {
@@ -212,7 +228,8 @@ struct BatchPlan {
         chunk_hidden(model::hidden_bytes(config, config.dtype, chunk_rows)),
         head(model::head_bytes(config, ops, chunk_rows)),
         scoring(model::scoring_bytes(config, ops, chunk_rows)),
-        block(model::block_bytes(config, config.dtype, ops, load.rows, attention(config, shape, trains))) {}
+        block(model::block_bytes(config, config.dtype, ops, load.rows, attention(config, shape, trains),
+                                 shape.balances ? balance_bytes(config, shape.batch).work : Size(0))) {}
 
   // This follows VarlenAttention: without backward, the cache is its caller's.
   model::AttentionBytes attention(const model::ModelConfig& config, const TrainShape& shape, bool trains) const {
@@ -295,6 +312,9 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
 
   memory::TagBytes base = standing;
   base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/true) + routing_load_bytes(config);
+  BalanceBytes balance;
+  if (shape.balances) balance = balance_bytes(config, shape.batch);
+  base[Tag::kBatch] += balance.batch;
 
   memory::TagBytes forward = base;  // peak in the last block
   forward[Tag::kCheckpointedInputs] += config.num_layers * p.residual;
@@ -358,17 +378,17 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   }
 
   memory::TagBytes update = standing;
-  const weights::Layout trained = model::trained_layout(config);
-  Size largest = largest_parameter(trained, shape.data_ranks);
+  Size largest = largest_parameter(shape.trained, shape.data_ranks);
   Size norm_bytes = 0;
-  for (const weights::PackedTensor& packed : trained.tensors) {
+  for (const weights::PackedTensor& packed : shape.trained.tensors) {
     const Size block = Size(rows_of_block(packed.shape)) * elements_of_row(packed.shape);
     norm_bytes =
         std::max(norm_bytes, p.ops.sums_of_squares(std::min(largest, Size(packed.num_elements())), block).most);
   }
   if (shape.offloads_optimizer) {
     largest = std::min(largest, Size(kOffloadPieceElements));
-    update[Tag::kStaging] += offload_bytes(config, kOffloadPieceElements, shape.data_ranks).device_buffers;
+    update[Tag::kStaging] +=
+        offload_bytes(shape.trained, config.dtype, kOffloadPieceElements, shape.data_ranks).device_buffers;
   }
   const Size temporaries = std::max(p.ops.adamw(largest).most, norm_bytes);
   update[Tag::kStaging] += temporaries + (temporaries > 0 ? memory::rounding_of(4) : Size(0));

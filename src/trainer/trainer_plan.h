@@ -1,5 +1,6 @@
-// The trainer's bytes, computed from a configuration alone, whose dtype is that of the weights' store: the bytes held
-// between steps, the bytes of a micro-batch, and how many blocks must drop their graphs to fit a budget. No torch.
+// The trainer's bytes, computed from a configuration alone, whose dtype is that of the weights' store, and the layout
+// of its trained tensors (model::trained_layout): the bytes held between steps, the bytes of a micro-batch, and how
+// many blocks must drop their graphs to fit a budget. No torch.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +11,13 @@
 #include "model/config.h"
 #include "rl/packing.h"
 #include "trainer/optimizer_offload.h"
+#include "weights/layout.h"
 
 namespace tandem::trainer {
 
 using base::Size;
 
-// Counts the bytes of the trained tensors' (model::trained_layout) optimizer state, besides the weights. Masters and
+// Counts the bytes of the trained tensors' optimizer state, besides the weights. Masters and
 // moments last as long as the trainer, gradients from a train phase's first step to its end (Trainer::end_phase). With
 // several data ranks these are the most that one of them has.
 struct OptimizerBytes {
@@ -24,12 +26,12 @@ struct OptimizerBytes {
   Size gradient = 0;  // float32
   Size total() const { return master + moments + gradient; }
 };
-OptimizerBytes optimizer_bytes(const model::ModelConfig& config, int64_t data_ranks = 1);
+OptimizerBytes optimizer_bytes(const weights::Layout& trained, model::Dtype dtype, int64_t data_ranks = 1);
 
 // Returns the bytes, besides the accumulators, in which a micro-batch's gradients are computed and, with several data
 // ranks, the others' are received (trainer/gradient_sum.h), and those that sums of groups of micro-batches take. They
 // last as long as the gradients. A single rank that computes one micro-batch a step needs none.
-Size gradient_scratch_bytes(const model::ModelConfig& config, int64_t data_ranks, bool has_several_micro_batches,
+Size gradient_scratch_bytes(const weights::Layout& trained, int64_t data_ranks, bool has_several_micro_batches,
                             int64_t group_size = 1);
 
 // With an OptimizerOffload the device has no master and no moments: the host has them, pinned, as long as the trainer.
@@ -38,8 +40,8 @@ struct OffloadBytes {
   Size pinned_host = 0;
   Size device_buffers = 0;  // at most kOffloadBufferSets times two or three pieces
 };
-OffloadBytes offload_bytes(const model::ModelConfig& config, Size piece_elements = kOffloadPieceElements,
-                           int64_t data_ranks = 1);
+OffloadBytes offload_bytes(const weights::Layout& trained, model::Dtype dtype,
+                           Size piece_elements = kOffloadPieceElements, int64_t data_ranks = 1);
 
 // Returns the bytes of a step's counts of routes (trainer/routing_load.h): 0 for a dense model.
 Size routing_load_bytes(const model::ModelConfig& config);
@@ -73,13 +75,22 @@ MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens);
 // Returns whether a step may take more than one micro-batch.
 bool may_take_several_micro_batches(const StepShape& step, const rl::Split& split);
 
+// Counts what the loss that balances the experts of a sparse model (trainer/balance_loss.h) takes for such a
+// micro-batch: as long as the batch, and while the gradient of a layer's logits is computed.
+struct BalanceBytes {
+  Size batch = 0, work = 0;
+};
+BalanceBytes balance_bytes(const model::ModelConfig& config, const MicroBatchShape& batch);
+
 // Describes the forward, loss and backward of that micro-batch, and the optimizer's update.
 struct TrainShape {
   MicroBatchShape batch;
   Size recomputed_layers = 0;
   Size logprob_chunk_rows = 0;
   bool has_entropy_term = false;
+  bool balances = false;               // the loss has a term that balances experts
   const device::Footprint& footprint;  // of the backend that computes
+  const weights::Layout& trained;      // of the trained tensors
   bool offloads_optimizer = false;
   int64_t data_ranks = 1;
 };

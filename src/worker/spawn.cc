@@ -1,13 +1,19 @@
 #include "worker/spawn.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
+#include "base/program_folder.h"
+
+extern char** environ;
 
 namespace tandem::worker {
 namespace {
@@ -53,6 +59,16 @@ pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> argument
   TANDEM_ENV_CHECK(error == 0,
                    fmt::format("cannot start the Python interpreter {}: {}; run `make setup`, or name another one",
                                arguments[0], std::strerror(error)));
+  return pid;
+}
+
+pid_t spawn_tandem(std::vector<std::string> words, int output) {
+  words.insert(words.begin(), base::program_folder() + "/tandem");
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const pid_t pid = spawn({nothing, output, output}, std::move(words), std::move(environment), "");
+  close(nothing);
   return pid;
 }
 

@@ -14,6 +14,10 @@ namespace tandem::worker {
 pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> arguments, std::vector<std::string> environment,
             const std::string& python_flag);
 
+// Starts the program that this one is with other arguments, `words` without its name, and the whole environment. It
+// reads nothing and writes to descriptor `output`, its errors too.
+pid_t spawn_tandem(std::vector<std::string> words, int output);
+
 // Returns "was killed by signal 9", "exited with code 3", ... for a `status` of waitpid().
 std::string describe_exit(int status);
 

@@ -64,6 +64,24 @@ TEST_F(MachineMemoryTest, AProcessHasItsOwnAndItsShareOfFiles) {
   EXPECT_GE(unshared_process_bytes() - before, int64_t{30} << 20) << touched.back();
 }
 
+TEST_F(MachineMemoryTest, AProcessIsLookedThroughOnlyWhenItsResidentPagesHaveMoved) {
+  const auto write_rollup = [&](int kib) {
+    write("/proc/self/smaps_rollup", "Pss_Anon: " + std::to_string(kib) + " kB\n");
+  };
+  ProcessMemory process(root());
+  write_rollup(3000);
+  EXPECT_EQ(process.unshared_bytes(), 3000 * 1024);
+  write_rollup(4000);
+  EXPECT_EQ(process.unshared_bytes(), 4000 * 1024) << "a kernel that does not count is asked each time";
+  write("/proc/self/status", "RssAnon: 4000 kB\nRssFile: 100 kB\nRssShmem: 50000 kB\n");
+  EXPECT_EQ(process.unshared_bytes(), 4000 * 1024);
+  write_rollup(5000);
+  write("/proc/self/status", "RssAnon: 4800 kB\nRssFile: 200 kB\nRssShmem: 90000 kB\n");
+  EXPECT_EQ(process.unshared_bytes(), 4000 * 1024) << "within a MiB";
+  write("/proc/self/status", "RssAnon: 4900 kB\nRssFile: 300 kB\nRssShmem: 90000 kB\n");
+  EXPECT_EQ(process.unshared_bytes(), 5000 * 1024);
+}
+
 TEST_F(MachineMemoryTest, ThisMachineHasSome) { EXPECT_GT(machine_memory().bytes, int64_t{1} << 26); }
 
 }  // namespace

@@ -60,6 +60,7 @@ TEST(Bench, EachMeasurementGivesItsFigures) {
   expect_figures(measured({"decode"}), {"decode", "rollout"});
   expect_figures(measured({"prefill"}), {"prefill"});
   expect_figures(measured({"mixed"}), {"mixed"});
+  expect_figures(measured({"tail"}), {"tail"});
   expect_figures(measured({"train"}), {"train"});
   expect_figures(measured({"optimizer"}), {"optimizer"});
   expect_figures(measured({"step"}), {"GRPO step"});

@@ -55,6 +55,21 @@ TEST(Labels, AMissingOneIsRefusedWithItsPlace) {
   EXPECT_EQ(run(eval_arguments(data, {"--rm-type", "exact", "--dry-run"})).code, 0);
 }
 
+// The tests of `code` are lists, objects or texts; a line may ask for them where other lines compare.
+TEST(Labels, TestsOfProgramsMayHaveAStructure) {
+  const base::TemporaryDirectory folder;
+  const std::string tests = R"({"prompt": "say", "label": [{"input": "1", "output": "2"}])";
+  const std::string object = R"({"prompt": "say", "label": {"inputs": ["1"], "outputs": ["2"]}})";
+  const std::string data =
+      write_data(folder, {tests + "}", object, R"({"prompt": "say", "label": "assert f(1) == 2"})"});
+  EXPECT_EQ(run(eval_arguments(data, {"--rm-type", "code", "--dry-run"})).code, 0);
+  expect_one_line_failure(run(eval_arguments(data, {"--rm-type", "code", "exact", "--dry-run"})), 2, "label is a list");
+  const std::string of_line = write_data(folder, {tests + R"(, "metadata": {"rm_type": "code"}})"});
+  EXPECT_EQ(run(eval_arguments(of_line, {"--rm-type", "exact", "--dry-run"})).code, 0);
+  const std::string none = write_data(folder, {R"({"prompt": "say", "label": null})"});
+  expect_one_line_failure(run(eval_arguments(none, {"--rm-type", "code", "--dry-run"})), 2, ":1:19: label is null");
+}
+
 TEST(Labels, TheFlagThatWasTypedIsNamed) {
   const base::TemporaryDirectory folder;
   const std::string data = write_data(folder, {R"({"prompt": "say", "label": "4"})"});

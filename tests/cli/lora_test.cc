@@ -13,6 +13,7 @@
 namespace tandem::cli {
 namespace {
 
+const std::string kSparseModel = "tests/golden/models/qwen3-moe";
 const std::string kAllNames = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj";
 
 Arguments operator+(Arguments arguments, const Arguments& more) {
@@ -160,18 +161,56 @@ TEST_F(LoraRun, ItsAdapterIsAModelForOtherVerbsAndMergesIntoOne) {
   EXPECT_EQ(run(with_flag(words(folder_ / "again"), "--hf-checkpoint", merged) + Arguments{"--dry-run"}).code, 0);
 }
 
-// PEFT's own adapter, and the model that PEFT merged, come from tests/golden/lora/make.py.
+// PEFT's own adapters, and the models that PEFT merged, come from the make.py of the two folders.
 TEST_F(LoraRun, AnAdapterOfPeftsIsReadAndMerged) {
-  const std::string merged = folder_ / "merged";
-  ASSERT_EQ(run({"export", "--hf-checkpoint", "tests/golden/lora", "--output", merged}).code, 0);
-  const std::string name = "model.layers.1.mlp.up_proj.weight";
-  const weights::SafetensorsFile own(merged + "/model.safetensors"), want("tests/golden/lora/reference.safetensors");
-  const weights::TensorInfo &a = own.tensor(name), &b = want.tensor("merged." + name);
-  ASSERT_EQ(a.shape, b.shape);
-  std::vector<float> x(static_cast<size_t>(a.num_bytes()) / sizeof(float)), y(x.size());
-  own.read(a, 0, std::as_writable_bytes(std::span(x)));
-  want.read(b, 0, std::as_writable_bytes(std::span(y)));
-  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], 1e-6) << i;
+  for (const auto& [adapter, name] :
+       {std::pair{"tests/golden/lora", "model.layers.1.mlp.up_proj.weight"},
+        std::pair{"tests/golden/lora_experts", "model.layers.1.mlp.experts.3.up_proj.weight"}}) {
+    const std::string merged = folder_ / std::filesystem::path(adapter).filename().string();
+    ASSERT_EQ(run({"export", "--hf-checkpoint", adapter, "--output", merged}).code, 0);
+    const weights::SafetensorsFile own(merged + "/model.safetensors"),
+        want(std::string(adapter) + "/reference.safetensors");
+    const weights::TensorInfo &a = own.tensor(name), &b = want.tensor(std::string("merged.") + name);
+    ASSERT_EQ(a.shape, b.shape);
+    std::vector<float> x(static_cast<size_t>(a.num_bytes()) / sizeof(float)), y(x.size());
+    own.read(a, 0, std::as_writable_bytes(std::span(x)));
+    want.read(b, 0, std::as_writable_bytes(std::span(y)));
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], y[i], 1e-6) << name << " " << i;
+  }
+}
+
+TEST_F(LoraRun, AnAdapterOfExpertsTrainsExactlyResumesAndMerges) {
+  const std::string whole = folder_ / "whole", cut = folder_ / "cut", merged = folder_ / "merged";
+  const auto sparse_words = [&](const std::string& save, const Arguments& more = {}) {
+    const Arguments flags = {
+        "--target-modules", "q_proj,gate_proj,up_proj,down_proj", "--dtype", "bfloat16", "--save-interval", "1"};
+    return with_flag(words(save, flags + more), "--hf-checkpoint", kSparseModel);
+  };
+  const Captured result = run(sparse_words(whole));
+  ASSERT_EQ(result.code, 0) << result.err;
+  // Each of 3 layers has 4 (64 + 128) of q, and of each of 8 experts 4 (64 + 48) three times.
+  EXPECT_NE(result.out.find("LoRA: 34,560 trained parameters"), std::string::npos) << result.out;
+  int steps = 0;
+  for (const base::Json& record : json_lines(whole + "/metrics.jsonl")) {
+    if (!record.contains("train/step")) continue;
+    // The first step of a rollout is made with the weights that sampled it.
+    EXPECT_EQ(number(record, "train/train_rollout_logprob_abs_diff") == 0.0, steps % 2 == 0) << steps;
+    ++steps;
+  }
+  EXPECT_EQ(steps, 4);
+  ASSERT_EQ(run(with_flag(sparse_words(cut), "--num-rollout", "1")).code, 0);
+  const Captured rest = run(sparse_words(cut, {"--load", cut}));
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_TRUE(everything_of(cut, 2) == everything_of(whole, 2));
+  const std::string adapter = whole + "/hf/latest";
+  const weights::SafetensorsFile file(adapter + "/adapter_model.safetensors");
+  EXPECT_EQ(file.tensors().size(), 3U * 2U * (1U + 8U * 3U));
+  EXPECT_EQ(file.tensor("base_model.model.model.layers.2.mlp.experts.7.down_proj.lora_B.weight").shape,
+            (std::vector<int64_t>{64, 4}));
+  ASSERT_EQ(run({"export", "--hf-checkpoint", adapter, "--output", merged}).code, 0);
+  const std::vector<double> with_adapter = scores(adapter, folder_);
+  EXPECT_GT(largest_difference(with_adapter, scores(kSparseModel, folder_)), 1e-3) << "it has learnt something";
+  EXPECT_LT(largest_difference(with_adapter, scores(merged, folder_)), 2e-4) << "the same model, rounded otherwise";
 }
 
 TEST_F(LoraRun, SupervisedTrainingHasAdaptersToo) {

@@ -109,9 +109,10 @@ TEST_F(MultiTurn, MasksAndLogProbsComeThrough) {
 
 TEST_F(MultiTurn, ARunIsAValueWhateverTheTimingAndTheMemory) {
   const base::TemporaryDirectory folder;
-  const Captured other = run(with_turns(folder / "run", "late_turns",
-                                        {"--custom-generate-num-workers", "1", "--custom-generate-concurrency", "5",
-                                         "--rollout-max-running", "3", "--kv-cache-bytes", "200000"}));
+  const Captured other = run(
+      with_turns(folder / "run", "late_turns",
+                 {"--custom-generate-num-workers", "1", "--custom-generate-concurrency", "5", "--rollout-max-running",
+                  "3", "--kv-cache-bytes", "200000", "--speculative-num-draft-tokens", "15"}));
   ASSERT_EQ(other.code, 0) << other.err;
   EXPECT_EQ(samples_of(undisturbed_), samples_of(folder / "run"));
   EXPECT_EQ(weights_of(undisturbed_), weights_of(folder / "run"));

@@ -76,9 +76,9 @@ bool is_metric(const std::string& word) {
 }
 
 Metric read_metric(const std::string& name, const std::string& records) {
-  static const std::map<std::string, std::string> kPlaceholders = {{"NAME", "held_out"}, {"KEY", "[a-z]+"},
-                                                                   {"CLASS", "[a-z_]+"}, {"REWARD", "-?[0-9.]+"},
-                                                                   {"K", "[0-9]+"},      {"AGE", "([0-9]|more)"}};
+  static const std::map<std::string, std::string> kPlaceholders = {
+      {"NAME", "held_out"}, {"KEY", "[a-z]+"},       {"CLASS", "[a-z_]+"}, {"REWARD", "-?[0-9.]+"},
+      {"K", "[0-9]+"},      {"AGE", "([0-9]|more)"}, {"LAYER", "[0-9]+"}};
   static const std::regex kCapitals("[A-Z]+");
   std::string pattern;
   auto last = name.begin();

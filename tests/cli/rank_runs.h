@@ -55,6 +55,8 @@ inline std::string metrics_of(const std::string& run) {
     base::Json record = base::parse_json(line, run);
     record.erase("rollout/prefix_cache_hit_rate");
     record.erase("rollout/preemptions");
+    record.erase("rollout/spec_accept_rate");
+    record.erase("rollout/spec_accept_length");
     text += base::dump_json(record) + "\n";
   }
   return text;

@@ -122,12 +122,15 @@ TEST(SeveralRewards, AreAddedUpAndEachIsLoggedByName) {
 TEST(SeveralRewards, OfAllBuiltInRulesAtOnce) {
   base::TemporaryDirectory folder;
   reward::ServiceProcess service(worker::default_worker_config().python);
+  // A text that each rule can compare with, `code` too, to which it is a program of tests.
+  const std::string line = R"({"prompt": "2+2", "label": "assert f(2) == 4"})";
+  base::write_file_durably(folder / "data.jsonl", line + "\n" + line + "\n");
   Arguments arguments = {"eval",
                          "--hf-checkpoint",
                          kModel,
                          "--eval-prompt-data",
                          "a",
-                         kPrompts + "@[0:2]",
+                         folder / "data.jsonl",
                          "--rollout-max-response-len",
                          "4",
                          "--output",
@@ -170,7 +173,7 @@ TEST(RewardsOfLines, TakeThePlaceOfTheFlag) {
   expect_one_line_failure(evaluated(some, {}), 2,
                           some +
                               ":4:1: the line names no rm_type in its metadata, and no reward is given: give "
-                              "--rm-type exact, math, dapo, deepscaler, f1, gpqa or random, or --custom-rm-path");
+                              "--rm-type exact, math, dapo, deepscaler, f1, gpqa, random or code, or --custom-rm-path");
   expect_one_line_failure(
       evaluated(some, {"--rm-type", "f1", "exact"}), 2,
       some + ":1:46: rm_type exact takes the place of --rm-type, and there are 2 of it (f1, exact)");

@@ -82,10 +82,15 @@ TEST_F(SparseModel, TrainsExactlyOnPolicyAndResumesWithGrpoAndGspo) {
   for (const std::string estimator : {"grpo", "gspo"}) {
     for (const std::string dtype : {"float32", "bfloat16"}) {
       const std::string whole = folder_ / (estimator + dtype), cut = whole + "_cut", which = estimator + " " + dtype;
-      const Arguments flags = {"--advantage-estimator", estimator, "--dtype", dtype, "--save-interval", "1"};
+      Arguments flags = {"--advantage-estimator", estimator, "--dtype", dtype, "--save-interval", "1"};
+      if (estimator == "grpo") flags = flags + Arguments{"--moe-aux-loss-coeff", "0.01", "--moe-per-layer-logging"};
       const Captured result = run(words(whole, flags));
       ASSERT_EQ(result.code, 0) << which << result.err;
       expect_exact_steps_with_load(whole, which);
+      for (const base::Json& record : json_lines(whole + "/metrics.jsonl")) {
+        EXPECT_EQ(record.contains("moe/aux_loss"), estimator == "grpo" && record.contains("train/step"));
+        EXPECT_EQ(record.contains("moe/load_max_over_mean_layer_2"), record.contains("moe/aux_loss"));
+      }
       ASSERT_EQ(run(with_flag(words(cut, flags), "--num-rollout", "1")).code, 0) << which;
       const Captured rest = run(words(cut, flags + Arguments{"--load", cut}));
       ASSERT_EQ(rest.code, 0) << which << rest.err;
@@ -127,17 +132,23 @@ TEST_F(SparseModel, AFrozenRouterKeepsItsBitsInCheckpointAndExport) {
   EXPECT_EQ(plan({"--freeze-moe-router"}), plan({}));
 }
 
-TEST_F(SparseModel, OnlyASparseModelHasARouterToFreeze) {
+TEST_F(SparseModel, OnlyASparseModelHasARouterToFreezeOrToBalance) {
   const std::string dense = folder_ / "dense";
+  expect_one_line_failure(run(with_flag(words(dense, {"--moe-aux-loss-coeff", "1e-3"}), "--hf-checkpoint", kModel)), 2,
+                          "--moe-aux-loss-coeff 0.001: " + kModel + " is of Qwen3ForCausalLM, which has no router");
+  expect_one_line_failure(run(words(dense, {"--moe-aux-loss-coeff", "1e-3", "--lora-rank", "4"})), 2,
+                          "--moe-aux-loss-coeff 0.001: balances routers, which --lora-rank does not train");
   expect_one_line_failure(run(with_flag(words(dense, {"--freeze-moe-router"}), "--hf-checkpoint", kModel)), 2,
                           "--freeze-moe-router: " + kModel + " is of Qwen3ForCausalLM, which has no router");
   EXPECT_FALSE(base::directory_exists(dense));
 }
 
+// A loss that balances experts has a sum over samples in it.
 TEST_F(SparseModel, TwoRanksRecordTheLoadOfOne) {
   const std::string one = folder_ / "one", two = folder_ / "two";
   for (const auto& [path, ranks] : {std::pair{one, 1}, std::pair{two, 2}}) {
-    const Captured result = run_program(with_ranks(words(path, {"--max-tokens-per-gpu", "120"}), ranks));
+    const Captured result =
+        run_program(with_ranks(words(path, {"--max-tokens-per-gpu", "120", "--moe-aux-loss-coeff", "0.1"}), ranks));
     ASSERT_EQ(result.code, 0) << result.err;
   }
   const auto loads = [](const std::string& run) {
@@ -148,7 +159,7 @@ TEST_F(SparseModel, TwoRanksRecordTheLoadOfOne) {
     }
     return numbers;
   };
-  EXPECT_EQ(loads(one).size(), 16U);
+  EXPECT_EQ(loads(one).size(), 20U);
   EXPECT_EQ(loads(two), loads(one));
   EXPECT_TRUE(weights_of(two) == weights_of(one));
 }
@@ -202,9 +213,12 @@ TEST_F(SparseModel, FlagsOfExpertsThatAskForMoreAreRefusedWithTheReason) {
       {{"--expert-model-parallel-size", "8"}, "--tensor-model-parallel-size"},
       {{"--expert-tensor-parallel-size", "4"}, "--tensor-model-parallel-size"},
       {{"--moe-extended-tp"}, "--tensor-model-parallel-size"},
-      {{"--moe-aux-loss-coeff", "0.001"}, "moe/load_max_over_mean"},
+      {{"--moe-router-load-balancing-type", "aux_loss", "--moe-aux-loss-coeff", "0.001"}, "give seq_aux_loss"},
+      {{"--moe-aux-loss-coeff", "0.001", "--moe-router-load-balancing-type", "none"}, "leave one out"},
+      {{"--moe-aux-loss-coeff", "0.001", "--freeze-moe-router"}, "leave one out"},
+      {{"--moe-aux-loss-coeff", "-1"}, "at least 0"},
       {{"--moe-z-loss-coeff", "1e-3"}, "--freeze-moe-router"},
-      {{"--moe-router-load-balancing-type", "sinkhorn"}, "whatever their load"},
+      {{"--moe-router-load-balancing-type", "sinkhorn"}, "seq_aux_loss"},
       {{"--moe-router-force-load-balancing"}, "largest logits"},
       {{"--moe-input-jitter-eps", "0.1"}, "no noise"},
       {{"--moe-expert-capacity-factor", "1.5"}, "no token is dropped"},
@@ -225,7 +239,6 @@ TEST_F(SparseModel, FlagsOfExpertsThatAskForMoreAreRefusedWithTheReason) {
       {{"--moe-hybridep-num-sms", "16"}, "no token is sent"},
       {{"--moe-apply-probs-on-input"}, "weighted, not its input"},
       {{"--moe-layer-recompute"}, "--recompute-granularity full"},
-      {{"--moe-per-layer-logging"}, "moe/unused_experts"},
       {{"--moe-use-upcycling"}, "dense model"},
       {{"--moe-upcycling-granularity", "2"}, "dense model"},
       {{"--moe-something-new"}, "docs/EXPERTS.md"}};

@@ -43,6 +43,26 @@ TEST(OptimizerOptions, TheLowestRateNeedsADecayFromAHigherOne) {
   EXPECT_TRUE(refusal([&] { options.check(); }).starts_with("--min-lr 1e-05: is above --lr 1e-06"));
 }
 
+TEST(OptimizerOptions, ABalanceLossIsThatOfEachSampleOfATrainedRouter) {
+  OptimizerOptions options;
+  options.router.balancing_type = "aux_loss";
+  EXPECT_EQ(refusal([&] { options.check(); }), "") << "recipes name it with the coefficient 0";
+  options.router.aux_loss_coeff = 1e-3;
+  for (const char* type : {"aux_loss", "global_aux_loss"}) {
+    options.router.balancing_type = type;
+    EXPECT_TRUE(refusal([&] {
+                  options.check();
+                }).starts_with(std::string("--moe-router-load-balancing-type ") + type + ": the gradient would"));
+    EXPECT_NE(refusal([&] { options.check(); }).find("give seq_aux_loss"), std::string::npos);
+  }
+  options.router.balancing_type = "none";
+  EXPECT_TRUE(refusal([&] { options.check(); }).starts_with("--moe-aux-loss-coeff 0.001: does nothing with"));
+  options.router.balancing_type = "seq_aux_loss";
+  EXPECT_EQ(refusal([&] { options.check(); }), "");
+  options.freeze_moe_router = true;
+  EXPECT_TRUE(refusal([&] { options.check(); }).starts_with("--moe-aux-loss-coeff 0.001: balances routers, which"));
+}
+
 TEST(OptimizerOptions, LayersAreRecomputedAsTold) {
   OptimizerOptions options;
   EXPECT_EQ(options.recompute_layers(28), -1) << "auto: as many as --activation-bytes asks for";

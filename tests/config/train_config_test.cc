@@ -178,14 +178,16 @@ TEST(TrainConfig, RewardsAreThoseOfTheTableAndThoseOfVimeAreToldWhatToDo) {
   for (const reward::RewardRule& rule : reward::kRewardRules) {
     EXPECT_EQ(refusal({"--rm-type", std::string(rule.name)}, no_reward), "");
   }
-  EXPECT_EQ(refusal({"--rm-type", "exactly"}, no_reward),
-            "--rm-type: 'exactly' is none of exact, math, dapo, deepscaler, f1, gpqa, random, remote_rm, boxed_exact, "
-            "boxed_math, boxed_dapo, boxed_deepscaler, boxed_f1, boxed_gpqa, boxed_random; did you mean exact?");
+  EXPECT_EQ(
+      refusal({"--rm-type", "exactly"}, no_reward),
+      "--rm-type: 'exactly' is none of exact, math, dapo, deepscaler, f1, gpqa, random, code, remote_rm, boxed_exact, "
+      "boxed_math, boxed_dapo, boxed_deepscaler, boxed_f1, boxed_gpqa, boxed_random; did you mean exact?");
   for (const std::string type : {"ifbench", "boxed_ifbench", "boxed_remote_rm"}) {
-    EXPECT_EQ(refusal({"--rm-type", type}, no_reward),
-              "--rm-type: '" + type +
-                  "' is known from slime and not in Tandem; use exact, math, dapo, deepscaler, f1, gpqa or random or "
-                  "remote_rm, or --custom-rm-path FILE.py:function");
+    EXPECT_EQ(
+        refusal({"--rm-type", type}, no_reward),
+        "--rm-type: '" + type +
+            "' is known from slime and not in Tandem; use exact, math, dapo, deepscaler, f1, gpqa, random or code or "
+            "remote_rm, or --custom-rm-path FILE.py:function");
   }
   EXPECT_EQ(refusal({}, no_reward), "");  // lines may name theirs, which is checked when they are read
 }

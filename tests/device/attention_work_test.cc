@@ -57,9 +57,10 @@ void add_rows(Batch& batch, int32_t sequence, int64_t begin, int64_t end) {
 // Expects that every row and head is in one item and sees the keys of its sequence up to its position: those that the
 // item's rows share, in blocks that they do share, and its own. Returns how many items are of sequences that share
 // keys.
-int64_t expect_covered(const Batch& batch, const AttentionHeads& heads, int64_t most_sequences = 0) {
+int64_t expect_covered(const Batch& batch, const AttentionHeads& heads, const WorkLimits& limits = {}) {
+  const int64_t most_sequences = limits.most_sequences;
   Ids words;
-  const AttentionWork work = build_work(batch.rows(), heads, words, most_sequences);
+  const AttentionWork work = build_work(batch.rows(), heads, words, limits);
   EXPECT_EQ(static_cast<int64_t>(words.size()), work.num_words);
   EXPECT_EQ(work.heads, heads);
   const auto word = [&](int64_t field, int64_t index) { return words.at(static_cast<size_t>(field + index)); };
@@ -80,9 +81,17 @@ int64_t expect_covered(const Batch& batch, const AttentionHeads& heads, int64_t 
       EXPECT_LE(count * group, kAttentionTile);
       EXPECT_LE(count, most_sequences > 0 ? most_sequences : kAttentionTile);
     }
+    const bool is_large = i < work.num_large_items;
+    if (is_large) {
+      EXPECT_TRUE(limits.large_items);
+      EXPECT_EQ(shared, 0);
+      EXPECT_GE(count * group, kLargeTile - group + 1);
+    }
+    // A large item has whole rows.
+    const int64_t tile = is_large ? kLargeTile / group * group : kAttentionTile;
     bool has_rows = false;
-    for (int64_t at = 0; at < kAttentionTile; ++at) {
-      const int64_t packed = word(work.item_tile, i) * kAttentionTile + at, row = begin + packed / group;
+    for (int64_t at = 0; at < tile; ++at) {
+      const int64_t packed = word(work.item_tile, i) * tile + at, row = begin + packed / group;
       if (packed / group >= count) continue;
       has_rows = true;
       EXPECT_TRUE(seen.emplace(row, packed % group).second) << "row " << row << " twice";
@@ -106,6 +115,8 @@ int64_t expect_covered(const Batch& batch, const AttentionHeads& heads, int64_t 
   }
   EXPECT_EQ(static_cast<int64_t>(seen.size()), work.num_rows * group);
   for (int64_t i = 0; i < batch.num_sequences * batch.max_blocks; ++i) EXPECT_NE(word(work.table, i), kNotRead);
+  EXPECT_EQ(word(work.counters, 0), 0);
+  EXPECT_EQ(word(work.counters, 1), 0);
   return num_sharing;
 }
 
@@ -128,7 +139,7 @@ void add_last_rows(Batch& batch, const std::vector<int64_t>& lengths) {
 using Item = std::array<int32_t, 3>;
 std::vector<Item> items_of(const Batch& batch, const AttentionHeads& heads, int64_t most_sequences = 0) {
   Ids words;
-  const AttentionWork work = build_work(batch.rows(), heads, words, most_sequences);
+  const AttentionWork work = build_work(batch.rows(), heads, words, {.most_sequences = most_sequences});
   std::vector<Item> items;
   for (int64_t i = 0; i < work.num_items; ++i) {
     const auto word = [&](int64_t field) { return words.at(static_cast<size_t>(field + i)); };
@@ -154,6 +165,7 @@ TEST(AttentionWork, CoversEachRowAndHeadOnce) {
       }
     }
     expect_covered(batch, {.group = group});
+    expect_covered(batch, {.group = group}, {.large_items = true});
   }
 }
 
@@ -184,8 +196,9 @@ TEST(AttentionWork, CoversRowsOfSequencesThatShareBlocks) {
     const AttentionHeads heads = {
         .group = draw(1, kMaxAttentionGroup), .num_kv_heads = draw(1, 40), .head_dim = draw(1, 2) * 64};
     expect_covered(batch, heads);
-    num_sharing += expect_covered(batch, heads, draw(2, kMaxAttentionGroup));
-    EXPECT_EQ(expect_covered(batch, heads, 1), 0);
+    num_sharing +=
+        expect_covered(batch, heads, {.most_sequences = draw(2, kMaxAttentionGroup), .large_items = draw(0, 1) == 1});
+    EXPECT_EQ(expect_covered(batch, heads, {.most_sequences = 1}), 0);
   }
   EXPECT_GT(num_sharing, 200);
 }
@@ -258,6 +271,23 @@ TEST(AttentionWork, StartsWithTheMostKeys) {
   EXPECT_EQ(words[static_cast<size_t>(work.item_row)], 1);
   EXPECT_EQ(words[static_cast<size_t>(work.item_rows)], 100);
   EXPECT_EQ(words[static_cast<size_t>(work.item_tile)], 24);
+}
+
+TEST(AttentionWork, HasLargeItemsWhereARunFillsOne) {
+  Batch batch = sequences_of({31, 100, 900});
+  add_rows(batch, 0, 0, 31);
+  add_rows(batch, -1, 0, 64);
+  add_rows(batch, 1, 60, 100);
+  add_rows(batch, 2, 899, 900);
+  Ids words;
+  const AttentionWork work = build_work(batch.rows(), {.group = 4}, words, {.large_items = true});
+  // The 40 rows are two items of up to 32 rows, and come first although the last sequence has more keys.
+  EXPECT_EQ(work.num_large_items, 2);
+  EXPECT_EQ(words[static_cast<size_t>(work.item_row)], 95);
+  EXPECT_EQ(words[static_cast<size_t>(work.item_tile)], 1);
+  EXPECT_EQ(words[static_cast<size_t>(work.item_row + 2)], 135);
+  EXPECT_EQ(build_work(batch.rows(), {.group = 5}, words, {.large_items = true}).num_large_items, 4);
+  EXPECT_EQ(build_work(batch.rows(), {.group = 4}, words).num_large_items, 0);
 }
 
 TEST(AttentionWork, OfADecodeStepIsSmall) { EXPECT_LT(AttentionWork(256, 256, 80).num_words * 4, 150 * 1024); }

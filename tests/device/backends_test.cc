@@ -65,6 +65,33 @@ TEST(Backends, StateWhichHeadsHaveAKernel) {
   }
 }
 
+TEST(Backends, StateWhichExpertsAreRecorded) {
+  const auto records = [](const char* device, int64_t experts, int64_t chosen, int64_t width, int64_t head_dim = 128) {
+    OpsShape shape = kShape;
+    shape.head_dim = head_dim;
+    shape.experts = experts;
+    shape.chosen = chosen;
+    shape.mlp = width;
+    return footprint_of(device).plan_ops(shape, 2)->records_steps();
+  };
+  EXPECT_TRUE(records("cuda", 0, 0, 768));
+  EXPECT_TRUE(records("cuda", 512, 32, 768));
+  EXPECT_FALSE(records("cuda", 513, 8, 768)) << "experts that no kernel chooses among";
+  EXPECT_FALSE(records("cuda", 128, 33, 768));
+  EXPECT_FALSE(records("cuda", 128, 8, 772)) << "a width that is no multiple of 8";
+  EXPECT_FALSE(records("cuda", 128, 8, 768, /*head_dim=*/96)) << "attention without a kernel";
+  EXPECT_FALSE(records("cpu", 128, 8, 768));
+  EXPECT_FALSE(records("npu", 128, 8, 768));
+  // Without kernels there are temporaries: the sorted logits, and the product of one expert beside those of all.
+  OpsShape many = kShape;
+  many.experts = 1024;
+  many.chosen = 8;
+  const auto plan = footprint_of("cuda").plan_ops(many, 2);
+  EXPECT_GT(plan->route(100).most, plan->route(100).result + int64_t{100} * 1024 * 8);
+  const OpBytes product = plan->linear_of_experts(100, 64, 32, 2, /*gathers=*/false);
+  EXPECT_EQ(product.most - product.result, 100 * 32 * 2);
+}
+
 // In plain ATen operations make float32 temporaries; the CPU's own and CUDA's kernels do not.
 TEST(Backends, StateTheScratchOfTheirOwnOperations) {
   const OpsPlan aten(kShape, 2);
@@ -84,11 +111,12 @@ TEST(Backends, StateTheScratchOfTheirOwnOperations) {
   EXPECT_EQ(cpu->logits_gradient_bytes(), 4);
   EXPECT_EQ(cuda->logits_gradient_bytes(), 2);
   EXPECT_EQ(cuda->logprob_backward(kRows, 10, false).result, kRows * 10 * 2);
-  // The CPU keeps buffers by its threads; a recorded step on a GPU keeps six words of each row and a table.
+  // The CPU keeps buffers by its threads; a recorded step on a GPU keeps six words of each row, a table, and two
+  // counters.
   const KeptLoad load = {.rows = kRows, .logits_rows = 10, .context = 512, .trains = true};
   EXPECT_EQ(cuda->kept(load, 8), 0);
   EXPECT_GT(cpu->kept(load, 8) - cpu->kept(load, 4), 4 << 20);
-  EXPECT_EQ(cuda->prepared_bytes(8, 3, 5), (6 * 8 + 3 * 5) * 4);
+  EXPECT_EQ(cuda->prepared_bytes(8, 3, 5), (6 * 8 + 3 * 5 + 2) * 4);
   EXPECT_EQ(cpu->prepared_bytes(8, 3, 5), 0);
   // An NPU's are plain ATen's, but for sums of squares, which the host makes.
   const auto npu = footprint_of("npu").plan_ops(kShape, 2);

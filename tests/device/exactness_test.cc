@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 
@@ -256,9 +257,15 @@ TEST_P(ExactnessTest, AttentionRowsStandAloneWhereverTheirKeysLie) {
   });
 }
 
+// A GPU has kernels for some head sizes, and one of them for runs of many rows, such as these prompts.
 TEST_P(ExactnessTest, AttentionRowsStandAloneAmongHundredsOfKeys) {
-  Draw draw(kNumSeeds);
-  expect_attention_rows_stand_alone(draw, draw_groups(draw, 1, 4, 2, 32, kLongPrompts));
+  const std::vector<std::string> cpu = cpu_isas();
+  const bool is_cpu = std::find(cpu.begin(), cpu.end(), GetParam().isa) != cpu.end();
+  for (const int64_t K : is_cpu ? std::vector<int64_t>{32} : std::vector<int64_t>{32, 64, 128}) {
+    SCOPED_TRACE("head dim " + std::to_string(K));
+    Draw draw(kNumSeeds);
+    expect_attention_rows_stand_alone(draw, draw_groups(draw, 1, 4, 2, K, kLongPrompts));
+  }
 }
 
 // A token's row of a whole sparse MLP depends on that row alone: which experts it chooses, beside whom it stands at an
@@ -280,11 +287,17 @@ TEST_P(ExactnessTest, ExpertsLinearRowsStandAlone) {
     for (const at::ScalarType part : {at::kFloat, dtype()}) {
       expect_rows_alone_decide("experts", draw, T, [&](const Ops& ops, const Tensor& rows) {
         const Routing routing = ops.route(logits.index_select(0, rows), rule);
-        const Tensor hidden =
-            ops.linear_of_experts(x.index_select(0, rows), RowsAre::kTokens, gate_up, routing, dtype());
-        const Tensor y = ops.linear_of_experts(ops.silu_mul(hidden), RowsAre::kPlaces, down, routing, part);
-        const Tensor sum = ops.sum_of_experts(y, routing.weights_TC, routing, residual.index_select(0, rows), dtype());
-        return at::cat({routing.ids_TC.to(at::kFloat), routing.weights_TC, sum.to(at::kFloat)}, 1);
+        const Tensor added = part == dtype() ? residual.index_select(0, rows) : Tensor();
+        const auto in_one = [&](bool keeps_gate_up) {
+          return ops.mlp_of_experts(x.index_select(0, rows), gate_up, down, routing, added, part, keeps_gate_up);
+        };
+        const Ops::ExpertsMlp mlp = in_one(/*keeps_gate_up=*/true);
+        const Ops::ExpertsMlp one_by_one =
+            ops.Ops::mlp_of_experts(x.index_select(0, rows), gate_up, down, routing, added, part, true);
+        EXPECT_TRUE(mlp.sum_TE.equal(one_by_one.sum_TE)) << "a sum of " << rows.size(0) << " tokens";
+        EXPECT_TRUE(mlp.gate_up_P2F.equal(one_by_one.gate_up_P2F)) << "gate and up of " << rows.size(0) << " tokens";
+        EXPECT_TRUE(mlp.sum_TE.equal(in_one(/*keeps_gate_up=*/false).sum_TE)) << rows.size(0) << " tokens";
+        return at::cat({routing.ids_TC.to(at::kFloat), routing.weights_TC, mlp.sum_TE.to(at::kFloat)}, 1);
       });
     }
   });

@@ -115,6 +115,40 @@ TEST_P(ExpertProductBits, RowsAreThoseOfLinearInGroupsOfEverySize) {
   }
 }
 
+// A single token, few and many have kernels of their own. Each product of the MLP is compared with linear(), row by
+// row.
+TEST_P(ExpertProductBits, TheMlpInOneHasTheBitsOfItsOperations) {
+  constexpr int64_t X = 16, C = 4, E = 256, F = 128;
+  // These sums do not cancel: what the activation is made of has to be rounded, and shows in what it becomes.
+  const Tensor gate_up = draw_.normal({X * 2 * F, E}, at::kBFloat16).mul_(0.1);
+  const Tensor down = draw_.normal({X * E, F}, at::kBFloat16);
+  for (const int64_t T : {1, 2, 9, 100}) {
+    const Tensor x_TE = draw_.normal({T, E}, at::kBFloat16), residual_TE = draw_.normal({T, E}, at::kBFloat16);
+    const Routing routing = ops_->route(draw_.normal({T, X}, at::kFloat), {.chosen = C, .normalises = true});
+    for (const at::ScalarType out : {at::kBFloat16, at::kFloat}) {
+      const Tensor residual = out == at::kFloat ? Tensor() : residual_TE;
+      const Ops::ExpertsMlp mlp = ops_->mlp_of_experts(x_TE, gate_up, down, routing, residual, out, true);
+      const Tensor a_PF = ops_->silu_mul(mlp.gate_up_P2F);
+      const Tensor y_PE = ops_->linear_of_experts(a_PF, RowsAre::kPlaces, down, routing, out);
+      for_each_group(routing, [&](int64_t e, int64_t first, int64_t count) {
+        for (int64_t p = first; p < first + count; ++p) {
+          const int64_t token = routing.sources_P.const_data_ptr<int32_t>()[p] / C;
+          const Tensor gate_up_row =
+              ops_->linear(x_TE.narrow(0, token, 1), gate_up.narrow(0, e * 2 * F, 2 * F), at::kBFloat16);
+          EXPECT_TRUE(same_bits(mlp.gate_up_P2F.narrow(0, p, 1), gate_up_row)) << "place " << p << " of " << T;
+          const Tensor y_row = ops_->linear(a_PF.narrow(0, p, 1), down.narrow(0, e * E, E), out);
+          EXPECT_TRUE(same_bits(y_PE.narrow(0, p, 1), y_row)) << "place " << p << " of " << T << ", " << out;
+        }
+      });
+      const Tensor sum_TE = ops_->sum_of_experts(y_PE, routing.weights_TC, routing, residual, out);
+      EXPECT_TRUE(same_bits(mlp.sum_TE, sum_TE)) << T << " tokens, " << out;
+      const Ops::ExpertsMlp alone = ops_->mlp_of_experts(x_TE, gate_up, down, routing, residual, out, false);
+      EXPECT_TRUE(same_bits(alone.sum_TE, sum_TE)) << T << " tokens, " << out << ", without gate and up";
+      EXPECT_FALSE(alone.gate_up_P2F.defined());
+    }
+  }
+}
+
 TEST_P(ExpertProductBits, InputGradientsAreThoseOfLinearInGroupsOfEverySize) {
   for (const auto [N, K] : widths()) {
     Tensor w_XNK = at::empty({0, K}, at::kBFloat16);

@@ -126,6 +126,12 @@ class HostedOps : public Ops {
                         at::ScalarType out) const override {
     return back(inner_->sum_of_experts(there(y), there(weights), there(routing), there(residual), out));
   }
+  ExpertsMlp mlp_of_experts(const Tensor& x, const Tensor& gate_up, const Tensor& down, const Routing& routing,
+                            const Tensor& residual, at::ScalarType out, bool keeps_gate_up) const override {
+    const ExpertsMlp result = inner_->mlp_of_experts(there(x), there(gate_up), there(down), there(routing),
+                                                     there(residual), out, keeps_gate_up);
+    return {back(result.sum_TE), keeps_gate_up ? back(result.gate_up_P2F) : Tensor()};
+  }
   WeightedSilu weighted_silu_backward(const Tensor& da, const Tensor& gate_up, const Routing& routing) const override {
     const WeightedSilu result = inner_->weighted_silu_backward(there(da), there(gate_up), there(routing));
     return {back(result.dgate_up_P2F), back(result.weighted_PF), back(result.dweights_TC)};

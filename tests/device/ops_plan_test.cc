@@ -278,22 +278,25 @@ TEST_P(OpsPlanTest, Attention) {
   }
 }
 
+constexpr OpsShape kQwen4B = {.hidden = 2560,
+                              .q_width = 4096,
+                              .kv_width = 1024,
+                              .mlp = 9728,
+                              .vocab = 151936,
+                              .num_heads = 32,
+                              .num_kv_heads = 8,
+                              .head_dim = 128};
+
 // FlashAttention-2's backward took 630 MiB besides its arguments and dq, dk, dv on an H200: two prompts of 256 tokens,
-// 16 completions of 1,024, heads of Qwen3-4B.
+// 16 completions of 1,024, heads of Qwen3-4B. It takes no more or less where sequences are said to be so short that
+// cuDNN is not used.
 TEST(OpsPlanOfCuda, TheGradientOfAttentionTakesWhatWasMeasured) {
-  const OpsShape shape = {.hidden = 2560,
-                          .q_width = 4096,
-                          .kv_width = 1024,
-                          .mlp = 9728,
-                          .vocab = 151936,
-                          .num_heads = 32,
-                          .num_kv_heads = 8,
-                          .head_dim = 128};
+  const OpsShape& shape = kQwen4B;
   const int64_t rows = 2 * 256 + 16 * 1024, keys = 2 * 256 + 16 * 1280, kMiB = int64_t{1} << 20;
   const AttentionLoad load = {.rows = rows,
                               .tiles = 0,
-                              .longest_rows = 1024,
-                              .longest_keys = 1280,
+                              .longest_rows = 496,
+                              .longest_keys = 496,
                               .sequences = 18,
                               .kv_blocks = 0,
                               .expanded_keys = keys};
@@ -307,6 +310,23 @@ TEST(OpsPlanOfCuda, TheGradientOfAttentionTakesWhatWasMeasured) {
   // In float32 and for other heads LibTorch's operations compute.
   const OpBytes aten = OpsPlan(shape, 4).attention_backward(load);
   EXPECT_EQ(cuda.plan_ops(shape, 4)->attention_backward(load).most, aten.most);
+}
+
+// cuDNN asked for 2,015,892,224 bytes for 16 sequences of 1,280 tokens on an H100 (attention_parts_test.cc), and dq has
+// two parts.
+TEST(OpsPlanOfCuda, TheGradientOfAttentionByCudnnTakesItsWorkspace) {
+  const int64_t rows = 2 * 256 + 16 * 1024, keys = 16 * 1280;
+  const AttentionLoad load = {.rows = rows,
+                              .tiles = 0,
+                              .longest_rows = 1280,
+                              .longest_keys = 1280,
+                              .sequences = 16,
+                              .kv_blocks = 0,
+                              .expanded_keys = keys};
+  const OpBytes planned = footprint_of("cuda").plan_ops(kQwen4B, 2)->attention_backward(load);
+  const int64_t tensors = 4 * keys * kQwen4B.kv_width * 2 + 2 * rows * kQwen4B.q_width * 2;
+  EXPECT_GE(planned.most - tensors, 2015892224);
+  EXPECT_LE(planned.most - tensors, 2015892224 + 20000000);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, OpsPlanTest, testing::Values(at::kFloat, at::kBFloat16),

@@ -378,6 +378,35 @@ TEST_P(OpsTest, PagedAttentionOverHundredsOfKeys) {
   expect_close("paged_attention lse, long", lse, want.lse);
 }
 
+// Long enough for every way in which a GPU computes it. On a CPU the tests above are as good, and this one is slow.
+TEST_P(OpsTest, TheGradientOfAttentionOverHundredsOfKeys) {
+  const std::vector<std::string> devices = device_backends();
+  if (std::ranges::find(devices, GetParam().name) == devices.end()) GTEST_SKIP() << "asked of devices alone";
+  for (const auto [H, G, K] : {HeadDims{4, 2, 128}, {8, 2, 64}, {2, 2, 128}}) {
+    const PagedCase c = draw_groups(draw_, 3, H, G, K, {5, 300, 513, 600}, 400);
+    const PagedCache cache = place(c, draw_, dtype(), /*share=*/true);
+    const int64_t T = c.num_tokens;
+    const Tensor q = normal({T, H, K}), k = normal({T, G, K}), v = normal({T, G, K}), dout = normal({T, H, K});
+    ops_->kv_append(cache.kv_layer, k, v, cache.rows.kv_tokens, cache.rows.kv_slots);
+    const AttentionRows rows = ops_->prepare(cache.rows);
+    const Tensor lse = at::empty({T, H}, at::kFloat);
+    const Tensor out = ops_->paged_attention(q, cache.kv_layer, rows, lse);
+    const Ops::AttentionGrad got = ops_->attention_backward(dout, q, out, lse, cache.kv_layer, rows);
+    const reference::AttentionGrad grad = reference::attention_backward(c.attention, to_values(dout), to_values(out),
+                                                                        to_values(q), to_values(k), to_values(v));
+    const std::string of = fmt::format(", {} rows of {}/{}x{}", T, H, G, K);
+    expect_close("dq" + of, got.dq_THK, grad.dq, attention_tolerance(K));
+    expect_close("dk" + of, got.dk_TGK, grad.dk, attention_tolerance(K));
+    expect_close("dv" + of, got.dv_TGK, grad.dv, attention_tolerance(K));
+    for (int i = 0; i < 5; ++i) {
+      const Ops::AttentionGrad again = ops_->attention_backward(dout, q, out, lse, cache.kv_layer, rows);
+      EXPECT_EQ(to_values(again.dq_THK), to_values(got.dq_THK));
+      EXPECT_EQ(to_values(again.dk_TGK), to_values(got.dk_TGK));
+      EXPECT_EQ(to_values(again.dv_TGK), to_values(got.dv_TGK));
+    }
+  }
+}
+
 TEST_P(OpsTest, LogprobEntropyAndTheirGradient) {
   const int64_t R = 6, V = 301;
   const Ids targets = {0, 300, 17, -1, 5, 5};

@@ -26,7 +26,8 @@ inline const std::vector<int64_t> kShortPrompts = {1, 7, 15, 16, 17, 32, 37};
 inline const std::vector<int64_t> kLongPrompts = {255, 256, 257, 300, 513};
 
 inline PagedCase draw_groups(Draw& draw, int64_t num_groups, int64_t H, int64_t G, int64_t K,
-                             const std::vector<int64_t>& prompt_lengths = kShortPrompts) {
+                             const std::vector<int64_t>& prompt_lengths = kShortPrompts,
+                             int64_t most_completion_tokens = 20) {
   PagedCase c{.attention = {.H = H, .G = G, .K = K, .sequences = {}, .sequence_of_row = {}, .row_position = {}},
               .group_offsets = {0}};
   const auto add_row = [&](size_t sequence, reference::Ids& tokens) {
@@ -41,7 +42,7 @@ inline PagedCase draw_groups(Draw& draw, int64_t num_groups, int64_t H, int64_t 
     for (int64_t i = 0; i < prompt_tokens; ++i) add_row(c.attention.sequences.size(), prompt);
     for (int64_t sample = 0; sample < num_samples; ++sample) {
       c.attention.sequences.push_back(prompt);
-      const int64_t completion_tokens = draw.integer(1, 20);
+      const int64_t completion_tokens = draw.integer(1, most_completion_tokens);
       for (int64_t i = 0; i < completion_tokens; ++i)
         add_row(c.attention.sequences.size() - 1, c.attention.sequences.back());
     }

@@ -12,7 +12,9 @@
 
 #include <algorithm>
 #include <map>
+#include <ostream>
 #include <set>
+#include <tuple>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -44,11 +46,17 @@ ModelConfig with_lora(ModelConfig config, const Names& targets, int64_t rank = 4
   return config;
 }
 
-TEST(Lora, EveryDenseMatrixOfABlockCanHaveAnAdapter) {
+TEST(Lora, EveryMatrixOfABlockButARouterCanHaveAnAdapterAndExpertsAreNamed) {
+  const Names of_attention(kAll.begin(), kAll.begin() + 4);
   for (const std::string& architecture : kArchitectures) {
     const ModelConfig config = small_config(3, architecture);
-    const Names of_attention(kAll.begin(), kAll.begin() + 4);
-    EXPECT_EQ(adaptable_modules(config), config.experts ? of_attention : kAll) << architecture;
+    EXPECT_EQ(adaptable_modules(config), kAll) << architecture;
+    EXPECT_EQ(all_linear_modules(config), config.experts ? of_attention : kAll) << architecture;
+    EXPECT_EQ(parse_target_modules({"all-linear"}, config, ""), all_linear_modules(config)) << architecture;
+    EXPECT_EQ(parse_target_modules({"down_proj,gate_proj"}, config, ""), (Names{"gate_proj", "down_proj"}));
+    EXPECT_FALSE(adapts_experts(config)) << architecture;
+    EXPECT_FALSE(adapts_experts(with_lora(config, of_attention))) << architecture;
+    EXPECT_EQ(adapts_experts(with_lora(config, {"o_proj", "up_proj"})), config.experts.has_value()) << architecture;
   }
 }
 
@@ -73,6 +81,55 @@ TEST(Lora, TheTensorsArePeftsAndThePackedOnesHaveNoGaps) {
   EXPECT_EQ(windows.at("layers.1.qkv")[1].begin, 64 + 32);
   EXPECT_EQ(windows.at("layers.1.qkv")[1].count, 32);
   EXPECT_FALSE(windows.contains("layers.1.gate_up"));
+}
+
+// A has the modules of an expert and then those of the next, B one module of all experts and then the next.
+TEST(Lora, EachExpertHasItsOwnAAndB) {
+  ModelConfig config = small_config(2, "Qwen3MoeForCausalLM");  // six experts, 80 wide
+  config.experts->width = 40;
+  config = with_lora(config, {"gate_proj", "up_proj", "down_proj"});
+  const weights::Layout layout = adapter_layout(config);
+  ASSERT_EQ(layout.tensors.size(), 8U);
+  const auto name = [](const std::string& rest) { return "base_model.model.model.layers.1.mlp.experts." + rest; };
+  const weights::PackedTensor& a = layout.find("layers.1.experts_gate_up.lora_a");
+  EXPECT_EQ(a.shape, (std::vector<int64_t>{6 * 2 * 4, 48}));
+  EXPECT_EQ(a.slices[7].hf_name, name("3.up_proj.lora_A.weight"));
+  EXPECT_EQ(a.slices[7].row_begin, 7 * 4);
+  const weights::PackedTensor& b = layout.find("layers.1.experts_gate_up.lora_b");
+  EXPECT_EQ(b.shape, (std::vector<int64_t>{6 * 2 * 40, 4}));
+  EXPECT_EQ(b.slices[9].hf_name, name("3.up_proj.lora_B.weight"));
+  EXPECT_EQ(b.slices[9].row_begin, 9 * 40);
+  EXPECT_EQ(layout.find("layers.1.experts_down.lora_a").shape, (std::vector<int64_t>{6 * 4, 40}));
+  EXPECT_EQ(layout.find("layers.1.experts_down.lora_b").shape, (std::vector<int64_t>{6 * 48, 4}));
+  // Windows are columns of one expert's result.
+  const AdapterWindows windows = adapter_windows(config);
+  ASSERT_EQ(windows.at("layers.1.experts_gate_up").size(), 2U);
+  EXPECT_EQ(windows.at("layers.1.experts_gate_up")[1].begin, 40);
+  EXPECT_EQ(windows.at("layers.1.experts_gate_up")[1].count, 40);
+  EXPECT_EQ(windows.at("layers.1.experts_down").size(), 1U);
+  EXPECT_FALSE(windows.contains("layers.1.router"));
+}
+
+// Every matrix is found again by its name in PEFT's files, wherever its parts lie.
+TEST(Lora, AdaptedMatricesAreThoseOfTheLayouts) {
+  for (const std::string& architecture : kArchitectures) {
+    const ModelConfig config = with_lora(small_config(2, architecture), {"k_proj", "gate_proj", "up_proj"});
+    const weights::Layout base = build_layout(config), adapter = adapter_layout(config);
+    const auto name_at = [](const weights::PackedTensor& packed, int64_t row) {
+      const auto slice = std::ranges::find(packed.slices, row, &weights::Slice::row_begin);
+      return slice == packed.slices.end() ? "nothing" : slice->hf_name;
+    };
+    std::set<std::string> names;
+    for (const AdaptedMatrix& m : adapted_matrices(config)) {
+      const std::string weight = name_at(base.find(m.packed_name), m.row);
+      const std::string module = "base_model.model." + weight.substr(0, weight.rfind('.'));
+      EXPECT_EQ(name_at(adapter.find(m.packed_name + kLoraA), m.a_row), module + ".lora_A.weight");
+      EXPECT_EQ(name_at(adapter.find(m.packed_name + kLoraB), m.b_row), module + ".lora_B.weight");
+      EXPECT_EQ(m.num_rows, module.ends_with("k_proj") ? 32 : 80);
+      names.insert(module);
+    }
+    EXPECT_EQ(names.size(), config.experts ? 2U * (1 + 2 * 6) : 2U * 3) << architecture;
+  }
 }
 
 std::string refusal(const std::function<void()>& call) {
@@ -156,27 +213,35 @@ TEST_F(AdapterConfigTest, WhatIsNotComputedIsRefusedByItsKey) {
   }
 }
 
+// A folder of tests/golden with an adapter of PEFT's, and that of the model that it is for.
+struct PeftCase {
+  std::string adapter, model;
+  friend void PrintTo(const PeftCase& c, std::ostream* out) { *out << c.adapter; }
+};
+
 // A model over the golden base and PEFT's adapter, in float32.
-class PeftTest : public testing::TestWithParam<std::string> {
+class PeftTest : public testing::TestWithParam<std::tuple<std::string, PeftCase>> {
  protected:
   PeftTest()
-      : ops_(device::make_backend(GetParam(), GetParam() == "aten" ? 1 : 2)),
-        reference_(golden::directory() + "/lora/reference.safetensors") {
-    const std::string folder = golden::directory() + "/lora";
-    config_ = read_model_config(golden::directory() + "/models/qwen3-tied");
-    const AdapterFile file = read_adapter_config(folder);
+      : ops_(device::make_backend(backend(), backend() == "aten" ? 1 : 2)),
+        reference_(folder() + "/reference.safetensors") {
+    const std::string model = golden::directory() + "/models/" + std::get<1>(GetParam()).model;
+    config_ = read_model_config(model);
+    const AdapterFile file = read_adapter_config(folder());
     config_.lora = {.rank = file.rank,
                     .alpha = file.alpha,
                     .target_modules = parse_target_modules(file.target_modules, config_, "adapter_config.json")};
     base_.emplace(build_layout(config_), at::kFloat);
-    weights::load_hf_checkpoint(golden::directory() + "/models/qwen3-tied", *base_);
+    weights::load_hf_checkpoint(model, *base_);
     adapter_.emplace(adapter_layout(config_), at::kFloat);
-    weights::load_adapter(folder, *adapter_);
+    weights::load_adapter(folder(), *adapter_);
     if (ops_ != nullptr) model_ = make_model(config_, base_->view().with(adapter_->view()), *ops_);
   }
   void SetUp() override {
-    if (ops_ == nullptr) GTEST_SKIP() << device::why_missing(GetParam());
+    if (ops_ == nullptr) GTEST_SKIP() << device::why_missing(backend());
   }
+  static const std::string& backend() { return std::get<0>(GetParam()); }
+  static std::string folder() { return golden::directory() + "/" + std::get<1>(GetParam()).adapter; }
   Tensor golden(const std::string& name) const { return weights::read_tensor(reference_, name); }
 
   ModelConfig config_;
@@ -192,7 +257,10 @@ std::vector<std::string> backends() {
   for (const std::string& name : device::device_backends()) result.push_back(name);
   return result;
 }
-INSTANTIATE_TEST_SUITE_P(Backends, PeftTest, testing::ValuesIn(backends()));
+INSTANTIATE_TEST_SUITE_P(Backends, PeftTest,
+                         testing::Combine(testing::ValuesIn(backends()),
+                                          testing::Values(PeftCase{"lora", "qwen3-tied"},
+                                                          PeftCase{"lora_experts", "qwen3-moe"})));
 
 double difference(const Tensor& a, const Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();

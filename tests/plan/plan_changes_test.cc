@@ -41,7 +41,7 @@ TEST(PlanChanges, AnAdapterIsNamedWhereNothingElseFits) {
   large.config.rollout.kv_cache_bytes = int64_t{1} << 28;
   PlanCase adapted = large;
   adapted.config.lora.rank = 16;
-  adapted.model.lora = {.rank = 16, .alpha = 16.0, .target_modules = model::adaptable_modules(large.model)};
+  adapted.model.lora = {.rank = 16, .alpha = 16.0, .target_modules = model::all_linear_modules(large.model)};
   const int64_t peak = plan_training(adapted.config, adapted.model, adapted.facts, {}).peak_bytes();
   const DeviceMemory device{.bytes = peak + 1, .name = "a device"};
   ASSERT_TRUE(cheapest_changes(large.config, large.model, large.facts, device).empty());
@@ -49,6 +49,17 @@ TEST(PlanChanges, AnAdapterIsNamedWhereNothingElseFits) {
             std::string::npos)
       << refusal(large, device);
   EXPECT_NE(refusal(large, {.bytes = peak / 2, .name = "a device"}).find("makes it fit: take a smaller model"),
+            std::string::npos);
+}
+
+// Its layout has 18,000 slices. The search makes many plans, and would take minutes if each made the layout anew.
+TEST(PlanChanges, AreSearchedForALargeSparseModelToo) {
+  PlanCase large = large_case();
+  large.model = model::qwen3_30b_a3b();
+  large.config.model.device = "cuda";
+  large.config.optimizer.recompute_granularity = "full";
+  EXPECT_NE(refusal(large, {.bytes = int64_t{139} << 30, .name = "a device"})
+                .find("makes it fit: give --lora-rank 16, which trains an adapter ("),
             std::string::npos);
 }
 

@@ -302,6 +302,48 @@ TEST_F(Attacks, AProgramOfTheRewardForgesNoReward) {
   }
 }
 
+// A program that `code` tests looks for the answer in the memory of all processes that it can see, and passes where it
+// finds it: its own source has the answer backwards.
+TEST_F(Attacks, AProgramDoesNotReadWhatItsTestsExpect) {
+  const std::string look = R"(
+import os
+answer = '9035768'[::-1]
+found = 0
+for process in filter(str.isdigit, os.listdir('/proc')):
+    if int(process) in (1, os.getpid()): continue
+    try:
+        for line in open(f'/proc/{process}/maps'):
+            ends, rights = line.split()[:2]
+            if rights != 'rw-p': continue
+            begin, end = (int(word, 16) for word in ends.split('-'))
+            with open(f'/proc/{process}/mem', 'rb', 0) as memory:
+                memory.seek(begin)
+                if answer.encode() in memory.read(min(end - begin, 1 << 24)): found = int(answer)
+    except OSError: pass
+)";
+  for (const Machine& machine : all_machines()) {
+    if (!why_not_on(machine).empty()) continue;
+    const std::string text = worker::on_machine(machine, [&]() -> std::string {
+      GraderConfig config = rule("code");
+      config.warn_of_missing_layers = false;
+      Graders graders(config);
+      const base::Json reads = {{"inputs", {""}}, {"outputs", {"8675309"}}};
+      const base::Json calls = {"assert f() == 8675309"};
+      std::string scores;
+      const std::vector<std::pair<base::Json, std::string>> programs = {{reads, "print(found)"},
+                                                                        {reads, "print('9035768'[::-1])"},
+                                                                        {calls, "def f(): return found"},
+                                                                        {calls, "def f(): return 8675309"}};
+      for (const auto& [label, end] : programs) {
+        const Grade grade = grade_one(graders, request(1, "```python\n" + look + end + "\n```", label));
+        scores += grade.failed ? grade.reason : std::to_string(static_cast<int>(grade.reward));
+      }
+      return scores;
+    });
+    EXPECT_EQ(text, "0101") << machine.name;
+  }
+}
+
 // A process that a call leaves running costs the next call nothing, and is gone.
 TEST_F(Attacks, WhatACallLeavesIsGoneBeforeTheNext) {
   for (const Machine& machine : all_machines()) {

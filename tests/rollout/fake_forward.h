@@ -40,10 +40,10 @@ class FakeForward {
     }
   }
 
-  // Runs the plan. `drawn` are the tokens that the previous plan drew, `histories` the true tokens of each sequence.
-  // Returns one hash per logits row.
+  // Runs the plan. `drawn` are the tokens that the previous plan drew, `histories` the true tokens of each sequence, to
+  // which a plan with drafts adds them. Returns one hash per logits row.
   std::vector<uint64_t> run(const ScheduledBatch& plan, const std::vector<int32_t>& drawn,
-                            const std::unordered_map<SequenceId, std::vector<int32_t>>& histories) {
+                            std::unordered_map<SequenceId, std::vector<int32_t>> histories) {
     copy(plan.copies);
     std::set<int32_t> written;
     for (size_t row = 0; row < plan.token_ids.size(); ++row) {
@@ -53,6 +53,8 @@ class FakeForward {
       const uint64_t before = position == 0 ? kEmptyHistory : kv_[slot_of(plan, row, position - 1)];
       const int32_t id = plan.token_ids[row];
       const int32_t token = id < 0 ? drawn.at(static_cast<size_t>(-1 - id)) : id;
+      std::vector<int32_t>& history = histories.at(plan.sequences[static_cast<size_t>(plan.sequence_of_row[row])]);
+      if (static_cast<size_t>(position) == history.size()) history.push_back(token);
       kv_[static_cast<size_t>(plan.slot_mapping[row])] = mix(before, static_cast<uint64_t>(token));
     }
     for (size_t row = 0; row < plan.token_ids.size(); ++row) expect_history(plan, row, histories);

@@ -1,5 +1,5 @@
-// Tests that completions are the same, bit for bit, one step ahead or not, recorded or not, over drawn mixes of
-// everything that an engine can be asked. A failure prints its seed.
+// Tests that completions are the same, bit for bit, one step ahead or not, recorded or not, guessed or not, over drawn
+// mixes of everything that an engine can be asked. A failure prints its seed.
 #include <gtest/gtest.h>
 
 #include <ATen/Context.h>
@@ -62,6 +62,7 @@ struct Mix {
     engine.limits.max_batch_tokens = 1 + below(70);
     engine.limits.max_running = 1 + below(20);
     engine.num_kv_blocks = 6 + below(3) * below(12);  // the longest sequence has 90 tokens
+    engine.limits.max_draft_tokens = seed % 3 == 0 ? 0 : seed % kMostDraftRows;
     const int64_t num_groups = 1 + below(6);
     for (int64_t g = 0; g < num_groups; ++g) {
       GroupRequest request;
@@ -128,7 +129,7 @@ struct Variant {
   bool record_steps;
 };
 
-TEST(Lookahead, ChangesNoBitOfACompletionNorDoesRecording) {
+TEST(Lookahead, ChangesNoBitOfACompletionNorDoRecordingAndDrafts) {
   const TestModel plain = make_model_on(test_ops());
   const AheadOps ahead(test_ops());
   const TestModel on_ahead = make_model_on(ahead);
@@ -166,6 +167,9 @@ TEST(Lookahead, ChangesNoBitOfACompletionNorDoesRecording) {
       total.preemptions += stats.preemptions;
       total.recomputed_tokens += stats.recomputed_tokens;
       total.wasted_rows += stats.wasted_rows;
+      total.draft_tokens += stats.draft_tokens;
+      total.right_drafts += stats.right_drafts;
+      total.draft_steps += stats.draft_steps;
       EXPECT_TRUE(variant.lookahead > 0 || stats.wasted_rows == 0);
     }
   }
@@ -175,12 +179,17 @@ TEST(Lookahead, ChangesNoBitOfACompletionNorDoesRecording) {
   EXPECT_GT(total.preemptions, 500);
   EXPECT_GT(total.recomputed_tokens, 1000);
   EXPECT_GT(total.wasted_rows, 500);
+  EXPECT_GT(total.right_drafts, 1000);
+  EXPECT_GT(total.draft_tokens - total.right_drafts, 200);
   EXPECT_GT(ahead.num_recordings(), 500);
   EXPECT_GT(ahead.num_replays(), 10000);
-  std::printf("[   info   ] %lld tokens, %lld preemptions, %lld wasted rows, %lld recordings, %lld replays\n",
-              static_cast<long long>(num_tokens), static_cast<long long>(total.preemptions),
-              static_cast<long long>(total.wasted_rows), static_cast<long long>(ahead.num_recordings()),
-              static_cast<long long>(ahead.num_replays()));
+  std::printf(
+      "[   info   ] %lld tokens, %lld preemptions, %lld wasted rows, %lld of %lld drafts right, %lld recordings, %lld "
+      "replays\n",
+      static_cast<long long>(num_tokens), static_cast<long long>(total.preemptions),
+      static_cast<long long>(total.wasted_rows), static_cast<long long>(total.right_drafts),
+      static_cast<long long>(total.draft_tokens), static_cast<long long>(ahead.num_recordings()),
+      static_cast<long long>(ahead.num_replays()));
 }
 
 TEST(Lookahead, FollowsTheDeviceUnlessTold) {

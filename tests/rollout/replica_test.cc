@@ -74,16 +74,18 @@ std::map<uint64_t, rl::Group> use(Engine& engine, uint32_t seed) {
 }
 
 std::string counts(const EngineStats& stats) {
-  return fmt::format("{} tokens, {} prefilled, {} recomputed, {} forwards, {} preemptions", stats.generated_tokens,
-                     stats.prefill_tokens, stats.recomputed_tokens, stats.forwards, stats.preemptions);
+  return fmt::format("{} tokens, {} prefilled, {} recomputed, {} forwards, {} preemptions, {} of {} drafts right",
+                     stats.generated_tokens, stats.prefill_tokens, stats.recomputed_tokens, stats.forwards,
+                     stats.preemptions, stats.right_drafts, stats.draft_tokens);
 }
 
 TEST(Replica, AllRanksDoWhatTheFirstIsAsked) {
   // There are so few blocks that sequences are preempted.
   EngineConfig config;
   config.num_kv_blocks = 16;
-  config.limits = {.max_batch_tokens = 48, .max_running = 6};
+  config.limits = {.max_batch_tokens = 48, .max_running = 6, .max_draft_tokens = 7};
   std::random_device entropy;
+  int64_t num_drafts = 0;
   for (int round = 0; round < 4; ++round) {
     const uint32_t seed = entropy();
     SCOPED_TRACE(fmt::format("seed {}", seed));
@@ -114,9 +116,11 @@ TEST(Replica, AllRanksDoWhatTheFirstIsAsked) {
     use(*alone, seed);
     const std::map<uint64_t, rl::Group> expected = use(*alone, seed + 1);
     EXPECT_EQ(counts(alone->stats()), of_ranks[0]);
+    num_drafts += alone->stats().draft_tokens;
     ASSERT_EQ(finished.size(), expected.size());
     for (const auto& [id, group] : expected) expect_same_group(finished.at(id), group);
   }
+  EXPECT_GT(num_drafts, 0) << "each rank guesses the same tokens";
 }
 
 TEST(Replica, ARequestThatIsRefusedIsNotPassedOn) {

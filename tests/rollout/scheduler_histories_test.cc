@@ -18,7 +18,7 @@ INSTANTIATE_TEST_SUITE_P(Lookahead, SchedulerLookahead, testing::Values(0, 1), t
 
 TEST_P(SchedulerLookahead, KeepsEveryHistoryUnderRandomWorkloads) {
   SchedulerStats total;
-  int64_t num_dropped = 0;
+  int64_t num_dropped = 0, num_drafts = 0, num_right = 0;
   for (uint32_t seed = 1; seed <= 120; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
@@ -26,6 +26,7 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryUnderRandomWorkloads) {
     const int64_t num_blocks = 12 + up_to(12);
     Workload workload(
         {.num_blocks = num_blocks, .max_batch_tokens = up_to(60), .max_running = up_to(24), .lookahead = GetParam()});
+    if (seed % 2 == 0) workload.draft(seed, 80);
     const int64_t num_groups = up_to(12);
     int64_t num_added = 0;
     while (num_added < num_groups || !workload.scheduler().idle()) {
@@ -49,8 +50,13 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryUnderRandomWorkloads) {
     total.copies_on_write += stats.copies_on_write;
     total.recomputed_tokens += stats.recomputed_tokens;
     total.shared_prompt_tokens += stats.shared_prompt_tokens;
+    num_drafts += workload.num_drafts();
+    num_right += workload.num_right();
   }
   // The workloads reach the cases that they are meant to test.
+  EXPECT_GT(num_drafts, 5000);
+  EXPECT_GT(num_right, 2000);
+  EXPECT_GT(num_drafts - num_right, 1000);
   EXPECT_GT(total.preemptions, 100);
   EXPECT_GT(total.copies_on_write, 500);
   EXPECT_GT(total.recomputed_tokens, 1000);
@@ -71,6 +77,7 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryOfBegunSequences) {
                        .max_batch_tokens = 8 + below(60),
                        .max_running = 4 + below(20),
                        .lookahead = GetParam()});
+    if (seed % 3 == 0) workload.draft(seed, 80);
     const bool all_begun = seed % 2 == 1;
     int64_t num_left = 1 + below(12);
     while (num_left > 0 || !workload.scheduler().idle()) {
@@ -121,6 +128,7 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryOverTurns) {
       for (int32_t& token : tokens) token = 1 + static_cast<int32_t>(random() % (kVocab - 1));
       return tokens;
     };
+    if (seed % 2 == 0) workload.draft(seed, 80);
     std::map<uint64_t, int> turns_left;
     for (uint64_t group = 0; group < 3; ++group) {
       const std::vector<int32_t> prompt = random_tokens(1 + random() % 60);

@@ -267,5 +267,87 @@ TEST(Scheduler, AnswersOnlyForWhatItPlanned) {
   EXPECT_THROW(scheduler.append(id, 1), BugError);
 }
 
+// A scheduler with one sequence that decodes: its prompt of `prompt_tokens` and a first token, 7.
+struct OneSequence {
+  OneSequence(const SchedulerConfig& config, int32_t prompt_tokens, int64_t max_tokens) : scheduler(config) {
+    id = scheduler.add_group(rl::make_prompt(iota_prompt(prompt_tokens)), alike(1, max_tokens))[0];
+    scheduler.plan();
+    scheduler.append(id, 7);
+  }
+  // Answers the last plan's draws until one is dropped, and expects that the rest is dropped too. Returns how many were
+  // taken.
+  int64_t answer(const std::vector<int32_t>& tokens) {
+    int64_t num_taken = 0;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const bool is_taken = scheduler.append(id, tokens[i]);
+      EXPECT_TRUE(!is_taken || num_taken == static_cast<int64_t>(i));
+      num_taken += is_taken ? 1 : 0;
+      scheduler.check_invariants();
+    }
+    return num_taken;
+  }
+
+  Scheduler scheduler;
+  SequenceId id = 0;
+};
+
+TEST(Scheduler, DrawsAfterEachDraftAndTakesThemAsFarAsDraftsAreRight) {
+  OneSequence one({.num_blocks = 8, .max_batch_tokens = 16, .max_running = 4, .lookahead = 1}, 4, 60);
+  const ScheduledBatch& plan = one.scheduler.plan({{one.id, {20, 21, 22}}});
+  EXPECT_EQ(plan.token_ids, (std::vector<int32_t>{7, 20, 21, 22}));
+  EXPECT_EQ(plan.positions, (std::vector<int32_t>{4, 5, 6, 7}));
+  EXPECT_EQ(plan.sequences, std::vector<SequenceId>{one.id});
+  EXPECT_EQ(plan.logits_rows, (std::vector<int32_t>{0, 1, 2, 3}));
+  ASSERT_EQ(plan.sample_slots.size(), 4U);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(plan.sample_slots[i].position, 1 + static_cast<int32_t>(i));
+    EXPECT_EQ(plan.sample_slots[i].is_after_draft, i > 0);
+  }
+  EXPECT_THROW(one.scheduler.plan(), BugError) << "draws of drafts are answered before the next plan";
+  EXPECT_EQ(one.answer({20, 99, 22, 23}), 2) << "21 was wrong, so what was drawn after it is nothing";
+  one.scheduler.plan({{one.id, {30, 31}}});
+  EXPECT_EQ(plan.token_ids, (std::vector<int32_t>{99, 30, 31}));
+  EXPECT_EQ(plan.positions, (std::vector<int32_t>{6, 7, 8}));
+  EXPECT_EQ(one.answer({30, 31, 32}), 3);
+  one.scheduler.plan();
+  EXPECT_EQ(plan.token_ids, std::vector<int32_t>{32});
+  EXPECT_EQ(plan.positions, std::vector<int32_t>{9});
+  EXPECT_THROW(one.scheduler.plan({{one.id, {1}}}), BugError) << "a draft follows a token that is known";
+}
+
+TEST(Scheduler, DropsDraftsOfASequenceThatEndsAmongThem) {
+  OneSequence one({.num_blocks = 8, .max_batch_tokens = 16, .max_running = 4}, 14, 60);
+  one.scheduler.plan({{one.id, {20, 21, 22, 23}}});
+  EXPECT_TRUE(one.scheduler.append(one.id, 20));
+  EXPECT_TRUE(one.scheduler.append(one.id, 21));
+  one.scheduler.finish(one.id);
+  one.scheduler.check_invariants();
+  EXPECT_EQ(one.scheduler.pool().num_used(), 0);
+  const SequenceId other = one.scheduler.add_group(rl::make_prompt(iota_prompt(4)), alike(1, 9))[0];
+  EXPECT_NE(other, one.id) << "an id is not given out while draws of its sequence are not answered";
+  EXPECT_EQ(one.answer({22, 23, 24}), 0);
+  EXPECT_EQ(one.scheduler.add_group(rl::make_prompt(iota_prompt(4)), alike(1, 9))[0], one.id);
+}
+
+TEST(Scheduler, CutsDraftsAtLengthRowsAndFreeBlocks) {
+  const std::vector<int32_t> ten(10, 20);
+  OneSequence full({.num_blocks = 8, .max_batch_tokens = 64, .max_running = 4}, 4, 9);
+  EXPECT_EQ(full.scheduler.plan({{full.id, ten}}).num_rows(), 4) << "the ninth token is drawn from the eighth row";
+  OneSequence narrow({.num_blocks = 8, .max_batch_tokens = 3, .max_running = 1}, 3, 60);
+  EXPECT_EQ(narrow.scheduler.plan({{narrow.id, ten}}).num_rows(), 3);
+  // The 13th token lies in the first of two blocks; the second stays free for a sequence that may need it.
+  OneSequence tight({.num_blocks = 2, .max_batch_tokens = 64, .max_running = 4}, 12, 30);
+  EXPECT_EQ(tight.scheduler.plan({{tight.id, ten}}).num_rows(), 4);
+  EXPECT_EQ(tight.answer({20, 20, 20, 20}), 4);
+  EXPECT_EQ(tight.scheduler.pool().num_used(), 1);
+  EXPECT_EQ(tight.scheduler.plan({{tight.id, ten}}).num_rows(), 11) << "it has the second block now";
+  // Blocks that only wrong drafts have are free again.
+  OneSequence roomy({.num_blocks = 8, .max_batch_tokens = 64, .max_running = 4}, 12, 60);
+  roomy.scheduler.plan({{roomy.id, ten}});
+  EXPECT_EQ(roomy.scheduler.pool().num_used(), 2);
+  EXPECT_EQ(roomy.answer(std::vector<int32_t>(11, 21)), 1);
+  EXPECT_EQ(roomy.scheduler.pool().num_used(), 1);
+}
+
 }  // namespace
 }  // namespace tandem::rollout

@@ -86,6 +86,12 @@ class Workload {
     return id;
   }
 
+  // From now on sequences get drafts in some steps, of which so many in a hundred are right.
+  void draft(uint32_t seed, uint32_t percent_right) {
+    random_.emplace(seed);
+    percent_right_ = percent_right;
+  }
+
   // A turn that has ended and was not taken: its owner, and all its tokens.
   using Turn = std::pair<PrefixOwner, std::vector<int32_t>>;
   std::vector<Turn> take_turns() { return std::exchange(turns_, {}); }
@@ -93,8 +99,10 @@ class Workload {
   // Runs one forward, whose draws are answered after it, or after the next one with lookahead. Returns false when
   // nothing was left.
   bool step() {
+    const bool drafts = random_ && (*random_)() % 2 == 0;
+    if (drafts) answer_all();
     forward_.poison_free_blocks(scheduler_.pool());
-    const ScheduledBatch& plan = scheduler_.plan();
+    const ScheduledBatch& plan = drafts ? scheduler_.plan(draw_drafts()) : scheduler_.plan();
     scheduler_.check_invariants();
     if (plan.empty()) return answer_all();
     EXPECT_LE(plan.num_rows(), config_.max_batch_tokens);
@@ -104,14 +112,26 @@ class Workload {
     for (const ScheduledBatch::SampleSlot& draw : plan.sample_slots) {
       const Origin& origin = origins_.at(draw.sequence);
       std::vector<int32_t>& history = histories_.at(draw.sequence);
-      EXPECT_EQ(history.size(), origin.prompt.size() + static_cast<size_t>(draw.position));
       const int32_t token = draw_token(hashes[static_cast<size_t>(draw.logits_index)], origin.sample);
-      history.push_back(token);
+      const int32_t row = plan.logits_rows[static_cast<size_t>(draw.logits_index)];
+      num_drafts_ += draw.is_after_draft ? 1 : 0;
+      // A draw counts if the draft before it counts and is what was drawn there.
+      const bool is_dropped = draw.is_after_draft && (answers.back().is_dropped ||
+                                                      answers.back().token != plan.token_ids[static_cast<size_t>(row)]);
+      if (!is_dropped) {
+        EXPECT_EQ(history.size(), origin.prompt.size() + static_cast<size_t>(draw.position));
+        history.push_back(token);
+        num_right_ += draw.is_after_draft ? 1 : 0;
+      }
       last_drawn_.push_back(token);
-      answers.push_back({.sequence = draw.sequence, .token = token, .length = history.size()});
+      answers.push_back({.sequence = draw.sequence,
+                         .token = token,
+                         .length = history.size(),
+                         .is_after_draft = draw.is_after_draft,
+                         .is_dropped = is_dropped});
     }
     in_flight_.push_back(std::move(answers));
-    while (static_cast<int64_t>(in_flight_.size()) > config_.lookahead) answer();
+    while (drafts ? !in_flight_.empty() : static_cast<int64_t>(in_flight_.size()) > config_.lookahead) answer();
     return true;
   }
 
@@ -126,15 +146,18 @@ class Workload {
   void answer() {
     const std::vector<Answer> answers = std::move(in_flight_.front());
     in_flight_.pop_front();
-    for (const Answer& answer : answers) {
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const Answer& answer = answers[i];
       const Origin origin = origins_.at(answer.sequence);
       const bool ended_before = ended_.contains(answer.sequence);
-      EXPECT_EQ(scheduler_.append(answer.sequence, answer.token), !ended_before);
+      EXPECT_EQ(scheduler_.append(answer.sequence, answer.token), !ended_before && !answer.is_dropped);
+      const bool is_last = i + 1 == answers.size() || answers[i + 1].sequence != answer.sequence;
       if (ended_before) {
-        ++num_dropped_;
-        forget(answer.sequence);
+        num_dropped_ += answer.is_after_draft ? 0 : 1;
+        if (is_last) forget(answer.sequence);
         continue;
       }
+      if (answer.is_dropped) continue;
       if (answer.token != kEos && answer.length < origin.max_tokens) continue;
       std::vector<int32_t> history = histories_.at(answer.sequence);
       history.resize(answer.length);  // drops tokens drawn before anybody knew the end
@@ -142,7 +165,7 @@ class Workload {
       if (origin.owner) turns_.emplace_back(*origin.owner, history);
       scheduler_.finish(answer.sequence);
       ++num_finished_;
-      if (is_in_flight(answer.sequence)) {
+      if (!is_last || is_in_flight(answer.sequence)) {
         ended_.insert(answer.sequence);
       } else {
         forget(answer.sequence);
@@ -180,7 +203,9 @@ class Workload {
   const Scheduler& scheduler() const { return scheduler_; }
   Scheduler& scheduler() { return scheduler_; }
   int64_t num_finished() const { return num_finished_; }
-  int64_t num_dropped() const { return num_dropped_; }  // draws of sequences that had ended
+  int64_t num_dropped() const { return num_dropped_; }  // draws of sequences that had ended, without drafts
+  int64_t num_drafts() const { return num_drafts_; }    // drafts that were planned
+  int64_t num_right() const { return num_right_; }      // drafts that were drawn
   int64_t num_begun() const { return num_begun_; }      // tokens that sequences were added with
 
  private:
@@ -188,6 +213,8 @@ class Workload {
     SequenceId sequence = 0;
     int32_t token = 0;
     size_t length = 0;  // length of the sequence, with this token
+    bool is_after_draft = false;
+    bool is_dropped = false;  // drawn after a wrong draft
   };
   struct Origin {
     std::vector<int32_t> prompt;
@@ -201,6 +228,25 @@ class Workload {
     return std::any_of(in_flight_.begin(), in_flight_.end(), [id](const std::vector<Answer>& answers) {
       return std::any_of(answers.begin(), answers.end(), [id](const Answer& a) { return a.sequence == id; });
     });
+  }
+
+  // Guesses up to eight tokens of most running sequences. All draws are answered.
+  Drafts draw_drafts() {
+    Drafts drafts;
+    for (const SequenceId id : scheduler_.running()) {
+      std::vector<int32_t> tokens = histories_.at(id);
+      const auto known = std::ssize(tokens);
+      uint64_t hash = kEmptyHistory;
+      for (const int32_t token : tokens) hash = mix(hash, static_cast<uint64_t>(token));
+      for (uint32_t n = (*random_)() % 9; n > 0; --n) {
+        const bool is_right = (*random_)() % 100 < percent_right_;
+        tokens.push_back(is_right ? draw_token(hash, origins_.at(id).sample)
+                                  : static_cast<int32_t>((*random_)() % kVocab));
+        hash = mix(hash, static_cast<uint64_t>(tokens.back()));
+      }
+      drafts[id].assign(tokens.begin() + known, tokens.end());
+    }
+    return drafts;
   }
 
   void forget(SequenceId id) {
@@ -220,6 +266,9 @@ class Workload {
   std::vector<Turn> turns_;
   uint64_t next_sample_ = 0;
   int64_t num_finished_ = 0, num_dropped_ = 0, num_begun_ = 0;
+  std::optional<std::mt19937> random_;  // for drafts; unset: none
+  uint32_t percent_right_ = 0;
+  int64_t num_drafts_ = 0, num_right_ = 0;
 };
 
 }  // namespace tandem::rollout

@@ -74,6 +74,27 @@ TEST(StepInput, FillsADecodeStepUp) {
   EXPECT_EQ(draw_at(input, 3).row, -1);
 }
 
+TEST(StepInput, HasRowsOfOneSequenceInADecodeStep) {
+  ScheduledBatch plan;
+  plan.token_ids = {5, 6, 7};  // the last token of one sequence and two drafts
+  plan.positions = {20, 21, 22};
+  plan.sequence_of_row = {0, 0, 0};
+  plan.slot_mapping = {100, 101, 102};
+  plan.sequences = {4};
+  plan.max_blocks = 2;
+  plan.block_table = {1, 2};
+  plan.logits_rows = {0, 1, 2};
+  for (int32_t i = 0; i < 3; ++i)
+    plan.sample_slots.push_back({.sequence = 4, .logits_index = i, .position = 9 + i, .is_after_draft = i > 0});
+  ASSERT_TRUE(is_decode(plan));
+  StepInput input;
+  input.fill(plan, draws_of(plan), bucket_shape(4, 2), /*window_rows=*/8, {});
+  EXPECT_EQ(input.sequence_of_row(), (std::vector<int32_t>{0, 0, 0, -1}));
+  EXPECT_EQ(input.block_table(), (std::vector<int32_t>{1, 2, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(draw_at(input, 2).row, 2);
+  EXPECT_EQ(draw_at(input, 3).row, -1);
+}
+
 // Each row is drawn from by one of the ranks, which counts from its first row.
 TEST(StepInput, RanksDrawFromTheirOwnRows) {
   ScheduledBatch plan;

@@ -47,13 +47,16 @@ SamplerNumbers numbers() {
                 .kept_tokens = 6,
                 .kept_dropped = 7,
                 .wasted_rows = 8,
-                .forwards = 9,
-                .preemptions = 10,
-                .copies_on_write = 11,
-                .peak_running = 12,
-                .peak_blocks = 13,
-                .num_blocks = 14},
-      .losses = {.grader_restarts = 15, .repeated_grades = 16, .generator_restarts = 17, .repeated_generations = 18}};
+                .draft_tokens = 9,
+                .right_drafts = 10,
+                .draft_steps = 11,
+                .forwards = 12,
+                .preemptions = 13,
+                .copies_on_write = 14,
+                .peak_running = 15,
+                .peak_blocks = 16,
+                .num_blocks = 17},
+      .losses = {.grader_restarts = 18, .repeated_grades = 19, .generator_restarts = 20, .repeated_generations = 21}};
 }
 
 std::vector<Message> one_of_each(uint64_t seed = 1) {
@@ -222,8 +225,8 @@ TEST(Messages, BringEverySampleAndGradeBitForBit) {
     };
     const auto& sampled = one<Sampled>(messages);
     expect_same_members(through(sampled).members, sampled.members);
-    EXPECT_EQ(through(sampled).numbers.stats.num_blocks, 14);
-    EXPECT_EQ(through(sampled).numbers.losses.repeated_generations, 18);
+    EXPECT_EQ(through(sampled).numbers.stats.num_blocks, 17);
+    EXPECT_EQ(through(sampled).numbers.losses.repeated_generations, 21);
     const auto& lent = one<LendGrading>(messages);
     expect_same_members(through(lent).members, lent.members);
     const groups::GroupGrades &sent = one<Graded>(messages).graded, read = through(one<Graded>(messages)).graded;

@@ -78,6 +78,7 @@ class ForwardingOps : public device::Ops {
                         const Tensor& residual_TE, at::ScalarType out) const override {
     return inner_.sum_of_experts(y_PE, weights_TC, routing, residual_TE, out);
   }
+  // mlp_of_experts() is left to the default, which calls the operations above: a test that watches them sees each.
   WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
                                       const device::Routing& routing) const override {
     return inner_.weighted_silu_backward(da_PF, gate_up_P2F, routing);

@@ -196,11 +196,18 @@ std::vector<Case> cases() {
     c.dtype = dtype;
     c.config.batch.max_tokens_per_gpu = 30;
     c.config.recompute_layers = 2;
+    c.config.router.aux_loss_coeff = 0.1;
     all.push_back(c);
   }
   Case c = basic("Adapter");
   c.dtype = at::kBFloat16;
   c.has_adapter = true;
+  all.push_back(c);
+  c = basic("AdapterOfExperts");
+  c.architecture = "Qwen3MoeForCausalLM";
+  c.dtype = at::kBFloat16;
+  c.has_adapter = true;
+  c.config.batch.max_tokens_per_gpu = 30;
   all.push_back(c);
   c = silent("SparseWithoutSome");  // its load is among the metrics, whichever rank has no gradient
   c.architecture = "Qwen3MoeForCausalLM";

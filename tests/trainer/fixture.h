@@ -79,6 +79,7 @@ class WatchedModel final : public model::Model {
   uint64_t weight_version() const override { return inner_.weight_version(); }
   void set_gradient_sink(model::GradientSink* sink) override { inner_.set_gradient_sink(sink); }
   void set_routing_sink(model::RoutingSink* sink) override { inner_.set_routing_sink(sink); }
+  void set_routing_loss(model::RoutingLoss* loss) override { inner_.set_routing_loss(loss); }
 
  private:
   model::Model& inner_;

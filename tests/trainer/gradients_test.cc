@@ -88,8 +88,8 @@ void expect_planned_bytes(const TestModel& m, int64_t group_size) {
         sum.release();
         EXPECT_EQ(allocator.live_bytes(), 0);
       }
-      const int64_t plan =
-          optimizer_bytes(m.config, size).gradient + gradient_scratch_bytes(m.config, size, has_several, group_size);
+      const int64_t plan = optimizer_bytes(m.store->layout(), m.config.dtype, size).gradient +
+                           gradient_scratch_bytes(m.store->layout(), size, has_several, group_size);
       EXPECT_LE(most, plan);
       EXPECT_LE(plan, most + most / 50 + memory::rounding_of(5));
     }

@@ -9,8 +9,10 @@
 
 #include "model/lora.h"
 #include "model/registry.h"
+#include "tests/golden/golden.h"
 #include "tests/model/random_weights.h"
 #include "tests/trainer/fixture.h"
+#include "tests/weights/tensor_files.h"
 #include "trainer/trainer_plan.h"
 
 namespace tandem::trainer {
@@ -73,7 +75,7 @@ TEST(TrainerLora, OnlyTheAdapterLearnsAndOnlyItHasState) {
         if (is_master && dtype == model::Dtype::kFloat32) continue;
         (is_master ? taken.master : taken.moments) += static_cast<int64_t>(one.tensor.nbytes());
       }
-      const OptimizerBytes planned = optimizer_bytes(m.config);
+      const OptimizerBytes planned = optimizer_bytes(model::trained_layout(m.config), m.config.dtype);
       EXPECT_EQ(taken.master, planned.master);
       EXPECT_EQ(taken.moments, planned.moments);
       EXPECT_LT(planned.moments, 8 * m.config.num_parameters()) << "less than that of the weights";
@@ -92,22 +94,10 @@ TEST(TrainerLora, GradientsAreTheChainRulesOfTheMergedWeights) {
       const double scale = m.config.lora->scale();
       weights::WeightStore merged(model::build_layout(m.config), at::kFloat);
       for (const auto& packed : merged.layout().tensors) merged.tensor(packed.name).copy_(m.base.tensor(packed.name));
-      const auto parts = [&](const std::string& name, const auto& use) {
-        int64_t row = 0, a_row = 0;
-        const model::AdapterWindows all = model::adapter_windows(m.config);
-        for (const model::AdapterWindow& window : all.at(name)) {
-          use(window, a_row, row);
-          row += window.count;
-          a_row += m.config.lora->rank;
-        }
-      };
-      for (const auto& [name, windows] : model::adapter_windows(m.config)) {
-        const at::Tensor a = m.adapter.tensor(name + model::kLoraA), b = m.adapter.tensor(name + model::kLoraB);
-        parts(name, [&](const model::AdapterWindow& window, int64_t a_row, int64_t row) {
-          merged.tensor(name)
-              .narrow(0, window.begin, window.count)
-              .add_(at::mm(b.narrow(0, row, window.count), a.narrow(0, a_row, 5)), scale);
-        });
+      for (const model::AdaptedMatrix& one : model::adapted_matrices(m.config)) {
+        const at::Tensor a = m.adapter.tensor(one.packed_name + model::kLoraA).narrow(0, one.a_row, 5);
+        const at::Tensor b = m.adapter.tensor(one.packed_name + model::kLoraB).narrow(0, one.b_row, one.num_rows);
+        merged.tensor(one.packed_name).narrow(0, one.row, one.num_rows).add_(at::mm(b, a), scale);
       }
       model::ModelConfig full = m.config;
       full.lora.reset();
@@ -120,17 +110,17 @@ TEST(TrainerLora, GradientsAreTheChainRulesOfTheMergedWeights) {
       of_weights->step(pointers(samples));
       of_adapter->step(pointers(samples));
       std::map<std::string, at::Tensor> want, got = gradients(*of_adapter, m.adapter);
-      for (const auto& [name, windows] : model::adapter_windows(m.config)) {
-        const at::Tensor a = before.at(name + model::kLoraA), b = before.at(name + model::kLoraB);
-        const at::Tensor gradient = of_weights->gradient(name);
-        at::Tensor da = at::zeros_like(a), db = at::zeros_like(b);
-        parts(name, [&](const model::AdapterWindow& window, int64_t a_row, int64_t row) {
-          const at::Tensor g = gradient.narrow(0, window.begin, window.count);
-          da.narrow(0, a_row, 5).copy_(at::mm(b.narrow(0, row, window.count).t(), g) * scale);
-          db.narrow(0, row, window.count).copy_(at::mm(g, a.narrow(0, a_row, 5).t()) * scale);
-        });
-        want[name + model::kLoraA] = da;
-        want[name + model::kLoraB] = db;
+      for (const auto& [name, tensor] : before) want[name] = at::zeros_like(tensor);
+      for (const model::AdaptedMatrix& one : model::adapted_matrices(m.config)) {
+        const auto a_of = [&](const auto& tensors) {
+          return tensors.at(one.packed_name + model::kLoraA).narrow(0, one.a_row, 5);
+        };
+        const auto b_of = [&](const auto& tensors) {
+          return tensors.at(one.packed_name + model::kLoraB).narrow(0, one.b_row, one.num_rows);
+        };
+        const at::Tensor g = of_weights->gradient(one.packed_name).narrow(0, one.row, one.num_rows);
+        a_of(want).copy_(at::mm(b_of(before).t(), g) * scale);
+        b_of(want).copy_(at::mm(g, a_of(before).t()) * scale);
       }
       EXPECT_LT(relative_difference(got, want), kTolerance);
     }
@@ -138,16 +128,56 @@ TEST(TrainerLora, GradientsAreTheChainRulesOfTheMergedWeights) {
 }
 
 TEST(TrainerLora, RecomputedBlocksGiveTheSameBits) {
-  std::map<std::string, at::Tensor> kept;
-  for (const int64_t recompute_layers : {0, 2}) {
-    AdaptedModel m(model::small_config(2), kAll);
-    TrainerConfig config = one_big_step();
-    config.recompute_layers = recompute_layers;
-    const auto trainer = make_trainer(config, m.adapter, *m.model);
-    const std::vector<rl::Sample> samples = random_samples(6, 2, 2);
-    trainer->step(pointers(samples));
-    if (kept.empty()) kept = copies(m.adapter);
-    for (const auto& [name, tensor] : copies(m.adapter)) EXPECT_TRUE(tensor.equal(kept.at(name))) << name;
+  for (const std::string architecture : {"Qwen3ForCausalLM", "Qwen3MoeForCausalLM"}) {
+    std::map<std::string, at::Tensor> kept;
+    for (const int64_t recompute_layers : {0, 2}) {
+      AdaptedModel m(model::small_config(2, architecture), kAll);
+      TrainerConfig config = one_big_step();
+      config.recompute_layers = recompute_layers;
+      const auto trainer = make_trainer(config, m.adapter, *m.model);
+      const std::vector<rl::Sample> samples = random_samples(6, 2, 2);
+      trainer->step(pointers(samples));
+      if (kept.empty()) kept = copies(m.adapter);
+      for (const auto& [name, tensor] : copies(m.adapter)) EXPECT_TRUE(tensor.equal(kept.at(name))) << name;
+    }
+  }
+}
+
+// PEFT's adapter of experts, and what it becomes, come from tests/golden/lora_experts/make.py.
+TEST(TrainerLora, AStepOfAnAdapterOfExpertsIsPeftsAndTorchs) {
+  const std::string folder = golden::directory() + "/lora_experts", base = golden::directory() + "/models/qwen3-moe";
+  const weights::SafetensorsFile reference(folder + "/reference.safetensors");
+  model::ModelConfig config = model::read_model_config(base);
+  config.lora = {.rank = 2, .alpha = 3.0, .target_modules = {"q_proj", "gate_proj", "up_proj", "down_proj"}};
+  weights::WeightStore store(model::build_layout(config), at::kFloat);
+  weights::load_hf_checkpoint(base, store);
+  weights::WeightStore adapter(model::adapter_layout(config), at::kFloat);
+  weights::load_adapter(folder, adapter);
+  const auto model = model::make_model(config, store.view().with(adapter.view()), test_ops());
+  TrainerConfig step = one_big_step();
+  step.schedule.max_lr = 1e-2;
+  step.adamw = {.beta1 = 0.9, .beta2 = 0.98, .eps = 1e-4, .weight_decay = 0.1, .weight_decay_all = true};
+  step.loss.calculate_per_token_loss = true;
+  step.loss.loss_type = "sft_loss";
+  std::vector<rl::Sample> samples;
+  for (const std::string sequence : {"seq0", "seq1"}) {
+    const at::Tensor ids = weights::read_tensor(reference, sequence + ".input_ids");
+    const auto* const first = ids.const_data_ptr<int32_t>();
+    rl::Sample& sample = samples.emplace_back();
+    sample.group_id = sample.sample_id = samples.size();
+    sample.prompt = rl::make_prompt({first[0]});
+    sample.completion.assign(first + 1, first + ids.size(0));
+    sample.loss_mask.assign(sample.completion.size(), 1);
+  }
+  const auto trainer = make_trainer(step, adapter, *model);
+  EXPECT_NEAR(trainer->step(pointers(samples)).at("loss"), weights::read_tensor(reference, "step.loss").item<double>(),
+              1e-5);
+  for (const weights::PackedTensor& packed : adapter.layout().tensors) {
+    for (const weights::Slice& slice : packed.slices) {
+      const at::Tensor ours = adapter.tensor(packed.name).narrow(0, slice.row_begin, slice.shape[0]);
+      const at::Tensor theirs = weights::read_tensor(reference, "step.after." + slice.hf_name);
+      EXPECT_LT(ours.sub(theirs).abs().max().item<double>(), 1e-5) << slice.hf_name;
+    }
   }
 }
 

@@ -150,7 +150,7 @@ TEST_P(OffloadTest, TakesWhatThePlanSays) {
     const WatchingOps ops(test_ops());
     AdamW adamw({}, *m.store, ops, OptimizerOffload{.host_memory = host_memory, .piece_elements = piece});
     random_step(adamw, *m.store, 1);
-    const OffloadBytes plan = offload_bytes(m.config, piece);
+    const OffloadBytes plan = offload_bytes(m.store->layout(), m.config.dtype, piece);
     EXPECT_EQ(host_memory.allocated_bytes(), plan.pinned_host);
     EXPECT_EQ(ops.storage_bytes, plan.device_buffers);
     EXPECT_EQ(ops.storages.size(), 1U) << "one allocation for the whole step";

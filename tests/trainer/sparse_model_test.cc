@@ -34,7 +34,7 @@ double entropy_of(const std::vector<double>& logits) {
 TEST(RoutingLoad, IsThatOfTheChosenExperts) {
   model::ModelConfig config = model::small_config(/*num_layers=*/2, kSparse);
   config.experts = {.count = 4, .chosen = 2, .width = 8, .normalises = true};
-  RoutingLoad load(config, test_ops());
+  RoutingLoad load(config, test_ops(), /*logs_layers=*/true);
   load.begin_step();
   // The first layer's tokens choose experts 0 and 1, 0 and 2, 0 and 1; the second layer's tokens 2 and 3.
   const std::vector<std::vector<double>> first = {{2, 1, 0, -1}, {3, 0, 0.5, -2}, {1, 0.25, -1, -3}},
@@ -54,7 +54,11 @@ TEST(RoutingLoad, IsThatOfTheChosenExperts) {
     load.routed(layer++, logits_TX, test_ops().route(logits_TX, {.chosen = 2, .normalises = true}));
   }
   const std::map<std::string, double> metrics = load.end_step(no_other_ranks());
-  EXPECT_EQ(metrics.size(), 4U);
+  EXPECT_EQ(metrics.size(), 8U);
+  EXPECT_EQ(metrics.at("moe/load_max_over_mean_layer_0"), 2.0);
+  EXPECT_EQ(metrics.at("moe/load_max_over_mean_layer_1"), 2.0);
+  EXPECT_EQ(metrics.at("moe/unused_experts_layer_0"), 1.0) << "3";
+  EXPECT_EQ(metrics.at("moe/unused_experts_layer_1"), 2.0);
   EXPECT_EQ(metrics.at("moe/load_max_over_mean"), 2.0) << "3 of 6 places over 6 / 4, and 2 of 4 over 4 / 4";
   EXPECT_EQ(metrics.at("moe/unused_experts"), 2.0) << "0 and 1 of the second layer";
   EXPECT_NEAR(metrics.at("moe/router_entropy"), entropy, 2e-6);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/backends.h"
+#include "model/lora.h"
 #include "rl/packing.h"
 #include "tests/model/small_models.h"
 
@@ -21,41 +22,45 @@ model::ModelConfig small(model::Dtype dtype = model::Dtype::kBFloat16) {
 }
 
 TEST(TrainerPlan, AFloat32StoreNeedsNoMaster) {
+  const weights::Layout layout = model::trained_layout(small());
   const int64_t one = small().num_parameters() * 4;
-  EXPECT_EQ(optimizer_bytes(small(model::Dtype::kFloat32)).total(), 2 * one + memory::allocated_bytes(one));
-  EXPECT_EQ(optimizer_bytes(small()).total(), 3 * one + memory::allocated_bytes(one));
+  EXPECT_EQ(optimizer_bytes(layout, model::Dtype::kFloat32).total(), 2 * one + memory::allocated_bytes(one));
+  EXPECT_EQ(optimizer_bytes(layout, model::Dtype::kBFloat16).total(), 3 * one + memory::allocated_bytes(one));
 }
 
 TEST(TrainerPlan, AnOffloadedOptimizerIsOnTheHostButForItsBuffers) {
+  const weights::Layout layout = model::trained_layout(small());
   const int64_t one = small().num_parameters() * 4;
   // The largest tensor, embed, is 512 x 32 = 16384.
-  const OffloadBytes float32 = offload_bytes(small(model::Dtype::kFloat32));
+  const OffloadBytes float32 = offload_bytes(layout, model::Dtype::kFloat32);
   EXPECT_EQ(float32.pinned_host, 2 * one);
   EXPECT_EQ(float32.device_buffers, 3 * 2 * 16384 * 4);
-  const OffloadBytes bfloat16 = offload_bytes(small(), 1001);
+  const OffloadBytes bfloat16 = offload_bytes(layout, model::Dtype::kBFloat16, 1001);
   EXPECT_EQ(bfloat16.pinned_host, 3 * one);
   EXPECT_EQ(bfloat16.device_buffers, 3 * 3 * 1008 * 4) << "each begins at a multiple of 64 bytes";
   model::ModelConfig large = small();
   large.vocab = 1 << 20;
-  EXPECT_EQ(offload_bytes(large).device_buffers, int64_t{9} * (16 << 20));
+  EXPECT_EQ(offload_bytes(model::trained_layout(large), large.dtype).device_buffers, int64_t{9} * (16 << 20));
 }
 
 TEST(TrainerPlan, RanksShareTheStateAndKeepScratchForOneMicroBatch) {
-  model::ModelConfig config = model::qwen3_0_6b();
-  const OptimizerBytes alone = optimizer_bytes(config);
+  const model::ModelConfig config = model::qwen3_0_6b();
+  const weights::Layout layout = model::trained_layout(config);
+  const OptimizerBytes alone = optimizer_bytes(layout, config.dtype);
   for (const int64_t ranks : {2, 3, 8}) {
-    const OptimizerBytes share = optimizer_bytes(config, ranks);
+    const OptimizerBytes share = optimizer_bytes(layout, config.dtype, ranks);
     for (const auto& [part, whole] :
          {std::pair{share.master, alone.master}, {share.moments, alone.moments}, {share.gradient, alone.gradient}}) {
       EXPECT_GE(part * ranks, whole);
       EXPECT_LE(part * ranks, whole + whole / 50) << "blocks are small";
     }
-    EXPECT_EQ(offload_bytes(config, kOffloadPieceElements, ranks).pinned_host, share.master + share.moments);
-    EXPECT_GT(gradient_scratch_bytes(config, ranks, false), gradient_scratch_bytes(config, 1, true));
+    EXPECT_EQ(offload_bytes(layout, config.dtype, kOffloadPieceElements, ranks).pinned_host,
+              share.master + share.moments);
+    EXPECT_GT(gradient_scratch_bytes(layout, ranks, false), gradient_scratch_bytes(layout, 1, true));
   }
-  EXPECT_EQ(gradient_scratch_bytes(config, 1, false), 0);
+  EXPECT_EQ(gradient_scratch_bytes(layout, 1, false), 0);
   const int64_t embed = config.vocab * config.hidden, layer = config.hidden * (4096 + 2048 + 3 * config.mlp + 2) + 256;
-  EXPECT_EQ(gradient_scratch_bytes(config, 1, true), memory::allocated_bytes((embed + config.hidden + layer) * 4));
+  EXPECT_EQ(gradient_scratch_bytes(layout, 1, true), memory::allocated_bytes((embed + config.hidden + layer) * 4));
 }
 
 // With an odd number of tokens one rank has one more than the other; all ranks plan for that.
@@ -176,7 +181,8 @@ memory::MemoryPlan train_plan(model::Dtype dtype, int64_t recomputed_layers, int
                   {.batch = largest_micro_batch(kStep, 1000),
                    .recomputed_layers = recomputed_layers,
                    .logprob_chunk_rows = chunk_rows,
-                   .footprint = device::footprint_of("cpu")},
+                   .footprint = device::footprint_of("cpu"),
+                   .trained = model::trained_layout(small(dtype))},
                   standing, plan);
   return plan;
 }
@@ -202,6 +208,27 @@ TEST(TrainerPlan, SumsOfAStepByHand) {
   EXPECT_EQ(plan.bytes(Tag::kHead, Phase::kTrain),
             36 * 32 * 4 * 3 + 4 * 512 + 4 * 512 * 4 + 2 * 4 * 32 * 4 + memory::rounding_of(6));
   EXPECT_EQ(plan.peak_name(Phase::kTrain), "backward of the MLP of the last block");
+}
+
+TEST(TrainerPlan, BalancingExpertsTakesABatchsRowsAndALayersProbabilities) {
+  const model::ModelConfig sparse = model::in_family(small(model::Dtype::kFloat32), "Qwen3MoeForCausalLM");
+  const auto plan = [&](bool balances) {
+    memory::MemoryPlan plan;
+    add_train_peaks(sparse,
+                    {.batch = largest_micro_batch(kStep, 1000),
+                     .logprob_chunk_rows = 4,
+                     .balances = balances,
+                     .footprint = device::footprint_of("cpu"),
+                     .trained = model::trained_layout(sparse)},
+                    {}, plan);
+    return plan;
+  };
+  const memory::MemoryPlan with = plan(true), without = plan(false);
+  const BalanceBytes bytes = balance_bytes(sparse, largest_micro_batch(kStep, 1000));
+  EXPECT_GT(bytes.work, 3 * largest_micro_batch(kStep, 1000).rows * sparse.experts->count * 4);
+  EXPECT_EQ(with.bytes(Tag::kBatch, Phase::kTrain) - without.bytes(Tag::kBatch, Phase::kTrain), bytes.batch);
+  EXPECT_LE(with.bytes(Tag::kLayerWorkspace, Phase::kTrain) - without.bytes(Tag::kLayerWorkspace, Phase::kTrain),
+            bytes.work);
 }
 
 TEST(TrainerPlan, ABlockWithoutNormsOfQAndKKeepsNoProjection) {
@@ -235,6 +262,7 @@ TEST(TrainerPlan, AnOffloadedUpdateNeedsItsBuffersAndTemporariesOfAPiece) {
                     {.batch = largest_micro_batch(kStep, 1000),
                      .logprob_chunk_rows = 4,
                      .footprint = footprint,
+                     .trained = model::trained_layout(large),
                      .offloads_optimizer = offloads},
                     {}, plan);
     return plan.bytes(Tag::kStaging, Phase::kTrain);

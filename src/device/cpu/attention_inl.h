@@ -20,6 +20,10 @@ struct Attention {
   using F = typename S::F;
   using M = Math<S>;
   static constexpr float kMinusInfinity = -__builtin_inff();
+  // Vectors of 16 in a line of the caches. Tiles lie apart in memory, where the processor foresees nothing, so the
+  // lines of the next tile are requested while one is read.
+  template <typename T>
+  static constexpr int kLineVectors = 4 / static_cast<int>(sizeof(T));
 
   template <typename T>
   static void write_token(const T* k, const T* v, T* block, int64_t offset, int64_t kv_heads, int64_t width) {
@@ -76,6 +80,8 @@ struct Attention {
       return static_cast<const T*>(args.kv) + blocks[tile] * args.block_stride + kv_head * args.head_dim * 16;
     }
     const T* value_tile(int64_t tile) const { return key_tile(tile) + args.num_kv_heads * args.head_dim * 16; }
+    // Returns a tile of keys, or, past the last one, the first tile of values.
+    const T* tile_after_keys(int64_t tile) const { return tile * 16 < max_keys ? key_tile(tile) : value_tile(0); }
   };
 
   template <typename T>
@@ -92,11 +98,18 @@ struct Attention {
   static void score_tiles(const Rows<T>& rows, const float* q, int64_t tile, float* scores, int64_t stride) {
     const int64_t width = rows.args.head_dim;
     const T* tiles[N];
-    for (int n = 0; n < N; ++n) tiles[n] = rows.key_tile(tile + n);
+    const T* next[N];
+    for (int n = 0; n < N; ++n) {
+      tiles[n] = rows.key_tile(tile + n);
+      next[n] = rows.tile_after_keys(tile + N + n);
+    }
     F acc[Q][N];
     for (int i = 0; i < Q; ++i)
       for (int n = 0; n < N; ++n) acc[i][n] = S::zero();
     for (int64_t d = 0; d < width; ++d) {
+      if (d % kLineVectors<T> == 0) {
+        for (int n = 0; n < N; ++n) S::prefetch(next[n] + d * 16);
+      }
       F k[N];
       for (int n = 0; n < N; ++n) k[n] = S::load(tiles[n] + d * 16);
       for (int i = 0; i < Q; ++i) {
@@ -155,8 +168,10 @@ struct Attention {
     for (int64_t j = j0; j < j1;) {
       const T* tile = rows.value_tile(j / 16) + d0;
       const int64_t tile_end = (j / 16 + 1) * 16 < j1 ? (j / 16 + 1) * 16 : j1;
+      const T* next = tile_end < j1 ? rows.value_tile(tile_end / 16) + d0 : tile;
       for (; j < tile_end; ++j) {
         const T* row = tile + (j % 16) * width;
+        for (int c = 0; c < D; c += kLineVectors<T>) S::prefetch(next + (j % 16) * width + c * 16);
         F v[D];
         for (int c = 0; c < D; ++c) v[c] = M::load(row + 16 * c, left - 16 * c);
         for (int i = 0; i < Q; ++i) {

@@ -194,7 +194,10 @@ void GemmRunner::multiply(const Piece& piece, int64_t task, ThreadScratch& scrat
                        : scratch.c.data() + (i - panel0) * rows * panel;
   };
   for (int64_t c = 0; c < cut.chunks; ++c) {
-    kernels.pack_b(p.b, panel0 * panel, panel1 - panel0, p.n, cut.k0(c), cut.length(c), scratch.b.data(), panel_floats);
+    // The next chunk of these panels is packed next, or the first chunk of the panels after them.
+    const int64_t next = c + 1 < cut.chunks ? cut.chunk : (panel1 - panel0) * panel * p.b.stride - cut.k0(c);
+    kernels.pack_b(p.b, panel0 * panel, panel1 - panel0, p.n, cut.k0(c), cut.length(c), next, scratch.b.data(),
+                   panel_floats);
     for (int64_t i = panel0; i < panel1; ++i) {
       const bool from_zero = c == 0 && !(in_place(i) && p.accumulate);
       const int64_t stride = in_place(i) ? p.c_stride : panel;

@@ -17,7 +17,9 @@ struct Gemm {
   static constexpr int64_t kPanel = 16 * S::kMicroVectors;
   static constexpr int64_t kChunk = 128;      // 16 KiB of a float panel of 32 columns: half the first-level cache
   static constexpr int64_t kTaskBlocks = 64;  // blocks of 12 rows and 128 entries: 384 KiB
-  static constexpr int64_t kMaxFewRows = 4;   // 2 x 4 accumulators beside the 16 registers of a transposition
+  static constexpr int64_t kMaxFewRows = 4;   // 4 accumulators beside what a transposition takes
+  // With pairs, up to 16 rows lie in the lanes. From about 100 rows on it is faster to pack the weights.
+  static constexpr int64_t kRowStep = kPairs ? 16 : kMaxFewRows, kMaxRowsUnpacked = kPairs ? 64 : kMaxFewRows;
 
   static const uint32_t* words(const void* p) { return static_cast<const uint32_t*>(p); }
   // Returns the number of elements before a row.
@@ -44,7 +46,7 @@ struct Gemm {
   // Writes 16 rows (clamped to last_row) of an [m][k] matrix as columns: 16 lanes at out + entry * entry_stride. Rising
   // entries may overwrite the lanes past entry_stride of the one before.
   static void pack_rows(const Matrix& x, int64_t row0, int64_t last_row, int64_t lanes, int64_t k0, int64_t kc,
-                        void* out, int64_t entry_stride) {
+                        int64_t next, void* out, int64_t entry_stride) {
     const int64_t elem_bytes = x.elem == Elem::kF32 ? 4 : 2;
     const char* row[16];
     for (int r = 0; r < 16; ++r) {
@@ -58,6 +60,7 @@ struct Gemm {
     for (; k + per_tile <= kc; k += per_tile) {
       const uint32_t* at[16];
       for (int r = 0; r < 16; ++r) at[r] = reinterpret_cast<const uint32_t*>(row[r] + k * elem_bytes);
+      for (int r = 0; next != 0 && r < 16; ++r) S::prefetch(row[r] + (k + next) * elem_bytes);
       Words column[16];
       S::transpose16(at, column);
       if (x.elem == Elem::kF32) {
@@ -108,7 +111,7 @@ struct Gemm {
                      int64_t kc) {
     if (!a.k_major) {
       for (int64_t b = 0; b < num_blocks; ++b)
-        pack_rows(a, blocks[b].m0, m_end - 1, blocks[b].rows, k0, kc, blocks[b].out, blocks[b].rows);
+        pack_rows(a, blocks[b].m0, m_end - 1, blocks[b].rows, k0, kc, /*next=*/0, blocks[b].out, blocks[b].rows);
       return;
     }
     const int64_t step = kPairs ? 2 : 1;
@@ -119,14 +122,14 @@ struct Gemm {
     }
   }
 
-  static void pack_b(const Matrix& b, int64_t n0, int64_t num_panels, int64_t n_end, int64_t k0, int64_t kc, float* out,
-                     int64_t panel_floats) {
+  static void pack_b(const Matrix& b, int64_t n0, int64_t num_panels, int64_t n_end, int64_t k0, int64_t kc,
+                     int64_t next, float* out, int64_t panel_floats) {
     const int64_t vectors = num_panels * S::kMicroVectors;
     const auto at = [&](int64_t v) { return out + v / S::kMicroVectors * panel_floats + v % S::kMicroVectors * 16; };
     if (!b.k_major) {
       for (int64_t v = 0; v < vectors; ++v) {
         const int64_t first = n0 + 16 * v;
-        pack_rows(b, first < n_end ? first : n_end - 1, n_end - 1, 16, k0, kc, at(v), kPanel);
+        pack_rows(b, first < n_end ? first : n_end - 1, n_end - 1, 16, k0, kc, next, at(v), kPanel);
       }
       return;
     }
@@ -189,20 +192,19 @@ struct Gemm {
     micro_dispatch<S::kMicroRows>(rows, kc, a, b, c, ldc, from_zero);
   }
 
-  // Computes one 16-column strip of a few_rows call: multiplies 16 weight rows by R packed inputs, tile by tile.
+  // Multiplies a tile, 64 bytes of each of 16 weight rows from byte `byte` on, by R packed inputs.
   template <int R>
-  static void strip_tile(Elem elem, const void* a, int64_t k, const char* const row[16], F acc[R]) {
-    const int64_t elem_bytes = elem == Elem::kF32 ? 4 : 2;
+  static void strip_tile(Elem elem, const void* a, int64_t byte, const char* const row[16], F acc[R]) {
     const uint32_t* at[16];
-    for (int r = 0; r < 16; ++r) at[r] = reinterpret_cast<const uint32_t*>(row[r] + k * elem_bytes);
+    for (int r = 0; r < 16; ++r) at[r] = reinterpret_cast<const uint32_t*>(row[r] + byte);
     Words column[16];
     S::transpose16(at, column);
     if constexpr (kPairs) {
-      const uint32_t* x = static_cast<const uint32_t*>(a) + k / 2 * R;
+      const uint32_t* x = static_cast<const uint32_t*>(a) + byte / 4 * R;
       for (int c = 0; c < 16; ++c)
         for (int r = 0; r < R; ++r) acc[r] = S::dot_bf16(acc[r], S::set1_word(x[c * R + r]), column[c]);
     } else {
-      const float* x = static_cast<const float*>(a) + k * R;
+      const float* x = static_cast<const float*>(a) + byte / (elem == Elem::kF32 ? 4 : 2) * R;
       if (elem == Elem::kF32) {
         for (int c = 0; c < 16; ++c)
           for (int r = 0; r < R; ++r) acc[r] = S::fma(S::set1(x[c * R + r]), S::as_float(column[c]), acc[r]);
@@ -219,39 +221,85 @@ struct Gemm {
     }
   }
 
+  // A strip: 16 rows of weights, those past n_end the last one again. Strips are read one after the other and each from
+  // its first to its last tile of k, because rows that are a multiple of 2 KiB apart meet in few sets of the
+  // first-level cache, where there is no room for the lines of two strips.
+  struct Strip {
+    const char* row[16];
+    int64_t row_bytes, next_strip_bytes;
+
+    Strip(const Matrix& b, int64_t n0, int64_t n_end, int64_t k_end) {
+      const int64_t elem_bytes = b.elem == Elem::kF32 ? 4 : 2;
+      row_bytes = k_end * elem_bytes;
+      next_strip_bytes = 16 * b.stride * elem_bytes;
+      for (int64_t r = 0; r < 16; ++r) {
+        const int64_t n = n0 + r < n_end ? n0 + r : n_end - 1;
+        row[r] = static_cast<const char*>(b.data) + n * b.stride * elem_bytes;
+      }
+    }
+    // Weights come from memory once, so a tile is requested 8 tiles (8 KiB) before it is used, also the first ones of
+    // the next strip.
+    void request_after(int64_t byte) const {
+      int64_t ahead = byte + 8 * 64;
+      if (ahead >= row_bytes) ahead += next_strip_bytes - row_bytes;
+      for (int r = 0; r < 16; ++r) S::prefetch(row[r] + ahead);
+    }
+  };
+
   template <int R>
   static void few_rows_fixed(int64_t k_end, const void* a, const Matrix& b, int64_t n0, int64_t n_end, float* c) {
-    const int64_t elem_bytes = b.elem == Elem::kF32 ? 4 : 2;
-    const int64_t per_tile = b.elem == Elem::kF32 ? 16 : 32;
-    // Weights come from memory once, so a line is requested this many tiles before it is used.
-    constexpr int64_t kAheadTiles = 6;
-    const char* row[2][16];
-    for (int s = 0; s < 2; ++s) {
-      for (int r = 0; r < 16; ++r) {
-        const int64_t n = n0 + 16 * s + r < n_end ? n0 + 16 * s + r : n_end - 1;
-        row[s][r] = static_cast<const char*>(b.data) + n * b.stride * elem_bytes;
+    for (int64_t s = 0; s < 2; ++s) {
+      const Strip strip(b, n0 + 16 * s, n_end, k_end);
+      F acc[R];
+      for (int r = 0; r < R; ++r) acc[r] = S::zero();
+      for (int64_t byte = 0; byte < strip.row_bytes; byte += 64) {
+        strip.request_after(byte);
+        strip_tile<R>(b.elem, a, byte, strip.row, acc);
       }
+      for (int r = 0; r < R; ++r) S::store(c + r * 32 + 16 * s, acc[r]);
     }
-    F acc[2][R];
-    for (int s = 0; s < 2; ++s)
-      for (int r = 0; r < R; ++r) acc[s][r] = S::zero();
-    for (int64_t k = 0; k < k_end; k += per_tile) {
-      const int64_t ahead = (k + kAheadTiles * per_tile) * elem_bytes;
-      for (int s = 0; s < 2; ++s) {
-        for (int r = 0; r < 16; ++r) S::prefetch(row[s][r] + ahead);
-        strip_tile<R>(b.elem, a, k, row[s], acc[s]);
+  }
+
+  // Computes up to 16 rows, which lie in the lanes, so that the weights need no transposition: a word of one column
+  // meets all rows at once.
+  static void rows_in_lanes(int64_t rows, int64_t k_end, const void* a, const Matrix& b, int64_t n0, int64_t n_end,
+                            bool first, float* c) {
+    for (int64_t s = 0; s < 2; ++s) {
+      const Strip strip(b, n0 + 16 * s, n_end, k_end);
+      F acc[16];
+      for (int j = 0; j < 16; ++j) acc[j] = S::zero();
+      for (int64_t byte = 0; byte < strip.row_bytes; byte += 64) {
+        if (first) strip.request_after(byte);
+        for (int64_t at = byte; at < byte + 64; at += 4) {
+          const Words x = S::load_words(words(a) + at / 4 * 16);
+          for (int j = 0; j < 16; ++j) {
+            uint32_t word;
+            __builtin_memcpy(&word, strip.row[j] + at, sizeof word);
+            acc[j] = S::dot_bf16(acc[j], x, S::set1_word(word));
+          }
+        }
       }
+      alignas(64) float columns[16][16];
+      const uint32_t* from[16];
+      for (int j = 0; j < 16; ++j) {
+        S::store(columns[j], acc[j]);
+        from[j] = reinterpret_cast<const uint32_t*>(columns[j]);
+      }
+      Words row[16];
+      S::transpose16(from, row);
+      for (int64_t r = 0; r < rows; ++r) S::store(c + r * 32 + 16 * s, S::as_float(row[r]));
     }
-    for (int s = 0; s < 2; ++s)
-      for (int r = 0; r < R; ++r) S::store(c + r * 32 + 16 * s, acc[s][r]);
   }
 
   static void pack_few_rows(const Matrix& a, int64_t m0, int64_t rows, int64_t k, void* out) {
-    const PackedBlock block{m0, rows, out};
+    const PackedBlock block{m0, rows <= kMaxFewRows ? rows : 16, out};
     pack_a(a, &block, 1, m0 + rows, 0, k);
   }
-  static void few_rows(int64_t rows, int64_t k, const void* a, const Matrix& b, int64_t n0, int64_t n_end,
-                       bool /*first: rows are so few that there is one call*/, float* c) {
+  static void few_rows(int64_t rows, int64_t k, const void* a, const Matrix& b, int64_t n0, int64_t n_end, bool first,
+                       float* c) {
+    if constexpr (kPairs) {
+      if (rows > kMaxFewRows) return rows_in_lanes(rows, k, a, b, n0, n_end, first, c);
+    }
     switch (rows) {
       case 1: return few_rows_fixed<1>(k, a, b, n0, n_end, c);
       case 2: return few_rows_fixed<2>(k, a, b, n0, n_end, c);
@@ -281,8 +329,20 @@ struct Gemm {
   }
 
   static GemmKernels table() {
-    return {S::kMicroRows,       /*row_unit=*/1, kPanel, kChunk, kMaxFewRows,   kMaxFewRows, kTaskBlocks,
-            /*prepare=*/nullptr, pack_a,         pack_b, micro,  pack_few_rows, few_rows,    store};
+    return {S::kMicroRows,
+            /*row_unit=*/1,
+            kPanel,
+            kChunk,
+            kMaxRowsUnpacked,
+            kRowStep,
+            kTaskBlocks,
+            /*prepare=*/nullptr,
+            pack_a,
+            pack_b,
+            micro,
+            pack_few_rows,
+            few_rows,
+            store};
   }
 };
 

@@ -48,9 +48,10 @@ struct GemmKernels {
   // Packs several blocks at once, so that a k-major A is read along its rows.
   void (*pack_a)(const Matrix& a, const PackedBlock* blocks, int64_t num_blocks, int64_t m_end, int64_t k0, int64_t kc);
   // Packs `num_panels` neighbouring panels, panel_floats apart. Columns past n_end repeat the last one or are 0; nobody
-  // reads their results.
-  void (*pack_b)(const Matrix& b, int64_t n0, int64_t num_panels, int64_t n_end, int64_t k0, int64_t kc, float* out,
-                 int64_t panel_floats);
+  // reads their results. The entries of an [n][k] matrix that lie `next` elements further will be packed next, so they
+  // are requested from memory; 0: none are.
+  void (*pack_b)(const Matrix& b, int64_t n0, int64_t num_panels, int64_t n_end, int64_t k0, int64_t kc, int64_t next,
+                 float* out, int64_t panel_floats);
   // Adds to c[rows][panel], whose rows are ldc floats apart: to its contents, or to 0.
   void (*micro)(int64_t rows, int64_t kc, const void* a, const void* b, float* c, int64_t ldc, bool from_zero);
   // Computes the same sums straight from [n][k] rows of B, with K a multiple of 32. pack_few_rows packs rows [m0, m0 +

@@ -1,6 +1,5 @@
-// attention_forward(): a loop of our own over keys, put together from the parts of FlashInfer's paged kernel (Ye et al.
-// 2025). It is compiled with -fmad=false: contracted, the factor by which FlashInfer rescales a row whose maximum stays
-// is 2 to a rounding error, not 1.
+// The kernel of attention for all rows and all GPUs: a loop of our own over keys, put together from the parts of
+// FlashInfer's paged kernel (Ye et al. 2025), whose softmax is that of attention_softmax.cuh.
 #include <cuda_bf16.h>
 
 #include <cmath>
@@ -9,15 +8,15 @@
 
 #include "device/block.h"
 #include "device/cuda/attention.h"
+#include "device/cuda/attention_softmax.cuh"
 #include "device/cuda/launch.cuh"
 
 namespace tandem::device::cuda {
 namespace {
 
 constexpr uint32_t kTile = kAttentionTile, kEveryLane = 0xffffffff;
-constexpr uint32_t kWarps = 4;  // warps of a block, each with its own part of every step's keys
+constexpr uint32_t kWarps = kAttentionParts;  // warps of a block, each with its own part of every step's keys
 constexpr int32_t kBlock = kBlockTokens;
-constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.69314718055994530942;
 constexpr int64_t kMaxOffset = int64_t{1} << 32;  // end of the kernel's 32 bit offsets
 
 struct Params {
@@ -31,15 +30,10 @@ struct Params {
   const int32_t *row_keys, *row_page, *table;
 };
 
-// FlashInfer's parts are templates over a variant of attention, of which they read these two members.
+// FlashInfer's parts are templates over a variant of attention, of which they read this member.
 struct Variant {
-  static constexpr bool use_softmax = true;
-  float sm_scale_log2;
+  static constexpr bool use_softmax = false;  // leaves sums of weights to us
 };
-
-// A score that is not finite becomes NaN, and so does its row: the maximum would hide -infinity as if there were no
-// such key. Other scores keep their bits.
-__device__ __forceinline__ float finite_or_nan(float score) { return __fmaf_rn(score, 0.0F, score); }
 
 // Sets the keys of a step, by head dim: 4 warps of 32 or 64 keys. They are fixed, because FlashInfer's launcher would
 // ask the GPU how much shared memory it has, and sums would depend on that. Either way a block has 64 KiB of keys and
@@ -149,6 +143,43 @@ struct TileRows {
   uint32_t lane;
 };
 
+// Turns the scores of a warp's unit into weights, and rescales the sums of rows whose reference moves.
+template <uint32_t kKeyTiles, uint32_t kValueTiles>
+__device__ __forceinline__ void weigh(float scale, float (&scores)[1][kKeyTiles][8], float (&out)[1][kValueTiles][8],
+                                      float (&reference)[2], float (&sum)[2]) {
+  float most[2] = {-flashinfer::math::inf, -flashinfer::math::inf}, factor[2];
+#pragma unroll
+  for (uint32_t i = 0; i < kKeyTiles; ++i) {
+#pragma unroll
+    for (uint32_t r = 0; r < 8; ++r) most[r % 4 / 2] = fmaxf(most[r % 4 / 2], scores[0][i][r]);
+  }
+#pragma unroll
+  for (uint32_t j = 0; j < 2; ++j) {
+    factor[j] = move_reference(reference[j], maximum_of_four(most[j]) * scale);
+    sum[j] *= factor[j];
+  }
+  float pairs[2][2 * kKeyTiles];
+#pragma unroll
+  for (uint32_t i = 0; i < kKeyTiles; ++i) {
+#pragma unroll
+    for (uint32_t r = 0; r < 8; r += 2) {
+      float* const pair = scores[0][i] + r;
+      pair[0] = weight_of(pair[0], scale, reference[r % 4 / 2]);
+      pair[1] = weight_of(pair[1], scale, reference[r % 4 / 2]);
+      pairs[r % 4 / 2][2 * i + r / 4] = pair[0] + pair[1];
+    }
+  }
+#pragma unroll
+  for (uint32_t j = 0; j < 2; ++j) sum[j] += sum_of_pairs(pairs[j]);
+  // A vote pays for a unit of 64 keys. For one of 32 it takes longer than to multiply by 1.
+  if (kKeyTiles == 4 && __all_sync(kEveryLane, factor[0] == 1.0F && factor[1] == 1.0F)) return;
+#pragma unroll
+  for (uint32_t i = 0; i < kValueTiles; ++i) {
+#pragma unroll
+    for (uint32_t r = 0; r < 8; ++r) out[0][i][r] *= factor[r % 4 / 2];
+  }
+}
+
 // Each warp has this shared memory. It holds the keys and values of a step while the warp walks them, and at the end
 // the warp's sums, which the other warps read.
 template <uint32_t kHeadDim>
@@ -159,7 +190,7 @@ union WarpStorage {
   };
   struct {
     float out[kHeadDim / 16][32][8];
-    float2 maximum_sum[2][8];
+    float2 reference_sum[2][8];
   } sums;
 };
 template <uint32_t kHeadDim>
@@ -246,10 +277,8 @@ __global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_
   load_keys(first);
   load_values(first);
 
-  const Variant variant{params.scale_log2};
-  float scores[1][T::NUM_MMA_KV][8], maximum[1][2], sum[1][2];
-  alignas(16) float out[1][T::NUM_MMA_D_VO_TILE][8];
-  fi::init_states<T>(variant, out, maximum, sum);
+  float scores[1][T::NUM_MMA_KV][8], reference[2] = {kNoKey, kNoKey}, sum[1][2] = {};
+  alignas(16) float out[1][T::NUM_MMA_D_VO_TILE][8] = {};
   cp_async::wait_group<2>();
   __syncthreads();  // q is there
 
@@ -261,7 +290,7 @@ __global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_
     __syncwarp();
     load_keys(next);
     rows.mask(walk, step, first_key, scores);
-    fi::update_mdo_states<T>(variant, scores, out, maximum, sum);
+    weigh(params.scale_log2, scores, out, reference, sum[0]);
 
     cp_async::wait_group<1>();
     __syncwarp();
@@ -274,53 +303,47 @@ __global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_
   }
   cp_async::wait_group<0>();
   __syncwarp();
-  fi::finalize_m<T>(variant, maximum);
 
+  sum[0][0] = sum_of_four(sum[0][0]);
+  sum[0][1] = sum_of_four(sum[0][1]);
 #pragma unroll
   for (uint32_t i = 0; i < T::NUM_MMA_D_VO_TILE; ++i) fi::vec_t<float, 8>::memcpy(own.sums.out[i][lane], out[0][i]);
   if (lane % 4 == 0) {
 #pragma unroll
-    for (uint32_t j = 0; j < 2; ++j) own.sums.maximum_sum[j][lane / 4] = make_float2(maximum[0][j], sum[0][j]);
+    for (uint32_t j = 0; j < 2; ++j) own.sums.reference_sum[j][lane / 4] = make_float2(reference[j], sum[0][j]);
   }
   __syncthreads();
 
-  // Adds the four sums up, in their order. Each warp has a quarter of the columns.
-  float scale[2][kWarps], reciprocal[2];
+  // Folds the four sums, in their order. Each warp has a quarter of the columns.
+  Folded folded[2];
+  Folded::Factors factors[2][kWarps];
+  float reciprocal[2];
 #pragma unroll
   for (uint32_t j = 0; j < 2; ++j) {
-    float2 of[kWarps];
-#pragma unroll
-    for (uint32_t w = 0; w < kWarps; ++w) of[w] = storage.warps[w].sums.maximum_sum[j][lane / 4];
-    // A warp that saw no key has a maximum of -infinity. The difference of two such maxima is NaN, of which max() makes
-    // -infinity, whose power of two is 0: the warp adds nothing.
-    constexpr float kNone = -fi::math::inf;
-    float most = kNone, total = 1.0F;
 #pragma unroll
     for (uint32_t w = 0; w < kWarps; ++w) {
-      const float before = most;
-      most = max(most, of[w].x);
-      total = total * fi::math::ptx_exp2(max(before - most, kNone)) +
-              of[w].y * fi::math::ptx_exp2(max(of[w].x - most, kNone));
+      const float2 part = storage.warps[w].sums.reference_sum[j][lane / 4];
+      factors[j][w] = folded[j].fold(part.x, part.y);
     }
-#pragma unroll
-    for (uint32_t w = 0; w < kWarps; ++w) scale[j][w] = fi::math::ptx_exp2(max(of[w].x - most, kNone));
-    reciprocal[j] = most != kNone ? fi::math::ptx_rcp(total) : 0.0F;
+    reciprocal[j] = folded[j].reciprocal();
     if (params.lse != nullptr && warp == 0 && lane % 4 == 0 && rows.row[j] < static_cast<uint32_t>(walk.num_rows)) {
-      params.lse[first_head + size_t{rows.row[j]} * num_heads + rows.head[j]] =
-          (fi::math::ptx_log2(total) + most) * static_cast<float>(kLn2);
+      params.lse[first_head + size_t{rows.row[j]} * num_heads + rows.head[j]] = folded[j].log_sum();
     }
   }
   constexpr uint32_t kQuarter = T::NUM_MMA_D_VO_TILE / kWarps;
 #pragma unroll
   for (uint32_t q = 0; q < kQuarter; ++q) {
     const uint32_t i = warp * kQuarter + q;
-    float added[8] = {};
+    float values[8] = {};
 #pragma unroll
     for (uint32_t w = 0; w < kWarps; ++w) {
-      fi::vec_t<float, 8> of;
-      of.load(storage.warps[w].sums.out[i][lane]);
+      fi::vec_t<float, 8> part;
+      part.load(storage.warps[w].sums.out[i][lane]);
 #pragma unroll
-      for (uint32_t r = 0; r < 8; ++r) added[r] += of[r] * scale[r % 4 / 2][w];
+      for (uint32_t r = 0; r < 8; ++r) {
+        const Folded::Factors factor = factors[r % 4 / 2][w];
+        values[r] = values[r] * factor.folded + part[r] * factor.part;
+      }
     }
 #pragma unroll
     for (uint32_t r = 0; r < 8; r += 2) {
@@ -328,7 +351,7 @@ __global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_
       if (rows.row[j] >= static_cast<uint32_t>(walk.num_rows)) continue;
       __nv_bfloat16* const to = params.o + (first_head + size_t{rows.row[j]} * num_heads + rows.head[j]) * kHeadDim;
       *reinterpret_cast<__nv_bfloat162*>(to + i * 16 + 2 * (lane % 4) + 8 * (r / 4)) =
-          __floats2bfloat162_rn(added[r] * reciprocal[j], added[r + 1] * reciprocal[j]);
+          __floats2bfloat162_rn(finished(values[r], reciprocal[j]), finished(values[r + 1], reciprocal[j]));
     }
   }
 }
@@ -354,7 +377,12 @@ cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream)
       work.heads != AttentionHeads{heads / kv_heads, kv_heads, head_dim}) {
     return cudaErrorInvalidValue;
   }
-  const int64_t num_items = call.refillable ? work.num_rows : work.num_items;
+  const int64_t large = work.num_large_items;
+  if (large > 0) {
+    const cudaError_t status = call.refillable ? cudaErrorInvalidValue : attention_of_large_items(call, stream);
+    if (status != cudaSuccess) return status;
+  }
+  const int64_t num_items = call.refillable ? work.num_rows : work.num_items - large;
   if (num_items == 0) return cudaSuccess;
 
   auto* const keys = static_cast<__nv_bfloat16*>(call.kv.data);
@@ -366,10 +394,10 @@ cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream)
                          .block_stride = static_cast<size_t>(call.kv.block_stride),
                          .group_size = flashinfer::uint_fastdiv(static_cast<uint32_t>(heads / kv_heads)),
                          .scale_log2 = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(head_dim))),
-                         .item_row = call.words + work.item_row,
-                         .item_rows = call.words + work.item_rows,
-                         .item_tile = call.words + work.item_tile,
-                         .item_shared = call.words + work.item_shared,
+                         .item_row = call.words + work.item_row + large,
+                         .item_rows = call.words + work.item_rows + large,
+                         .item_tile = call.words + work.item_tile + large,
+                         .item_shared = call.words + work.item_shared + large,
                          .row_keys = call.words + work.row_keys,
                          .row_page = call.words + work.row_page,
                          .table = call.words + work.table};

@@ -7,11 +7,11 @@
 // all other arrays are contiguous.
 //
 // Exactness (docs/EXACTNESS.md): the result of attention_forward() for a row depends on this row and on its keys by
-// position. One kernel with one tile serves decoding, chunks of prompts and training. Its warps and its steps own keys
-// by their position, and a step whose keys lie past a row's position changes no bit of the row: it multiplies by
-// exactly 1 and adds exactly 0, because attention.cu is compiled with -fmad=false. So sequences that begin alike can
-// share an item, which reads their common keys once. The one exception are values that are not finite: a row of the
-// same item that does not see such a value becomes NaN too.
+// position, in decoding, chunks of prompts and training. Both kernels follow the rule of attention_softmax.cuh, in
+// which keys have their place by their position, and units of keys past a row's position change no bit of the row: it
+// multiplies by exactly 1 and adds exactly 0, because kernels are compiled with -fmad=false. So sequences that begin
+// alike can share an item, which reads their common keys once. The one exception are values that are not finite: a row
+// of the same item that does not see such a value becomes NaN too.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,16 +22,12 @@
 
 namespace tandem::device::cuda {
 
-constexpr bool supports_attention(int64_t head_dim, int64_t num_heads, int64_t num_kv_heads) {
-  return has_attention_kernel(head_dim) && num_kv_heads >= 1 && num_heads >= num_kv_heads &&
-         num_heads % num_kv_heads == 0 && num_heads / num_kv_heads <= kMaxAttentionGroup;
-}
-
 // Points to one layer of the KV cache.
 struct PagedKv {
   void* data;            // address of block 0
   int64_t block_stride;  // elements from a block to the next
   int64_t num_kv_heads, head_dim;
+  int64_t num_blocks;
 };
 
 // Writes k, v of token tokens[i] (of token i if `tokens` is null) into slot slots[i], or nowhere if that is -1. Both
@@ -47,13 +43,18 @@ struct AttentionForward {
   float* lse_TH;  // natural logarithm; null: not wanted
   int64_t num_heads;
   PagedKv kv;
-  AttentionWork work;    // result of build_work(), for these heads
-  const int32_t* words;  // the words that build_work() filled, on the device
+  AttentionWork work;  // result of build_work(), for these heads
+  int32_t* words;      // the words that build_work() filled, on the device; one call at a time counts in them
   // If set, launches blocks for as many items as there is room for, whatever work.num_items says. A captured graph
   // whose words are refilled needs that.
   bool refillable = false;
 };
 cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream);
+
+// Returns whether the current device has the kernel of large items. Work is built without them where it has not.
+bool computes_large_items();
+// Computes the large items of call.work alone. attention_forward() calls it.
+cudaError_t attention_of_large_items(const AttentionForward& call, cudaStream_t stream);
 
 // Collects keys and values of slots [n] one after the other: the expanded rows of expand_rows().
 cudaError_t gather_kv(const PagedKv& kv, const int32_t* slots, int64_t n, void* k_nGK, void* v_nGK,

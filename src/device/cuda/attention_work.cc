@@ -113,10 +113,11 @@ AttentionWork::AttentionWork(int64_t num_rows, int64_t num_sequences, int64_t ma
   row_keys = take(num_rows);
   row_page = take(num_rows);
   table = take(num_sequences * max_blocks);
+  counters = take(2);
   num_words = end;
 }
 
-AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, int32_t* words, int64_t most_sequences) {
+AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, int32_t* words, const WorkLimits& limits) {
   const int64_t group = heads.group;
   TANDEM_CHECK(group >= 1 && group <= kMaxAttentionGroup, "query heads of a KV head:", group);
   AttentionWork work(rows.num_rows, rows.num_sequences, rows.max_blocks);
@@ -126,7 +127,7 @@ AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, int
   for (size_t r = 0; r + 1 < runs.size(); ++r) {
     shared.push_back(count_shared(rows, runs[r], runs[r + 1], attention_step(heads.head_dim)));
   }
-  const int64_t most = kAttentionTile / group;
+  const int64_t most = kAttentionTile / group, most_sequences = limits.most_sequences;
   const bool any_shared = std::any_of(shared.begin(), shared.end(), [](int64_t keys) { return keys > 0; });
   std::vector<Rows> together = put_together(runs, shared, most_sequences > 0 ? std::min(most, most_sequences) : most);
   for (int64_t fewer = most / 2; any_shared && most_sequences == 0 && fewer > 0; fewer /= 2) {
@@ -139,14 +140,25 @@ AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, int
 
   std::fill_n(words + work.item_row, rows.num_rows, -1);
   std::fill(words + work.item_rows, words + work.num_words, 0);
-  for (const Rows& item : together) {
-    for (int64_t tile = ceil_div(item.num_rows * group, kAttentionTile) - 1; tile >= 0; --tile) {
+  const auto add_items = [&](const Rows& item, int64_t num_tiles) {
+    for (int64_t tile = num_tiles - 1; tile >= 0; --tile) {
       words[work.item_row + work.num_items] = static_cast<int32_t>(item.begin);
       words[work.item_rows + work.num_items] = static_cast<int32_t>(item.num_rows);
       words[work.item_tile + work.num_items] = static_cast<int32_t>(tile);
       words[work.item_shared + work.num_items] = static_cast<int32_t>(item.shared);
       ++work.num_items;
     }
+  };
+  const int64_t large_rows = kLargeTile / group;
+  const auto is_large = [&](const Rows& item) {
+    return limits.large_items && item.num_rows >= large_rows && item.num_keys > 0;
+  };
+  for (const Rows& item : together) {
+    if (is_large(item)) add_items(item, ceil_div(item.num_rows, large_rows));
+  }
+  work.num_large_items = work.num_items;
+  for (const Rows& item : together) {
+    if (!is_large(item)) add_items(item, ceil_div(item.num_rows * group, kAttentionTile));
   }
   for (const Run& run : runs) {
     if (run.sequence == -1) continue;
@@ -161,9 +173,9 @@ AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, int
 }
 
 AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, std::vector<int32_t>& words,
-                         int64_t most_sequences) {
+                         const WorkLimits& limits) {
   words.resize(static_cast<size_t>(AttentionWork(rows.num_rows, rows.num_sequences, rows.max_blocks).num_words));
-  return build_work(rows, heads, words.data(), most_sequences);
+  return build_work(rows, heads, words.data(), limits);
 }
 
 ExpandedRows expand_rows(const PagedRows& rows, const int32_t* kv_tokens, const int32_t* kv_slots, int64_t num_kv) {

@@ -23,13 +23,20 @@ struct PagedRows {
   int64_t num_sequences = 0, max_blocks = 0;
 };
 
-// A work item has so many query rows (times the query heads of a KV head). Every use of attention has this tile.
+// A work item has so many query rows (times the query heads of a KV head), unless it is large.
 constexpr int64_t kAttentionTile = 16;
+// A large item has up to so many query rows times query heads of a KV head, as many whole rows as fit.
+constexpr int64_t kLargeTile = 128;
 // This is the largest number of query heads of a KV head: with it, a row is never more than one item.
 constexpr int64_t kMaxAttentionGroup = kAttentionTile;
 // Head sizes that the kernels of attention have; LibTorch's operations serve all others.
 constexpr bool has_attention_kernel(int64_t head_dim) { return head_dim == 64 || head_dim == 128; }
-// Keys of a step, in which the kernel walks all keys.
+constexpr bool supports_attention(int64_t head_dim, int64_t num_heads, int64_t num_kv_heads) {
+  return has_attention_kernel(head_dim) && num_kv_heads >= 1 && num_heads >= num_kv_heads &&
+         num_heads % num_kv_heads == 0 && num_heads / num_kv_heads <= kMaxAttentionGroup;
+}
+// Keys of a step, in which kernels walk all keys, and the number of parts that they are dealt to.
+constexpr int64_t kAttentionParts = 4;
 constexpr int64_t attention_step(int64_t head_dim) { return head_dim == 64 ? 256 : 128; }
 
 // Counts the heads of an attention call.
@@ -48,28 +55,37 @@ struct AttentionWork {
 
   int64_t num_rows = 0, num_sequences = 0, max_blocks = 0;
   AttentionHeads heads;
-  int64_t num_items = 0;  // items that these rows have, of the num_rows for which there is room
+  int64_t num_items = 0;        // items that these rows have, of the num_rows for which there is room
+  int64_t num_large_items = 0;  // the first of them, which are for a kernel of their own
 
   // These fields are for items, [num_rows] each. Item i has rows item_row[i], item_row[i] + 1, ..., item_rows[i] of
   // them; -1 means that there is nothing to do. If item_shared[i] is 0, these rows are a run, and the item is its tile
-  // item_tile[i]. Otherwise they are sequences that have their first item_shared[i] keys, whole steps, in the same
-  // blocks; all of them are in tile 0.
+  // item_tile[i], of kAttentionTile query rows times heads, or of kLargeTile / group rows if it is large. Otherwise
+  // they are sequences that have their first item_shared[i] keys, whole steps, in the same blocks; all of them are in
+  // tile 0.
   int64_t item_row = 0, item_rows = 0, item_tile = 0, item_shared = 0;
   // These fields are for rows, [num_rows] each.
   int64_t row_keys = 0;  // keys that the row sees
   int64_t row_page = 0;  // index in the table at which the blocks of the row's sequence begin
   int64_t table = 0;     // [num_sequences, max_blocks]: the block table, with 0 in entries that are not read
+  int64_t counters = 0;  // [2]: 0 between calls; the kernel of large items counts in them
   int64_t num_words = 0;
 };
 
-// Fills words [AttentionWork(...).num_words]. Items come in the order in which they should start: those with the most
-// keys first, and of a run the last tile first. An item has at most `most_sequences` sequences that share keys. 0 means
-// as many as should be fastest, since fewer items read less, but leave more of a GPU idle at the end.
+struct WorkLimits {
+  // An item has at most so many sequences that share keys. 0: as many as should be fastest, since fewer items read
+  // less, but leave more of a GPU idle at the end.
+  int64_t most_sequences = 0;
+  bool large_items = false;  // whether runs that fill at least one large item are cut into such
+};
+
+// Fills words [AttentionWork(...).num_words]. Large items come first. Items come in the order in which they should
+// start: those with the most keys first, and of a run the last tile first.
 AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, int32_t* words,
-                         int64_t most_sequences = 0);
+                         const WorkLimits& limits = {});
 // Fills a vector, which it resizes, in the same way.
 AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, std::vector<int32_t>& words,
-                         int64_t most_sequences = 0);
+                         const WorkLimits& limits = {});
 
 // Rows and keys in the form that the backward takes. It has no paged form, so each run becomes a segment with keys of
 // its own. Segment s has query rows [cu_q[s], cu_q[s + 1]) and expanded keys [cu_k[s], cu_k[s + 1]), and its queries

@@ -15,6 +15,7 @@
 #include "device/cuda/cuda_host_memory.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/cuda_vmm.h"
+#include "device/cuda/cudnn_attention.h"
 #include "device/cuda/footprint.h"
 #include "device/cuda/linear_plans.h"
 #include "device/cuda/nccl_communicator.h"
@@ -65,7 +66,8 @@ Stack stack(int index) {
   return {{"GPU", fmt::format("{}, compute capability {}.{}", properties.name, properties.major, properties.minor)},
           {"CUDA of the driver", version(driver)},
           {"CUDA runtime", version(runtime)},
-          {"products", cuda::LinearPlans::library()}};
+          {"products", cuda::LinearPlans::library()},
+          {"gradient of attention", cuda::CudnnAttention::library()}};
 }
 
 // Nothing may round more than the contract says: no TF32, no sums in bfloat16. cuBLAS may cut a sum as it likes,
@@ -106,7 +108,8 @@ std::unique_ptr<Ops> make_ops(int index, int num_threads, const std::string& /*r
         properties.name, properties.major, properties.minor);
     return aten;
   }
-  return make_cuda_ops(std::move(aten), fmt::format("cuda on {}, {}", properties.name, cuda::LinearPlans::library()));
+  return make_cuda_ops(std::move(aten), fmt::format("cuda on {}, {}, {}", properties.name, cuda::LinearPlans::library(),
+                                                    cuda::CudnnAttention::library()));
 }
 
 DeviceBytes device_bytes(int index) {

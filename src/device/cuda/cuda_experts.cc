@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "device/cuda/experts.h"
+#include "device/cuda/experts_grad_weight.h"
 #include "device/cuda/places.h"
 #include "device/cuda/route.h"
 #include "device/cuda/rowwise.h"
@@ -45,6 +46,7 @@ bool is_bfloat16_rows(const Tensor& x) { return is_bfloat16(x) && is_aligned(x) 
 const bf16* data(const Tensor& x) { return static_cast<const bf16*>(x.const_data_ptr()); }
 bf16* mutable_data(const Tensor& x) { return static_cast<bf16*>(x.mutable_data_ptr()); }
 const int32_t* ints(const Tensor& x) { return x.const_data_ptr<int32_t>(); }
+int32_t* mutable_ints(const Tensor& x) { return x.mutable_data_ptr<int32_t>(); }
 const float* floats(const Tensor& x) { return x.defined() ? x.const_data_ptr<float>() : nullptr; }
 
 // Returns a row for each place of bfloat16 rows.
@@ -62,20 +64,50 @@ bool has_kernels(const Tensor& x, const Tensor& w, const Routing& routing) {
 }
 bool has_many_places(const Routing& routing) { return routing.num_places() > kManyPlaces * routing.num_experts(); }
 
-// Returns the product by the kernel of experts.h, which `product` says the sizes of.
-Tensor multiply(const Tensor& x, RowsAre x_rows, const Tensor& w, cuda::ExpertsProduct product, const Routing& routing,
-                at::ScalarType out) {
-  const Tensor y_PN = at::empty({routing.num_places(), product.N}, x.options().dtype(out));
-  product.rows = data(x);
-  product.weights = data(w);
-  product.offsets = ints(routing.offsets_X1);
-  product.sources = x_rows == RowsAre::kTokens ? ints(routing.sources_P) : nullptr;
-  product.num_experts = routing.num_experts();
-  product.num_places = routing.num_places();
-  product.num_chosen = routing.num_chosen();
-  check(cuda::linear_of_experts(product, cuda::experts_tiling(product.num_places, product.num_experts),
-                                y_PN.mutable_data_ptr(), out == at::kFloat, stream()));
-  return y_PN;
+// The results of a product by a kernel of ours.
+struct Wanted {
+  Tensor out;             // [P, N], which may be undefined where the other is not
+  Tensor activated = {};  // [P, N / 2]: silu_mul() of it, if defined
+  bool offsets_are_old = false;
+
+  int64_t width() const { return out.defined() ? out.size(1) : 2 * activated.size(1); }
+  bool are_float32() const { return out.defined() && !is_bfloat16(out); }
+  void* data() const { return out.defined() ? out.mutable_data_ptr() : nullptr; }
+};
+
+// Computes the product, or the gradient of its input where `transposed`, by the kernels of experts.h.
+void multiply(const Tensor& x, RowsAre x_rows, const Tensor& w, const Routing& routing, bool transposed,
+              const Wanted& wanted) {
+  const cuda::ExpertsProduct product = {
+      .rows = data(x),
+      .weights = data(w),
+      .offsets = ints(routing.offsets_X1),
+      .sources = x_rows == RowsAre::kTokens ? ints(routing.sources_P) : nullptr,
+      .num_experts = routing.num_experts(),
+      .num_places = routing.num_places(),
+      .num_chosen = routing.num_chosen(),
+      .N = wanted.width(),
+      .K = x.size(1),
+      .transposed = transposed,
+      .offsets_are_old = wanted.offsets_are_old,
+      .activated = wanted.activated.defined() ? mutable_data(wanted.activated) : nullptr};
+  check(cuda::linear_of_experts(product, cuda::experts_tiling(product), wanted.data(), wanted.are_float32(), stream()));
+}
+
+// Returns the sum of each token's places, by the kernel of places.h.
+Tensor add_up(const Tensor& y_PE, const Tensor& weights_TC, const Routing& routing, const Tensor& residual_TE,
+              at::ScalarType out, bool rest_is_old) {
+  const int64_t T = routing.num_tokens(), E = y_PE.size(1);
+  const Tensor sum_TE = at::empty({T, E}, y_PE.options().dtype(out));
+  const cuda::PlacedRows placed = {.rows = y_PE.const_data_ptr(),
+                                   .are_float32 = !is_bfloat16(y_PE),
+                                   .weights = floats(weights_TC),
+                                   .places = ints(routing.places_TC),
+                                   .num_chosen = routing.num_chosen(),
+                                   .rest_is_old = rest_is_old};
+  check(cuda::sum_of_experts(placed, residual_TE.defined() ? residual_TE.const_data_ptr() : nullptr,
+                             sum_TE.mutable_data_ptr(), out == at::kFloat, T, E, stream()));
+  return sum_TE;
 }
 
 // Returns the offsets on the host: those that route() began to fetch, or else when the device has come here.
@@ -89,10 +121,6 @@ const Tensor& offsets_on_host(const Routing& routing, const std::unique_ptr<Ops:
 
 }  // namespace
 
-bool CudaExperts::can_record(int64_t num_experts, int64_t chosen, int64_t hidden, int64_t width) {
-  return cuda::supports_routing(num_experts, chosen) && cuda::supports_width(hidden) && cuda::supports_width(width);
-}
-
 Routing CudaExperts::route(const Tensor& logits_TX, const RouteRule& rule) const {
   const int64_t T = logits_TX.size(0), X = logits_TX.size(1), C = rule.chosen;
   if (!cuda::supports_routing(X, C)) return experts_aten::route(logits_TX, rule);
@@ -102,15 +130,17 @@ Routing CudaExperts::route(const Tensor& logits_TX, const RouteRule& rule) const
                      .offsets_X1 = at::empty({X + 1}, options),
                      .places_TC = at::empty({T, C}, options),
                      .sources_P = at::empty({T * C}, options)};
-  auto* const ids = routing.ids_TC.mutable_data_ptr<int32_t>();
-  check(cuda::route(floats(logits_TX), T, X, C, rule.normalises, ids, routing.weights_TC.mutable_data_ptr<float>(),
-                    stream()));
   const Tensor scratch = at::empty({cuda::order_places_scratch(T, X)}, options);
-  check(cuda::order_places(ids, T, X, C, routing.offsets_X1.mutable_data_ptr<int32_t>(),
-                           routing.places_TC.mutable_data_ptr<int32_t>(), routing.sources_P.mutable_data_ptr<int32_t>(),
-                           scratch.mutable_data_ptr<int32_t>(), stream()));
-  // So many tokens are trained on, mostly: the gradient of a weight will find the experts' numbers of places there.
-  if (T > cuda::kOrderTileTokens && !is_capturing()) {
+  const cuda::RoutingMemory memory = {.ids = mutable_ints(routing.ids_TC),
+                                      .weights = routing.weights_TC.mutable_data_ptr<float>(),
+                                      .offsets = mutable_ints(routing.offsets_X1),
+                                      .places = mutable_ints(routing.places_TC),
+                                      .sources = mutable_ints(routing.sources_P),
+                                      .scratch = mutable_ints(scratch)};
+  check(cuda::route(floats(logits_TX), T, X, C, rule.normalises, memory, stream()));
+  // So many tokens are trained on, mostly: where the gradient of a weight needs the experts' numbers of places on the
+  // host, it will find them there.
+  if (!has_grad_weight_kernel_ && T > cuda::kOrderTileTokens && !is_capturing()) {
     routing.prepared = std::shared_ptr<const void>(ops_.fetch(routing.offsets_X1));
   }
   return routing;
@@ -146,7 +176,9 @@ Tensor CudaExperts::linear(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK,
       grouped_.is_exact(ProductKind::kForward, N, K, x.device())) {
     return cuda::GroupedProducts::forward(rows_of_places(x, x_rows, routing), w_XNK, routing.offsets_X1);
   }
-  return multiply(x, x_rows, w_XNK, {.N = N, .K = K}, routing, out);
+  const Tensor y_PN = at::empty({routing.num_places(), N}, x.options().dtype(out));
+  multiply(x, x_rows, w_XNK, routing, /*transposed=*/false, {.out = y_PN});
+  return y_PN;
 }
 
 Tensor CudaExperts::linear_grad_input(const Tensor& dy, RowsAre dy_rows, const Tensor& w_XNK, const Routing& routing,
@@ -159,13 +191,30 @@ Tensor CudaExperts::linear_grad_input(const Tensor& dy, RowsAre dy_rows, const T
       grouped_.is_exact(ProductKind::kGradInput, N, K, dy.device())) {
     return cuda::GroupedProducts::grad_input(rows_of_places(dy, dy_rows, routing), w_XNK, routing.offsets_X1);
   }
-  return multiply(dy, dy_rows, w_XNK, {.N = K, .K = N, .transposed = true}, routing, out);
+  const Tensor dx_PK = at::empty({routing.num_places(), K}, dy.options().dtype(out));
+  multiply(dy, dy_rows, w_XNK, routing, /*transposed=*/true, {.out = dx_PK});
+  return dx_PK;
 }
 
 void CudaExperts::linear_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,
                                      const Tensor& dw_XNK, const Routing& routing, GradientUse use) const {
   if (!is_bfloat16_rows(dy) || !is_bfloat16_rows(x)) {
     return experts_aten::linear_grad_weight(ops_, dy, dy_rows, x, x_rows, dw_XNK, routing, use);
+  }
+  if (has_grad_weight_kernel_ && routing.num_experts() <= cuda::kMostExperts && is_aligned(dw_XNK)) {
+    const Tensor scratch = at::empty({1}, routing.offsets_X1.options());
+    const cuda::ExpertsGradWeight gradient = {.dy = data(dy),
+                                              .x = data(x),
+                                              .dy_is_of_tokens = dy_rows == RowsAre::kTokens,
+                                              .x_is_of_tokens = x_rows == RowsAre::kTokens,
+                                              .offsets = ints(routing.offsets_X1),
+                                              .sources = ints(routing.sources_P),
+                                              .num_experts = routing.num_experts(),
+                                              .num_chosen = routing.num_chosen(),
+                                              .N = dy.size(1),
+                                              .K = x.size(1)};
+    return check(cuda::experts_grad_weight(gradient, dw_XNK.mutable_data_ptr<float>(), use == GradientUse::kAdd,
+                                           scratch.mutable_data_ptr<int32_t>(), stream()));
   }
   const Tensor dy_PN = rows_of_places(dy, dy_rows, routing), x_PK = rows_of_places(x, x_rows, routing);
   const std::unique_ptr<Ops::Fetch> now = fetched_now(ops_, routing);
@@ -184,19 +233,31 @@ void CudaExperts::linear_grad_weight(const Tensor& dy, RowsAre dy_rows, const Te
 
 Tensor CudaExperts::sum(const Tensor& y_PE, const Tensor& weights_TC, const Routing& routing, const Tensor& residual_TE,
                         at::ScalarType out) const {
-  const int64_t E = y_PE.size(1);
-  if (!cuda::supports_width(E) || !is_aligned(y_PE) || !is_aligned(residual_TE)) {
+  if (!cuda::supports_width(y_PE.size(1)) || !is_aligned(y_PE) || !is_aligned(residual_TE)) {
     return experts_aten::sum(y_PE, weights_TC, routing, residual_TE, out);
   }
-  const Tensor sum_TE = at::empty({routing.num_tokens(), E}, y_PE.options().dtype(out));
-  const cuda::PlacedRows placed = {.rows = y_PE.const_data_ptr(),
-                                   .are_float32 = !is_bfloat16(y_PE),
-                                   .weights = floats(weights_TC),
-                                   .places = ints(routing.places_TC),
-                                   .num_chosen = routing.num_chosen()};
-  check(cuda::sum_of_experts(placed, residual_TE.defined() ? residual_TE.const_data_ptr() : nullptr,
-                             sum_TE.mutable_data_ptr(), out == at::kFloat, routing.num_tokens(), E, stream()));
-  return sum_TE;
+  return add_up(y_PE, weights_TC, routing, residual_TE, out, /*rest_is_old=*/false);
+}
+
+// Three kernels, each of which begins to read while the one before it still computes: what is not that one's result is
+// older than the first of them.
+Ops::ExpertsMlp CudaExperts::mlp(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF,
+                                 const Routing& routing, const Tensor& residual_TE, at::ScalarType out,
+                                 bool keeps_gate_up) const {
+  if (has_many_places(routing) || !has_kernels(x_TE, gate_up_X2FE, routing) || !is_bfloat16_rows(down_XEF) ||
+      !is_aligned(residual_TE)) {
+    return ops_.Ops::mlp_of_experts(x_TE, gate_up_X2FE, down_XEF, routing, residual_TE, out, keeps_gate_up);
+  }
+  const int64_t P = routing.num_places(), E = x_TE.size(1), F = down_XEF.size(1);
+  const Tensor gate_up_P2F = keeps_gate_up ? at::empty({P, 2 * F}, x_TE.options()) : Tensor();
+  const Tensor a_PF = at::empty({P, F}, x_TE.options());
+  multiply(x_TE, RowsAre::kTokens, gate_up_X2FE, routing, /*transposed=*/false,
+           {.out = gate_up_P2F, .activated = a_PF});
+  const Tensor y_PE = at::empty({P, E}, x_TE.options().dtype(out));
+  multiply(a_PF, RowsAre::kPlaces, down_XEF, routing, /*transposed=*/false,
+           {.out = y_PE, .activated = {}, .offsets_are_old = true});
+  return {.sum_TE = add_up(y_PE, routing.weights_TC, routing, residual_TE, out, /*rest_is_old=*/true),
+          .gate_up_P2F = gate_up_P2F};
 }
 
 Ops::WeightedSilu CudaExperts::weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,

@@ -1,11 +1,13 @@
 // The operations of experts of CudaOps (device/experts.h, device/ops.h): kernels over tensors where they serve, else
 // those of device/experts_aten.h.
 //
-// A product of bfloat16 rows has one of two kernels by how many places there are; all have the bits of
-// ordered_product(), as LinearPlans' products have. Only linear_grad_weight(), and what falls to experts_aten, needs
-// the experts' numbers of places on the host. One thread at a time.
+// A product of bfloat16 rows has one of three kernels by how many places there are; all have the bits of
+// ordered_product(), as LinearPlans' products have. The experts' numbers of places are needed on the host only by what
+// falls to experts_aten, and by linear_grad_weight() on GPUs without the kernel of experts_grad_weight.h. One thread at
+// a time.
 #pragma once
 
+#include "device/cuda/experts_grad_weight.h"
 #include "device/cuda/grouped_products.h"
 #include "device/experts.h"
 #include "device/ops.h"
@@ -17,9 +19,6 @@ class CudaExperts {
   // Products of one expert are those of `ops`, which outlives this.
   explicit CudaExperts(const Ops& ops) : ops_(ops) {}
 
-  // Returns whether forwards of such a bfloat16 model wait for the host nowhere: Ops::can_record_experts().
-  static bool can_record(int64_t num_experts, int64_t chosen, int64_t hidden, int64_t width);
-
   Routing route(const Tensor& logits_TX, const RouteRule& rule) const;
   Tensor route_backward(const Tensor& dweights_TC, const Tensor& logits_TX, const Routing& routing,
                         const RouteRule& rule, at::ScalarType out) const;
@@ -30,11 +29,14 @@ class CudaExperts {
                           const Routing& routing, GradientUse use) const;
   Tensor sum(const Tensor& y_PE, const Tensor& weights_TC, const Routing& routing, const Tensor& residual_TE,
              at::ScalarType out) const;
+  Ops::ExpertsMlp mlp(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF, const Routing& routing,
+                      const Tensor& residual_TE, at::ScalarType out, bool keeps_gate_up) const;
   Ops::WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
                                            const Routing& routing) const;
 
  private:
   const Ops& ops_;
+  const bool has_grad_weight_kernel_ = cuda::has_experts_grad_weight();
   cuda::GroupedProducts grouped_;
 };
 

@@ -14,6 +14,7 @@
 #include "device/cuda/cuda_allocator_hook.h"
 #include "device/cuda/cuda_attention.h"
 #include "device/cuda/cuda_experts.h"
+#include "device/cuda/cudnn_attention.h"
 #include "device/cuda/embedding.h"
 #include "device/cuda/graph.h"
 #include "device/cuda/linear_plans.h"
@@ -100,7 +101,7 @@ class CudaOps final : public Ops {
     return dtype == at::kBFloat16 && cuda::supports_attention(head_dim, num_heads, num_kv_heads);
   }
   bool can_record_experts(int64_t num_experts, int64_t chosen, int64_t hidden, int64_t width) const override {
-    return CudaExperts::can_record(num_experts, chosen, hidden, width);
+    return cuda::can_record_experts(num_experts, chosen, hidden, width);
   }
 
   AttentionRows prepare(const AttentionRows& rows) const override {
@@ -307,6 +308,11 @@ class CudaOps final : public Ops {
                         at::ScalarType out) const override {
     return experts_.sum(y_PE, weights_TC, routing, residual_TE, out);
   }
+  ExpertsMlp mlp_of_experts(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF,
+                            const Routing& routing, const Tensor& residual_TE, at::ScalarType out,
+                            bool keeps_gate_up) const override {
+    return experts_.mlp(x_TE, gate_up_X2FE, down_XEF, routing, residual_TE, out, keeps_gate_up);
+  }
   WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
                                       const Routing& routing) const override {
     return experts_.weighted_silu_backward(da_PF, gate_up_P2F, routing);
@@ -328,7 +334,7 @@ class CudaOps final : public Ops {
                                    const AttentionRows& rows) const override {
     const std::shared_ptr<CudaRows> made = made_of(rows);
     if (has_cuda_attention(q_THK, kv_layer)) {
-      return cuda_attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *made);
+      return cuda_attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *made, cudnn_.get());
     }
     return aten_->attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, made->prepared_by(*aten_));
   }
@@ -464,6 +470,7 @@ class CudaOps final : public Ops {
   const std::string name_;
   mutable cuda::LinearPlans plans_;
   mutable cuda::Staging staging_;
+  const std::unique_ptr<cuda::CudnnAttention> cudnn_ = cuda::CudnnAttention::make();  // may be null
   mutable CudaExperts experts_{*this};
 };
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "device/cuda/expert_items.cuh"
 #include "device/cuda/experts.h"
+#include "device/cuda/gate_up.cuh"
 #include "device/cuda/launch.cuh"
 #include "device/cuda/tensor_cores.cuh"
 #include "device/cuda/vectors.cuh"
@@ -19,49 +21,6 @@ constexpr int kDepth = 64;  // terms of a piece
 // Returns the element where a row's sixteen bytes begin. A row of a piece has eight of them, permuted by the row, so
 // that eight rows of a matrix share no bank.
 __device__ int piece_at(int row, int sixteen) { return row * kDepth + ((sixteen ^ (row & 7)) << 3); }
-
-// Up to kPlaces places of one expert; no places past the last item.
-struct Item {
-  int expert, first, count;
-};
-// Returns item `index`, in order of places. Every warp looks for itself.
-template <int kPlaces>
-__device__ Item find_item(const int32_t* offsets, int num_experts, int index) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, each = (num_experts + kWarp - 1) / kWarp;
-  const int begin = min(lane * each, num_experts), end = min(begin + each, num_experts);
-  int mine = 0, first = offsets[begin];
-  for (int x = begin; x < end; ++x) {
-    const int next = offsets[x + 1];
-    mine += (next - first + kPlaces - 1) / kPlaces;
-    first = next;
-  }
-  int through = mine;
-#pragma unroll
-  for (int offset = 1; offset < kWarp; offset *= 2) {
-    const int other = __shfl_up_sync(kAllLanes, through, offset);
-    if (lane >= offset) through += other;
-  }
-  Item item = {.expert = 0, .first = 0, .count = 0};
-  int before = through - mine;
-  const bool is_mine = before <= index && index < through;
-  if (is_mine) {
-    for (int x = begin; x < end; ++x) {
-      const int places = offsets[x + 1] - offsets[x], items = (places + kPlaces - 1) / kPlaces;
-      if (index < before + items) {
-        const int skipped = (index - before) * kPlaces;
-        item = {.expert = x, .first = offsets[x] + skipped, .count = min(kPlaces, places - skipped)};
-        break;
-      }
-      before += items;
-    }
-  }
-  const unsigned holder = __ballot_sync(kAllLanes, is_mine);
-  if (holder == 0) return item;
-  const int from = __ffs(static_cast<int>(holder)) - 1;
-  return {.expert = __shfl_sync(kAllLanes, item.expert, from),
-          .first = __shfl_sync(kAllLanes, item.first, from),
-          .count = __shfl_sync(kAllLanes, item.count, from)};
-}
 
 __device__ void write(float* to, float x) { *to = x; }
 __device__ void write(bf16* to, float x) { *to = __float2bfloat16_rn(x); }
@@ -106,20 +65,27 @@ struct TransposedCopies {
   }
 };
 
-template <int kWarps, int kTiles, int kPlaces, int kPieces, bool kTransposed, typename Out>
+// The weights as they lie in memory, transposed, or rows of gate and up in turns of eight: a thread's sums then hold both
+// of a column.
+enum class Weights : uint8_t { kPlain, kTransposed, kGateUp };
+
+template <int kWarps, int kTiles, int kPlaces, int kPieces, Weights kWeights, typename Out>
 __global__ __launch_bounds__(kWarps* kWarp) void linear_of_experts_kernel(const bf16* rows, const bf16* weights,
                                                                          const int32_t* offsets,
                                                                          const int32_t* sources, int num_experts,
-                                                                         int num_chosen, int N, int K, Out* out) {
+                                                                         int num_chosen, int N, int K,
+                                                                         bool offsets_are_old, bf16* activated,
+                                                                         Out* out) {
   constexpr int kThreads = kWarps * kWarp, kRows = kWarps * kTiles * 16, kPieceElements = (kRows + kPlaces) * kDepth;
   constexpr int kEights = kPlaces / 8;
+  constexpr bool kTransposed = kWeights == Weights::kTransposed, kGateUp = kWeights == Weights::kGateUp;
   extern __shared__ __align__(128) bf16 ring[];
-  wait_for_inputs();
-  let_next_begin();
+  if (!offsets_are_old) wait_for_inputs();
   const Item item = find_item<kPlaces>(offsets, num_experts, static_cast<int>(blockIdx.y));
-  if (item.count == 0) return;
+  if (item.count == 0) return wait_for_inputs();
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first_row = static_cast<int>(blockIdx.x) * kRows, eights = (item.count + 7) / 8;
+  const int pieces = (K + kDepth - 1) / kDepth;
 
   // Rows and places past the last repeat it; their outputs are not written.
   const bf16* const expert_weights = weights + static_cast<int64_t>(item.expert) * N * K;
@@ -131,10 +97,27 @@ __global__ __launch_bounds__(kWarps* kWarp) void linear_of_experts_kernel(const 
   } else {
 #pragma unroll
     for (int i = 0; i < of_weights.kCount; ++i) {
-      const int64_t row = min(first_row + of_weights.row(i), N - 1);
+      const int r = first_row + of_weights.row(i);
+      const int64_t row = kGateUp ? gate_up_row(r, N) : min(r, N - 1);
       of_weights.from[i] = expert_weights + row * K + of_weights.sixteen() * 8;
     }
   }
+  const auto start_weights = [&](int piece) {
+    if (piece >= pieces) return;
+    bf16* const to = ring + piece % kPieces * kPieceElements;
+    if constexpr (kTransposed) {
+      of_weights.start(to, piece * kDepth, K, N);
+    } else {
+      of_weights.start(to, kRows, piece * kDepth, K);
+    }
+  };
+  // Weights are older than the kernel before, and so may be the places.
+  if (offsets_are_old) {
+    for (int piece = 0; piece < kPieces - 1; ++piece) start_weights(piece);
+    wait_for_inputs();
+  }
+  let_next_begin();
+
   Copies<kPlaces, kThreads> of_places;
 #pragma unroll
   for (int i = 0; i < of_places.kCount; ++i) {
@@ -142,27 +125,25 @@ __global__ __launch_bounds__(kWarps* kWarp) void linear_of_experts_kernel(const 
     const int64_t row = sources != nullptr ? sources[place] / num_chosen : place;
     of_places.from[i] = rows + row * K + of_places.sixteen() * 8;
   }
-  const int pieces = (K + kDepth - 1) / kDepth;
-  const auto start = [&](int piece) {
+  const auto start_places = [&](int piece) {
     if (piece < pieces) {
-      bf16* const to = ring + piece % kPieces * kPieceElements;
-      if constexpr (kTransposed) {
-        of_weights.start(to, piece * kDepth, K, N);
-      } else {
-        of_weights.start(to, kRows, piece * kDepth, K);
-      }
-      of_places.start(to + kRows * kDepth, eights * 8, piece * kDepth, K);
+      bf16* const to = ring + piece % kPieces * kPieceElements + kRows * kDepth;
+      of_places.start(to, eights * 8, piece * kDepth, K);
     }
     close_piece();
   };
 
 #pragma unroll
-  for (int piece = 0; piece < kPieces - 1; ++piece) start(piece);
+  for (int piece = 0; piece < kPieces - 1; ++piece) {
+    if (!offsets_are_old) start_weights(piece);
+    start_places(piece);
+  }
   float sum[kTiles][kEights][4] = {};
   for (int piece = 0; piece < pieces; ++piece) {
     wait_for_pieces<kPieces - 2>();
     __syncthreads();
-    start(piece + kPieces - 1);
+    start_weights(piece + kPieces - 1);
+    start_places(piece + kPieces - 1);
     const bf16* const piece_weights = ring + piece % kPieces * kPieceElements;
     const bf16* const piece_places = piece_weights + kRows * kDepth;
 #pragma unroll
@@ -197,53 +178,67 @@ __global__ __launch_bounds__(kWarps* kWarp) void linear_of_experts_kernel(const 
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
     for (int n = 0; n < kEights; ++n) {
+      const int tile_row = first_row + (warp * kTiles + tile) * 16;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
+      for (int e = 0; e < (kGateUp ? 2 : 4); ++e) {
         const int place = n * 8 + lane % 4 * 2 + e % 2;
-        const int row = first_row + (warp * kTiles + tile) * 16 + lane / 4 + e / 2 * 8;
-        if (place >= item.count || row >= N) continue;
-        write(out + static_cast<int64_t>(item.first + place) * N + row, sum[tile][n][e]);
+        if (place >= item.count) continue;
+        Out* const row_out = out == nullptr ? nullptr : out + static_cast<int64_t>(item.first + place) * N;
+        if constexpr (kGateUp) {
+          const int column = tile_row / 2 + lane / 4;
+          if (column >= N / 2) continue;
+          bf16* const activated_row = activated + static_cast<int64_t>(item.first + place) * (N / 2);
+          write_gate_up(row_out, activated_row, column, N, sum[tile][n][e], sum[tile][n][e + 2]);
+        } else {
+          const int row = tile_row + lane / 4 + e / 2 * 8;
+          if (row < N) write(row_out + row, sum[tile][n][e]);
+        }
       }
     }
   }
 }
 
-template <int kWarps, int kTiles, int kPlaces, int kPieces, bool kTransposed, typename Out>
+template <int kWarps, int kTiles, int kPlaces, int kPieces, Weights kWeights, typename Out>
 cudaError_t launch_tiling(const ExpertsProduct& p, Out* out, cudaStream_t stream) {
   constexpr int kRows = kWarps * kTiles * 16;
   constexpr int kBytes = (kRows + kPlaces) * kDepth * static_cast<int>(sizeof(bf16)) * kPieces;
-  const auto kernel = linear_of_experts_kernel<kWarps, kTiles, kPlaces, kPieces, kTransposed, Out>;
+  const auto kernel = linear_of_experts_kernel<kWarps, kTiles, kPlaces, kPieces, kWeights, Out>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (status != cudaSuccess) return status;
   // An expert's last item may have one place, so there are at most as many items as whole ones and experts.
   const int64_t items = std::min(p.num_experts, p.num_places) + p.num_places / kPlaces;
   const dim3 grid(static_cast<unsigned>((p.N + kRows - 1) / kRows), static_cast<unsigned>(items));
   return launch_dependent(kernel, p.num_places / p.num_chosen, grid, kWarps * kWarp, kBytes, stream, p.rows, p.weights,
-                          p.offsets, p.sources, p.num_experts, p.num_chosen, p.N, p.K, out);
+                          p.offsets, p.sources, p.num_experts, p.num_chosen, p.N, p.K, p.offsets_are_old, p.activated, out);
 }
 
-template <bool kTransposed, typename Out>
+template <Weights kWeights, typename Out>
 cudaError_t launch(const ExpertsProduct& p, ExpertsTiling tiling, Out* out, cudaStream_t stream) {
-  return tiling == ExpertsTiling::kFewPlaces ? launch_tiling<4, 1, 16, 4, kTransposed>(p, out, stream)
-                                             : launch_tiling<4, 2, 64, 3, kTransposed>(p, out, stream);
-}
-template <typename Out>
-cudaError_t launch(const ExpertsProduct& p, ExpertsTiling tiling, Out* out, cudaStream_t stream) {
-  return p.transposed ? launch<true>(p, tiling, out, stream) : launch<false>(p, tiling, out, stream);
+  return tiling == ExpertsTiling::kFewPlaces ? launch_tiling<4, 1, 16, 4, kWeights>(p, out, stream)
+                                             : launch_tiling<4, 2, 64, 3, kWeights>(p, out, stream);
 }
 
 }  // namespace
 
-ExpertsTiling experts_tiling(int64_t num_places, int64_t num_experts) {
-  return num_places <= 8 * num_experts ? ExpertsTiling::kFewPlaces : ExpertsTiling::kManyPlaces;
+ExpertsTiling experts_tiling(const ExpertsProduct& p) {
+  if (p.num_places == p.num_chosen && !p.transposed && p.K % kOneTokenDepth == 0) return ExpertsTiling::kOneToken;
+  return p.num_places <= 8 * p.num_experts ? ExpertsTiling::kFewPlaces : ExpertsTiling::kManyPlaces;
 }
 
 cudaError_t linear_of_experts(const ExpertsProduct& product, ExpertsTiling tiling, void* out, bool is_float32,
                               cudaStream_t stream) {
   if (!supports_experts_product(product)) return cudaErrorInvalidValue;
   if (product.num_places == 0 || product.N == 0) return cudaSuccess;
-  return is_float32 ? launch(product, tiling, static_cast<float*>(out), stream)
-                    : launch(product, tiling, static_cast<bf16*>(out), stream);
+  if (product.activated != nullptr && is_float32) return cudaErrorInvalidValue;
+  if (tiling == ExpertsTiling::kOneToken) return linear_of_experts_of_token(product, out, is_float32, stream);
+  const auto launch_to = [&](auto* to) {
+    return product.transposed ? launch<Weights::kTransposed>(product, tiling, to, stream)
+                              : launch<Weights::kPlain>(product, tiling, to, stream);
+  };
+  if (product.activated != nullptr) {
+    return launch<Weights::kGateUp>(product, tiling, static_cast<bf16*>(out), stream);
+  }
+  return is_float32 ? launch_to(static_cast<float*>(out)) : launch_to(static_cast<bf16*>(out));
 }
 
 }  // namespace tandem::device::cuda

@@ -27,20 +27,31 @@ struct ExpertsProduct {
   int64_t num_experts = 0, num_places = 0, num_chosen = 0;
   int64_t N = 0, K = 0;     // numbers of a result's row, terms of a sum
   bool transposed = false;  // weights are [X K, N]
+  // The kernel before did not write the offsets: the weights are read while it still computes the rows.
+  bool offsets_are_old = false;
+  // If set, [P, N / 2]: silu_mul() of the results, which are bfloat16 and whose rows are gate, then up;
+  // they are not written where `out` is null. Not transposed.
+  __nv_bfloat16* activated = nullptr;
 };
 
 constexpr bool supports_experts_product(const ExpertsProduct& p) {
-  return p.num_experts <= kMostExperts && p.K % 8 == 0 && (!p.transposed || p.N % 8 == 0);
+  return p.num_experts <= kMostExperts && p.K % 8 == 0 && (!p.transposed || p.N % 8 == 0) &&
+         (p.activated == nullptr || (!p.transposed && p.N % 2 == 0));
 }
 
-// A tiling is the number of weight rows and of places that a block has. Of thirteen tilings these two are within a few
-// percent of the fastest everywhere (bench/results/experts.md).
-enum class ExpertsTiling : uint8_t { kFewPlaces, kManyPlaces };
-// Returns the fastest tiling for so many places.
-ExpertsTiling experts_tiling(int64_t num_places, int64_t num_experts);
+// A tiling is the number of weight rows and of places that a block has. Of thirteen tilings those for few and for many
+// places are within a few percent of the fastest from two tokens on; a single token has a kernel of its own
+// (bench/results/experts.md).
+enum class ExpertsTiling : uint8_t { kOneToken, kFewPlaces, kManyPlaces };
+// The terms of a sum are a multiple of this where a single token's kernel serves.
+constexpr int64_t kOneTokenDepth = 128;
+// Returns the fastest tiling for a product.
+ExpertsTiling experts_tiling(const ExpertsProduct& product);
 
 // Computes out [P, N], float32 or bfloat16, and returns the error of the launch.
 cudaError_t linear_of_experts(const ExpertsProduct& product, ExpertsTiling tiling, void* out, bool is_float32,
                               cudaStream_t stream);
+// Does the same with ExpertsTiling::kOneToken.
+cudaError_t linear_of_experts_of_token(const ExpertsProduct& product, void* out, bool is_float32, cudaStream_t stream);
 
 }  // namespace tandem::device::cuda

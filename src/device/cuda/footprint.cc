@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "device/block.h"
+#include "device/cuda/attention_parts.h"
 #include "device/cuda/attention_work.h"
 #include "device/cuda/scratch.h"
+#include "device/cuda/served_sizes.h"
 
 namespace tandem::device::cuda {
 namespace {
@@ -15,7 +17,7 @@ constexpr int64_t kFloatBytes = 4;
 // scratch.h says.
 class CudaOpsPlan final : public OpsPlan {
  public:
-  using OpsPlan::OpsPlan;
+  CudaOpsPlan(const OpsShape& shape, Size element_bytes) : OpsPlan(shape, element_bytes), aten_(shape, element_bytes) {}
 
   // The product adds the residual itself.
   OpBytes linear_add(Size rows, Size /*inner*/) const override { return add(rows); }
@@ -27,10 +29,27 @@ class CudaOpsPlan final : public OpsPlan {
   }
   OpBytes add_bias_backward(Size rows, Size width) const override { return scratch(partial_sums(rows, width)); }
   OpBytes route(Size rows) const override {
+    if (!has_routing_kernels()) return aten_.route(rows);
     return with_scratch(OpsPlan::route(rows), order_places_scratch(rows, shape().experts) * sizeof(int32_t));
   }
+  OpBytes route_backward(Size rows) const override {
+    return has_routing_kernels() ? OpsPlan::route_backward(rows) : aten_.route_backward(rows);
+  }
+  // Without kernels, experts are multiplied one by one, and the result of one, perhaps of all tokens, is copied.
+  OpBytes linear_of_experts(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const override {
+    return with_scratch(OpsPlan::linear_of_experts(rows, inner, outer, out_bytes, gathers),
+                        has_routing_kernels() ? Size(0) : rows * outer * out_bytes);
+  }
+  OpBytes linear_of_experts_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const override {
+    return with_scratch(OpsPlan::linear_of_experts_grad_input(rows, inner, outer, out_bytes, gathers),
+                        has_routing_kernels() ? Size(0) : rows * inner * out_bytes);
+  }
   OpBytes attention_backward(const AttentionLoad& load) const override {
-    return has_attention_kernel() ? flash_backward(load) : OpsPlan::attention_backward(load);
+    if (!has_attention_kernel()) return OpsPlan::attention_backward(load);
+    // cuDNN computes it, or where its kernels are refused, FlashAttention-2.
+    OpBytes bytes = flash_backward(load);
+    bytes.most = std::max(bytes.most, most_of_parts(load));
+    return bytes;
   }
   OpBytes logprob(Size /*rows*/) const override { return {}; }
   OpBytes logprob_backward(Size rows, Size columns, bool /*has_entropy_gradient*/) const override {
@@ -45,14 +64,23 @@ class CudaOpsPlan final : public OpsPlan {
     return scratch((elements + block_elements - 1) / block_elements * sizeof(double));
   }
 
-  bool has_attention_kernel() const override { return cuda::has_attention_kernel(shape().head_dim); }
+  bool has_attention_kernel() const override {
+    const OpsShape& s = shape();
+    return cuda::supports_attention(s.head_dim, s.num_heads, s.num_kv_heads);
+  }
+  bool records_steps() const override {
+    const OpsShape& s = shape();
+    return has_attention_kernel() && (s.experts == 0 || cuda::can_record_experts(s.experts, s.chosen, s.hidden, s.mlp));
+  }
   Size prepared(const AttentionLoad& load, bool has_backward) const override {
     if (!has_attention_kernel()) return OpsPlan::prepared(load, has_backward);
-    // AttentionWork has items and rows and the block table; expand_rows() makes the rest.
+    // AttentionWork has items and rows, the block table and two counters; expand_rows() makes the rest.
     const Size table = load.sequences * load.longest_keys / kBlockTokens;
-    const Size words = 6 * load.rows + table;
+    const Size words = 6 * load.rows + table + 2;
     const Size expanded = has_backward ? 2 * load.expanded_keys + load.rows + 2 * load.sequences + 3 : Size(0);
-    return (words + expanded) * sizeof(int32_t);
+    // A sequence has up to two parts, each of which has up to 25 words where it has a call of its own.
+    const Size places = has_backward && load.longest_keys >= kFewestKeys ? 50 * load.sequences : Size(0);
+    return (words + expanded + places) * sizeof(int32_t);
   }
   int64_t prepared_bytes(int64_t num_rows, int64_t num_sequences, int64_t max_blocks) const override {
     return AttentionWork(num_rows, num_sequences, max_blocks).num_words * static_cast<int64_t>(sizeof(int32_t));
@@ -62,12 +90,24 @@ class CudaOpsPlan final : public OpsPlan {
   OpBytes op(Size result, Size /*aten_most*/) const override { return {.result = result, .most = result}; }
 
  private:
+  bool has_routing_kernels() const { return cuda::supports_routing(shape().experts, shape().chosen); }
   // A weight's gradient in float32, for each block of threads that adds up a part of it.
   static Size partial_sums(Size rows, Size width) { return num_partials(rows) * width * kFloatBytes; }
   static OpBytes with_scratch(const OpBytes& bytes, Size scratch) {
     return {.result = bytes.result, .most = bytes.most + scratch};
   }
   static OpBytes scratch(Size bytes) { return {.result = 0, .most = bytes}; }
+
+  // Keys, values and their gradients, those of queries by both forms of parts, and the workspace of the largest call
+  // (attention_parts.h).
+  Size most_of_parts(const AttentionLoad& load) const {
+    if (load.longest_keys < kFewestKeys) return 0;
+    const OpsShape& s = shape();
+    const AttentionHeads heads = {
+        .group = s.num_heads / s.num_kv_heads, .num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim};
+    return 4 * load.expanded_keys * s.kv_width * element() + 2 * load.rows * s.q_width * element() +
+           most_workspace_bytes(heads, load.rows, load.sequences, load.longest_keys);
+  }
 
   // at::_flash_attention_backward, deterministic, of as many keys as the sequences see in all; with at least as many
   // sequences and heads as multiprocessors its sum over parts is one part.
@@ -86,6 +126,8 @@ class CudaOpsPlan final : public OpsPlan {
     const Size result = dq + 2 * load.rows * s.kv_width * element();
     return {.result = result, .most = 2 * expanded + dq + sums + rows + by_head};
   }
+
+  const OpsPlan aten_;  // what plain ATen computes of the sizes that no kernel serves
 };
 
 // The kernels compute in bfloat16; float32 is plain ATen's.
@@ -99,7 +141,8 @@ std::unique_ptr<const OpsPlan> plan_ops(const OpsShape& shape, Size element_byte
 constinit const Footprint kFootprint = {
     .context_bytes = kContextBytes,
     // Kernels as they are loaded, cuBLAS's workspaces, what LibTorch's allocator rounds up (404 MiB at most in
-    // bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, the data to choose by.
+    // bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, or one of the gradient
+    // of attention checked, the data for that.
     .library_bytes = int64_t{640} << 20,
     // NCCL took 0.96 GiB for two H200 (bench/results/many_devices.md).
     .communicator_bytes = int64_t{1} << 30,

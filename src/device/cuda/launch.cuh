@@ -2,7 +2,8 @@
 // before it still runs, which pays where both take a few microseconds.
 //
 // A kernel that is launched by launch_dependent() calls wait_for_inputs() before it touches memory that an earlier
-// kernel may have written, or still reads. Since all of them do, all kernels before the previous one are done too.
+// kernel may have written, or still reads. Since all of them do, all kernels before the previous one are done too, and
+// what those wrote may be read before. So may weights: no kernel that calls let_next_begin() writes any.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,8 +12,8 @@
 
 namespace tandem::device::cuda {
 
-// It pays up to so many rows of a batch: for larger ones the kernels take longer than their launch.
-constexpr int64_t kDependentRows = 32;
+// It pays up to so many rows of a batch: for larger ones the kernels take much longer than their launch.
+constexpr int64_t kDependentRows = 256;
 
 __device__ inline void wait_for_inputs() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

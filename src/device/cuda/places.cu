@@ -11,9 +11,12 @@ namespace {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int kThreads = 256;
+constexpr int64_t kFewTokens = 32;
+constexpr int kThreads = 256, kFewThreads = 64;
 
-unsigned blocks_for(int64_t items) { return static_cast<unsigned>((items + kThreads - 1) / kThreads); }
+unsigned blocks_for(int64_t items, int64_t threads = kThreads) {
+  return static_cast<unsigned>((items + threads - 1) / threads);
+}
 
 // Indices have 32 bits, as in rowwise.cu.
 __global__ void gather_tokens_kernel(const bf16* x, const int32_t* sources, uint32_t eights, uint32_t num_chosen,
@@ -26,38 +29,46 @@ __global__ void gather_tokens_kernel(const bf16* x, const int32_t* sources, uint
         load(x + (static_cast<int64_t>(token) * row_eights + column) * kEight));
 }
 
-template <typename Row, typename Out>
+// A thread has kAhead rows of places in flight, and before them its eight of the residual.
+template <int kAhead, typename Row, typename Out>
 __global__ void sum_of_experts_kernel(const Row* rows, const float* weights, const int32_t* places, int num_chosen,
-                                      const Out* residual, Out* out, uint32_t eights, uint32_t row_eights) {
-  wait_for_inputs();
-  let_next_begin();
+                                      const Out* residual, bool rest_is_old, Out* out, uint32_t eights,
+                                      uint32_t row_eights) {
+  if (!rest_is_old) wait_for_inputs();
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= eights) return;
+  if (i >= eights) return wait_for_inputs();
   const uint32_t token = i / row_eights, column = i % row_eights;
-  const int32_t* const of_token = places + static_cast<int64_t>(token) * num_chosen;
-  float sum[kEight] = {};
-  constexpr int kAhead = 4;  // rows in flight
+  const int64_t first_of_token = static_cast<int64_t>(token) * num_chosen;
+  float kept[kEight], sum[kEight] = {};
+  if (residual != nullptr) load_eight(residual + static_cast<int64_t>(i) * kEight, kept);
   for (int first = 0; first < num_chosen; first += kAhead) {
-    float x[kAhead][kEight];
+    int32_t place[kAhead];
+    float weight[kAhead], x[kAhead][kEight];
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
       if (first + a >= num_chosen) break;
-      load_eight(rows + (static_cast<int64_t>(of_token[first + a]) * row_eights + column) * kEight, x[a]);
+      place[a] = places[first_of_token + first + a];
+      weight[a] = weights == nullptr ? 1.0F : weights[first_of_token + first + a];
+    }
+    if (first == 0) {
+      wait_for_inputs();
+      let_next_begin();
     }
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
       if (first + a >= num_chosen) break;
-      const float weight =
-          weights == nullptr ? 1.0F : weights[static_cast<int64_t>(token) * num_chosen + first + a];
+      load_eight(rows + (static_cast<int64_t>(place[a]) * row_eights + column) * kEight, x[a]);
+    }
 #pragma unroll
-      for (int j = 0; j < kEight; ++j) sum[j] = __fmaf_rn(weight, x[a][j], sum[j]);
+    for (int a = 0; a < kAhead; ++a) {
+      if (first + a >= num_chosen) break;
+#pragma unroll
+      for (int j = 0; j < kEight; ++j) sum[j] = __fmaf_rn(weight[a], x[a][j], sum[j]);
     }
   }
   if (residual != nullptr) {
-    float x[kEight];
-    load_eight(residual + static_cast<int64_t>(i) * kEight, x);
 #pragma unroll
-    for (int j = 0; j < kEight; ++j) sum[j] = x[j] + sum[j];
+    for (int j = 0; j < kEight; ++j) sum[j] = kept[j] + sum[j];
   }
   store_eight(out + static_cast<int64_t>(i) * kEight, sum);
 }
@@ -99,9 +110,13 @@ template <typename Row, typename Out>
 cudaError_t sum_of_experts_in(const PlacedRows& placed, const void* residual, void* out, int64_t T, int64_t E,
                               cudaStream_t stream) {
   const int64_t eights = T * E / kEight;
-  return launch_dependent(sum_of_experts_kernel<Row, Out>, T, blocks_for(eights), kThreads, 0, stream,
+  // With few tokens the time of a load decides, with many how many warps have room.
+  const auto kernel = T <= kFewTokens ? sum_of_experts_kernel<8, Row, Out> : sum_of_experts_kernel<4, Row, Out>;
+  const auto threads = T <= kFewTokens ? kFewThreads : kThreads;
+  return launch_dependent(kernel, T, blocks_for(eights, threads), static_cast<unsigned>(threads), 0, stream,
                           static_cast<const Row*>(placed.rows), placed.weights, placed.places, placed.num_chosen,
-                          static_cast<const Out*>(residual), static_cast<Out*>(out), eights, E / kEight);
+                          static_cast<const Out*>(residual), placed.rest_is_old, static_cast<Out*>(out), eights,
+                          E / kEight);
 }
 
 }  // namespace

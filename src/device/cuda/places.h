@@ -26,6 +26,8 @@ struct PlacedRows {
   const float* weights;  // [T, C], or null: 1
   const int32_t* places;
   int64_t num_chosen;
+  // Neither weights, places nor the residual were written by the kernel before: they are read while it still computes.
+  bool rest_is_old = false;
 };
 // Computes out_TE = residual + the sum of each token's places, which are added in order of c, then to the residual,
 // which has out's dtype or is null. out is float32 or bfloat16.

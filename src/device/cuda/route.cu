@@ -56,14 +56,11 @@ struct Logits {
   }
 };
 
+// Chooses the experts of one token. One warp.
 template <int kEach>
-__global__ __launch_bounds__(kRowWarps * kWarp) void route_kernel(const float* logits, int T, int num_experts,
-                                                                  int num_chosen, bool normalises, int32_t* ids,
-                                                                  float* weights) {
-  wait_for_inputs();
-  let_next_begin();
-  const int token = blockIdx.x * kRowWarps + threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  if (token >= T) return;
+__device__ void route_token(const float* logits, int token, int num_experts, int num_chosen, bool normalises,
+                            int32_t* ids, float* weights) {
+  const int lane = threadIdx.x % kWarp;
   Logits<kEach> row;
   row.read(logits + static_cast<int64_t>(token) * num_experts, num_experts, lane);
   const bool finite = row.are_finite(num_experts, lane);
@@ -113,6 +110,16 @@ __global__ __launch_bounds__(kRowWarps * kWarp) void route_kernel(const float* l
     ids[to] = my_id;
     weights[to] = finite ? __fdiv_rn(exponential, sum) : NAN;
   }
+}
+
+template <int kEach>
+__global__ __launch_bounds__(kRowWarps * kWarp) void route_kernel(const float* logits, int T, int num_experts,
+                                                                  int num_chosen, bool normalises, int32_t* ids,
+                                                                  float* weights) {
+  wait_for_inputs();
+  let_next_begin();
+  const int token = blockIdx.x * kRowWarps + threadIdx.x / kWarp;
+  if (token < T) route_token<kEach>(logits, token, num_experts, num_chosen, normalises, ids, weights);
 }
 
 // With the weights w of the chosen experts and their gradients g, and s = sum of w g by rising id: the logit of a
@@ -167,17 +174,20 @@ constexpr int kMaskStride = kMaskWords + 1;  // so that neighbouring experts' wo
 class TileMasks {
  public:
   // `memory` [bytes(X)] is shared.
-  __device__ TileMasks(uint32_t* memory, int num_experts)
+  __device__ TileMasks(uint32_t* memory, int num_experts, int num_tokens)
       : masks_(memory),
         before_(reinterpret_cast<uint16_t*>(memory + num_experts * kMaskStride)),
-        num_experts_(num_experts) {}
+        num_experts_(num_experts),
+        words_((num_tokens + 31) / 32) {}
   static size_t bytes(int64_t num_experts) {
     return static_cast<size_t>(num_experts) * kMaskStride * (sizeof(uint32_t) + sizeof(uint16_t));
   }
 
   // Reads the ids of `num_ids` / C tokens. Bits that are set by several threads have no order.
   __device__ void fill(const int32_t* ids, int num_ids, int num_chosen) {
-    for (int i = threadIdx.x; i < num_experts_ * kMaskStride; i += blockDim.x) masks_[i] = 0;
+    for (int i = threadIdx.x; i < num_experts_ * words_; i += blockDim.x) {
+      masks_[i / words_ * kMaskStride + i % words_] = 0;
+    }
     __syncthreads();
     for (int i = threadIdx.x; i < num_ids; i += blockDim.x) {
       const int token = i / num_chosen;
@@ -188,7 +198,7 @@ class TileMasks {
   // Returns how many tokens chose the expert, and notes the counts before each word, for rank().
   __device__ int count(int expert) {
     int sum = 0;
-    for (int w = 0; w < kMaskWords; ++w) {
+    for (int w = 0; w < words_; ++w) {
       before_[expert * kMaskStride + w] = static_cast<uint16_t>(sum);
       sum += __popc(masks_[expert * kMaskStride + w]);
     }
@@ -203,7 +213,7 @@ class TileMasks {
  private:
   uint32_t* masks_;
   uint16_t* before_;
-  int num_experts_;
+  int num_experts_, words_;  // those of the tile's tokens
 };
 
 // Makes offsets [X + 1] of counts [X]. One warp; the two may be the same memory.
@@ -227,15 +237,11 @@ __device__ void offsets_of_counts(const int32_t* counts, int32_t* offsets, int n
   if (lane == kWarp - 1) offsets[num_experts] = through;
 }
 
-// One block orders the places of a single tile.
-__global__ __launch_bounds__(kOrderThreads) void order_tile_kernel(const int32_t* ids, int T, int num_experts,
-                                                                   int num_chosen, int32_t* offsets, int32_t* places,
-                                                                   int32_t* sources) {
-  extern __shared__ uint32_t memory[];
+// Orders the places of a single tile. One block of at least X + 1 threads; `memory` [TileMasks::bytes(X)] is shared.
+__device__ void order_tile(const int32_t* ids, int T, int num_experts, int num_chosen, uint32_t* memory,
+                           int32_t* offsets, int32_t* places, int32_t* sources) {
   __shared__ int32_t first_of[kMostExperts + 1];
-  wait_for_inputs();
-  let_next_begin();
-  TileMasks tile(memory, num_experts);
+  TileMasks tile(memory, num_experts, T);
   tile.fill(ids, T * num_chosen, num_chosen);
   if (static_cast<int>(threadIdx.x) < num_experts) first_of[threadIdx.x] = tile.count(static_cast<int>(threadIdx.x));
   __syncthreads();
@@ -247,6 +253,31 @@ __global__ __launch_bounds__(kOrderThreads) void order_tile_kernel(const int32_t
     places[i] = place;
     sources[place] = i;
   }
+}
+
+__global__ __launch_bounds__(kOrderThreads) void order_tile_kernel(const int32_t* ids, int T, int num_experts,
+                                                                   int num_chosen, int32_t* offsets, int32_t* places,
+                                                                   int32_t* sources) {
+  extern __shared__ uint32_t memory[];
+  wait_for_inputs();
+  let_next_begin();
+  order_tile(ids, T, num_experts, num_chosen, memory, offsets, places, sources);
+}
+
+// One block does all for a few tokens: two kernels less wait for each other.
+template <int kEach>
+__global__ __launch_bounds__(kOrderThreads) void route_tile_kernel(const float* logits, int T, int num_experts,
+                                                                   int num_chosen, bool normalises, int32_t* ids,
+                                                                   float* weights, int32_t* offsets, int32_t* places,
+                                                                   int32_t* sources) {
+  extern __shared__ uint32_t memory[];
+  wait_for_inputs();
+  let_next_begin();
+  for (int token = threadIdx.x / kWarp; token < T; token += kOrderThreads / kWarp) {
+    route_token<kEach>(logits, token, num_experts, num_chosen, normalises, ids, weights);
+  }
+  __syncthreads();  // the block sees its own ids
+  order_tile(ids, T, num_experts, num_chosen, memory, offsets, places, sources);
 }
 
 // Computes counts [tiles, X].
@@ -294,7 +325,7 @@ __global__ __launch_bounds__(kOrderThreads) void place_tiles_kernel(const int32_
                                                                     const int32_t* counts, const int32_t* offsets,
                                                                     int32_t* places, int32_t* sources) {
   extern __shared__ uint32_t memory[];
-  TileMasks tile(memory, num_experts);
+  TileMasks tile(memory, num_experts, kTileTokens);
   const int64_t tile_ids = int64_t{kTileTokens} * num_chosen, first = blockIdx.x * tile_ids;
   const int here = static_cast<int>(min(tile_ids, num_ids - first));
   tile.fill(ids + first, here, num_chosen);
@@ -319,6 +350,9 @@ cudaError_t launch_with_experts(int64_t num_experts, const Launch& launch) {
   return cudaErrorInvalidValue;
 }
 
+// Up to so many tokens, one block chooses and orders; the warps of more would wait for each other.
+constexpr int64_t kTokensOfOneBlock = 8;
+
 unsigned row_blocks(int64_t T) { return static_cast<unsigned>((T + kRowWarps - 1) / kRowWarps); }
 
 template <typename Gradient>
@@ -337,36 +371,43 @@ cudaError_t route_backward_in(const float* dweights, const float* logits, const 
 }  // namespace
 
 cudaError_t route(const float* logits, int64_t T, int64_t num_experts, int64_t num_chosen, bool normalises,
-                  int32_t* ids, float* weights, cudaStream_t stream) {
-  if (!supports_routing(num_experts, num_chosen)) return cudaErrorInvalidValue;
-  if (T == 0) return cudaSuccess;
-  return launch_with_experts(num_experts, [&](auto each) {
-    return launch_dependent(route_kernel<decltype(each)::value>, T, row_blocks(T), kRowWarps * kWarp, 0, stream, logits,
-                            T, num_experts, num_chosen, normalises, ids, weights);
-  });
-}
-
-cudaError_t order_places(const int32_t* ids, int64_t T, int64_t num_experts, int64_t num_chosen, int32_t* offsets,
-                         int32_t* places, int32_t* sources, int32_t* scratch, cudaStream_t stream) {
+                  const RoutingMemory& to, cudaStream_t stream) {
   if (!supports_routing(num_experts, num_chosen)) return cudaErrorInvalidValue;
   const size_t shared_bytes = TileMasks::bytes(num_experts);
-  const bool is_one_tile = T <= kOrderTileTokens;
-  const void* const kernel = is_one_tile ? reinterpret_cast<const void*>(order_tile_kernel)
-                                         : reinterpret_cast<const void*>(place_tiles_kernel);
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-  if (status != cudaSuccess) return status;
-  if (is_one_tile) {
-    return launch_dependent(order_tile_kernel, T, 1, kOrderThreads, shared_bytes, stream, ids, T, num_experts,
-                            num_chosen, offsets, places, sources);
+  const auto with_shared_bytes = [&](auto* kernel) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  };
+  if (T > 0 && T <= kTokensOfOneBlock) {
+    return launch_with_experts(num_experts, [&](auto each) {
+      const auto kernel = route_tile_kernel<decltype(each)::value>;
+      const cudaError_t status = with_shared_bytes(kernel);
+      if (status != cudaSuccess) return status;
+      return launch_dependent(kernel, T, 1, kOrderThreads, shared_bytes, stream, logits, T, num_experts, num_chosen,
+                              normalises, to.ids, to.weights, to.offsets, to.places, to.sources);
+    });
   }
+  if (T > 0) {
+    const cudaError_t status = launch_with_experts(num_experts, [&](auto each) {
+      return launch_dependent(route_kernel<decltype(each)::value>, T, row_blocks(T), kRowWarps * kWarp, 0, stream,
+                              logits, T, num_experts, num_chosen, normalises, to.ids, to.weights);
+    });
+    if (status != cudaSuccess) return status;
+  }
+  if (T <= kOrderTileTokens) {
+    const cudaError_t status = with_shared_bytes(order_tile_kernel);
+    if (status != cudaSuccess) return status;
+    return launch_dependent(order_tile_kernel, T, 1, kOrderThreads, shared_bytes, stream, to.ids, T, num_experts,
+                            num_chosen, to.offsets, to.places, to.sources);
+  }
+  const cudaError_t status = with_shared_bytes(place_tiles_kernel);
+  if (status != cudaSuccess) return status;
   const int64_t num_ids = T * num_chosen;
   const auto tiles = static_cast<unsigned>((T + kOrderTileTokens - 1) / kOrderTileTokens);
   const int X = static_cast<int>(num_experts), C = static_cast<int>(num_chosen);
-  count_tiles_kernel<<<tiles, kOrderThreads, 0, stream>>>(ids, num_ids, X, C, scratch);
-  scan_tiles_kernel<<<1, kMostExperts, 0, stream>>>(scratch, static_cast<int>(tiles), X, offsets);
-  place_tiles_kernel<<<tiles, kOrderThreads, shared_bytes, stream>>>(ids, num_ids, X, C, scratch, offsets, places,
-                                                                     sources);
+  count_tiles_kernel<<<tiles, kOrderThreads, 0, stream>>>(to.ids, num_ids, X, C, to.scratch);
+  scan_tiles_kernel<<<1, kMostExperts, 0, stream>>>(to.scratch, static_cast<int>(tiles), X, to.offsets);
+  place_tiles_kernel<<<tiles, kOrderThreads, shared_bytes, stream>>>(to.ids, num_ids, X, C, to.scratch, to.offsets,
+                                                                     to.places, to.sources);
   return cudaGetLastError();
 }
 

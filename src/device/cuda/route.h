@@ -10,22 +10,23 @@
 
 #include <cstdint>
 
+#include "device/cuda/served_sizes.h"
+
 namespace tandem::device::cuda {
 
-// The kernels keep a row of logits in the registers of a warp, and a token's chosen experts in its lanes.
-constexpr int64_t kMostExperts = 512, kMostChosen = 32;
-constexpr bool supports_routing(int64_t num_experts, int64_t num_chosen) {
-  return num_experts <= kMostExperts && num_chosen <= kMostChosen && num_chosen <= num_experts;
-}
-
-// Chooses ids_TC, rising in a row, and weights_TC. If `normalises`, weights are a softmax over the chosen logits, added
-// up by rising id; else over all. If a logit of the row is not finite, its weights are NaN.
+// The results of route(), which device/experts.h describes.
+struct RoutingMemory {
+  int32_t* ids;      // [T, C]
+  float* weights;    // [T, C]
+  int32_t* offsets;  // [X + 1]
+  int32_t* places;   // [T, C]
+  int32_t* sources;  // [T C]
+  int32_t* scratch;  // [order_places_scratch(T, X)]
+};
+// Chooses experts, whose ids rise in a row, and orders the places. If `normalises`, weights are a softmax over the
+// chosen logits, added up by rising id; else over all. If a logit of the row is not finite, its weights are NaN.
 cudaError_t route(const float* logits, int64_t T, int64_t num_experts, int64_t num_chosen, bool normalises,
-                  int32_t* ids, float* weights, cudaStream_t stream);
-
-// Computes offsets_X1, places_TC and sources_P of ids_TC. scratch is int32 [order_places_scratch(T, X)].
-cudaError_t order_places(const int32_t* ids, int64_t T, int64_t num_experts, int64_t num_chosen, int32_t* offsets,
-                         int32_t* places, int32_t* sources, int32_t* scratch, cudaStream_t stream);
+                  const RoutingMemory& to, cudaStream_t stream);
 
 // Computes dlogits_TX, bfloat16 or float32, of dweights_TC, given the logits and the results of route().
 cudaError_t route_backward(const float* dweights, const float* logits, const int32_t* ids, const float* weights,

@@ -376,11 +376,12 @@ template <int K>
 cudaError_t qk_norm_rope_of(const bf16* qkv, const bf16* q_norm, const bf16* k_norm, const int32_t* positions, bf16* q,
                             bf16* k, bf16* v, int64_t T, const QkvLayout& l, cudaStream_t stream) {
   const auto kernel = q_norm != nullptr ? qk_norm_rope_kernel<K, true> : qk_norm_rope_kernel<K, false>;
+  constexpr int64_t kFewRows = 32;
   // If rows are few, a row has so many blocks that each warp computes one head. If they are many, it has one block,
   // which computes the row's angles once.
   const int64_t heads = l.num_heads + 2 * l.num_kv_heads;
   const dim3 grid(static_cast<unsigned>(T),
-                  T <= kDependentRows ? static_cast<unsigned>((heads + kHeadsAtOnce - 1) / kHeadsAtOnce) : 1);
+                  T <= kFewRows ? static_cast<unsigned>((heads + kHeadsAtOnce - 1) / kHeadsAtOnce) : 1);
   return launch_dependent(kernel, T, grid, kQkvThreads, 0, stream, qkv, q_norm, k_norm, positions, l.frequencies, q, k,
                           v, static_cast<int>(l.num_heads), static_cast<int>(l.num_kv_heads),
                           static_cast<float>(l.eps));

@@ -15,13 +15,12 @@
 #include <cstdint>
 
 #include "device/cuda/scratch.h"
+#include "device/cuda/served_sizes.h"
 
 namespace tandem::device::cuda {
 
 using bf16 = __nv_bfloat16;
 
-// The width is the number of elements of a row, a norm's weight, or a head.
-constexpr bool supports_width(int64_t width) { return width > 0 && width % 8 == 0; }
 constexpr bool supports_head_dim(int64_t head_dim) { return head_dim == 64 || head_dim == 128; }
 
 // Computes out = a + b, [n].

@@ -68,12 +68,13 @@ std::unique_ptr<MlpPiece> make_mlp(const Layer& layer) {
 }  // namespace
 
 Linear Layer::linear(const std::string& tensor, Cut cut, const std::string& bias) const {
-  const std::string name = packed_name(tensor);
-  Adapter adapter;
-  if (const auto windows = adapters.find(name); windows != adapters.end()) {
-    adapter = {.scale = config.lora->scale(), .windows = windows->second};
-  }
-  return {ops, stream, name, cut, bias.empty() ? "" : packed_name(bias), std::move(adapter)};
+  return {ops, stream, packed_name(tensor), cut, bias.empty() ? "" : packed_name(bias), adapter(tensor)};
+}
+
+Adapter Layer::adapter(const std::string& tensor) const {
+  const auto windows = adapters.find(packed_name(tensor));
+  if (windows == adapters.end()) return {};
+  return {.scale = config.lora->scale(), .windows = windows->second};
 }
 
 RmsNorm norm_of(const Layer& layer, const std::string& tensor) {

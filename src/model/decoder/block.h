@@ -26,6 +26,7 @@
 #include "model/family.h"
 #include "model/linear.h"
 #include "model/residual_stream.h"
+#include "model/routing_loss.h"
 #include "model/routing_sink.h"
 #include "weights/store.h"
 
@@ -39,6 +40,7 @@ struct Layer {
   const ResidualStream& stream;
   const GradientSlot& sink;
   RoutingSink* const& routing_sink;  // the one that is set at present, or null
+  RoutingLoss* const& routing_loss;  // the same
   const AdapterWindows& adapters;
   int64_t index;
   // Returns "layers.3.qkv" for "qkv".
@@ -46,6 +48,8 @@ struct Layer {
   // Makes a matrix of this layer with its adapter, if it has one. `cut` says how several tensor ranks share it. An
   // empty `bias` means that it has none.
   Linear linear(const std::string& tensor, Cut cut, const std::string& bias = "") const;
+  // Returns the adapter of that matrix of this layer: one without windows if it has none.
+  Adapter adapter(const std::string& tensor) const;
 };
 
 // The norm between the residual stream and what reads all of its rows. Its weight is whole on each rank.

@@ -115,14 +115,91 @@ void AdapterCost::backward(Walk& walk, const std::string& matrix) const {
   walk.drop(num_windows * part);
 }
 
+std::vector<Size> AdapterCost::widths(const std::string& matrix) const {
+  const auto found = matrices_.find(matrix);
+  return found == matrices_.end() ? std::vector<Size>() : found->second.widths;
+}
+
+ExpertsLinearCost::ExpertsLinearCost(const LayerCost& layer, const std::string& matrix, Size inner, Size outer)
+    : ops_(layer.ops),
+      rows_(layer.rows),
+      places_(layer.rows * layer.config.experts->chosen),
+      element_(layer.element),
+      rank_(layer.adapters.rank()),
+      inner_(inner),
+      outer_(outer),
+      widths_(layer.adapters.widths(matrix)),
+      num_windows_(static_cast<int64_t>(widths_.size())) {}
+
+void ExpertsLinearCost::narrowed(Walk& walk, bool gathers) const {
+  walk.run(ops_.linear_of_experts(rows_, inner_, num_windows_ * rank_, element_, gathers));
+}
+
+Size ExpertsLinearCost::copied(Size width, bool gathers) const {
+  return width < outer_ ? (gathers ? rows_ : places_) * width * element_ : Size(0);
+}
+
+Size ExpertsLinearCost::forward(Walk& walk, Size out_bytes, bool gathers) const {
+  const device::OpBytes product = ops_.linear_of_experts(rows_, inner_, outer_, out_bytes, gathers);
+  walk.run(product);
+  if (widths_.empty()) return product.result;
+  narrowed(walk, gathers);
+  const Size part = num_windows_ > 1 ? narrow_bytes(1) : Size(0);
+  for (const Size width : widths_) {
+    const device::OpBytes added = ops_.linear_of_experts(rows_, rank_, width, out_bytes, /*gathers=*/false);
+    walk.run({.result = 0, .most = part + added.most});
+  }
+  walk.drop(narrow_bytes(num_windows_));
+  return product.result;
+}
+
+void ExpertsLinearCost::input_gradient(Walk& walk, Size out_bytes, bool gathers) const {
+  walk.run(ops_.linear_of_experts_grad_input(rows_, inner_, outer_, out_bytes, gathers));
+  if (widths_.empty()) return;
+  narrowed_gradient(walk, gathers);
+  const device::OpBytes added =
+      ops_.linear_of_experts_grad_input(rows_, inner_, num_windows_ * rank_, out_bytes, /*gathers=*/false);
+  walk.run({.result = 0, .most = added.most});
+  walk.drop(narrow_bytes(num_windows_));
+}
+
+void ExpertsLinearCost::narrowed_gradient(Walk& walk, bool gathers) const {
+  for (const Size width : widths_) {
+    const device::OpBytes part = ops_.linear_of_experts_grad_input(rows_, rank_, width, element_, gathers);
+    walk.run({.result = part.result, .most = copied(width, gathers) + part.most});
+  }
+  if (num_windows_ == 1) return;
+  walk.take(narrow_bytes(num_windows_));
+  walk.drop(narrow_bytes(num_windows_));  // the parts
+}
+
+void ExpertsLinearCost::weight_gradient(Walk& walk, bool gathers_dy, bool gathers_x) const {
+  const auto gradient = [&](Size dy_width, Size x_width) {
+    return ops_.linear_of_experts_grad_weight(rows_,
+                                              (gathers_dy ? dy_width : Size(0)) + (gathers_x ? x_width : Size(0)));
+  };
+  walk.run(gradient(outer_, inner_));
+  if (widths_.empty()) return;
+  narrowed(walk, gathers_x);
+  const Size part = num_windows_ > 1 ? narrow_bytes(1) : Size(0);
+  for (const Size width : widths_) {
+    const Size of_b = ops_.linear_of_experts_grad_weight(rows_, gathers_dy ? width : Size(0)).most;
+    walk.run({.result = 0, .most = copied(width, gathers_dy) + part + of_b});
+  }
+  narrowed_gradient(walk, gathers_dy);
+  walk.run(ops_.linear_of_experts_grad_weight(rows_, gathers_x ? inner_ : Size(0)));
+  walk.drop(2 * narrow_bytes(num_windows_));
+}
+
 LayerCost::LayerCost(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops,
-                     Size rows)
+                     Size rows, Size routing_loss)
     : config(config),
       family(family),
       dtype(dtype),
       ops(ops),
       rows(rows),
       element(dtype_bytes(dtype)),
+      routing_loss(routing_loss),
       size(config, dtype, rows),
       linear(config, dtype, ops, rows),
       adapters(config, dtype, ops, rows) {}
@@ -208,12 +285,14 @@ PieceCost swiglu_cost(const LayerCost& layer) {
   return piece;
 }
 
-// SparseMlp::sum_of_places() of rows that are not among the bytes.
-void walk_sum_of_places(Walk& walk, const LayerCost& layer) {
+// Walks the sum over the places of a token, and over the ranks. What is `gone` is dropped between the two.
+void walk_sum_of_places(Walk& walk, const LayerCost& layer, Size gone) {
   const TensorRanksPlan& ranks = layer.linear.ranks();
-  if (ranks.is_alone()) return walk.run(layer.ops.sum_of_experts(layer.rows, layer.element));
-  const device::OpBytes part = layer.ops.sum_of_experts(layer.rows, kFloatBytes);
+  const device::OpBytes part =
+      layer.ops.sum_of_experts(layer.rows, ranks.is_alone() ? layer.element : Size(kFloatBytes));
   walk.run(part);
+  walk.drop(gone);
+  if (ranks.is_alone()) return;
   walk.run(layer.config.shard.cuts_rows()
                ? ranks.sum_own_rows(layer.rows, layer.config.hidden, kFloatBytes, layer.element)
                : ranks.sum(layer.rows, layer.config.hidden, kFloatBytes, layer.element));
@@ -230,8 +309,11 @@ void walk_router_gradient(Walk& walk, const LayerCost& layer) {
   const device::OpBytes logits = ops.linear(layer.rows, layer.config.hidden, experts.count, kFloatBytes);
   const device::OpBytes dlogits = ops.route_backward(layer.rows);
   walk.run(logits);
+  const Size of_loss = layer.routing_loss > 0 ? logits.result : Size(0);  // float32, as the other gradient is then
+  walk.run({.result = of_loss, .most = layer.routing_loss});
   walk.run(dlogits);
-  walk.drop(logits.result);
+  if (of_loss > 0) walk.run({.result = 0, .most = of_loss});
+  walk.drop(logits.result + of_loss);
   walk.run(ops.linear_grad_input(layer.rows, layer.config.hidden, experts.count, layer.element));
   walk.drop(dlogits.result + of_ranks);
 }
@@ -240,33 +322,35 @@ PieceCost sparse_cost(const LayerCost& layer) {
   const device::OpsPlan& ops = layer.ops;
   const Size hidden = layer.config.hidden, width = layer.config.experts->width;
   const Size part_bytes = layer.linear.ranks().is_alone() ? layer.element : Size(kFloatBytes);
+  const ExpertsLinearCost gate_up(layer, "experts_gate_up", hidden, 2 * width);
+  const ExpertsLinearCost down(layer, "experts_down", width, hidden);
   PieceCost piece;
   // The middle, gate and up of all places, and their routing
   piece.graph = layer.size.stream + layer.size.gate_up + ops.route(layer.rows).result;
-  piece.forward = [&layer, &ops, hidden, width, part_bytes](Walk& walk, bool /*has_graph*/) {
-    const device::OpBytes logits = ops.linear(layer.rows, hidden, layer.config.experts->count, kFloatBytes);
+  piece.forward = [&layer, &ops, hidden, gate_up, down, part_bytes](Walk& walk, bool has_graph) {
     // A RoutingSink's numbers, a few a row, are gone before the result of down, which is larger, is there.
-    const device::OpBytes down = ops.linear_of_experts(layer.rows, width, hidden, part_bytes, /*gathers=*/false);
+    const device::OpBytes logits = ops.linear(layer.rows, hidden, layer.config.experts->count, kFloatBytes);
     walk.run(layer.norm());
     walk.run(logits);
     walk.run(ops.route(layer.rows));
     walk.drop(logits.result);
-    walk.run(ops.linear_of_experts(layer.rows, hidden, 2 * width, layer.element, /*gathers=*/true));
+    gate_up.forward(walk, layer.element, /*gathers=*/true);
     walk.run(ops.silu_mul(layer.rows * layer.config.experts->chosen));
-    walk.run(down);
+    const Size result_of_down = down.forward(walk, part_bytes, /*gathers=*/false);
     walk.drop(layer.size.activated);
-    walk_sum_of_places(walk, layer);
-    walk.drop(down.result + layer.size.hidden);  // and the norm's result
+    walk_sum_of_places(walk, layer, result_of_down + (has_graph ? Size(0) : layer.size.gate_up));
+    walk.drop(layer.size.hidden);  // the norm's result
   };
-  piece.backward = [&layer, &ops, hidden, width, part_bytes](Walk& walk) {
+  piece.backward = [&layer, &ops, gate_up, down, part_bytes](Walk& walk) {
     if (layer.config.shard.cuts_rows()) walk.take(layer.size.hidden);  // the gradient of all rows, gathered
     walk.run(layer.norm());
-    walk.run(ops.linear_of_experts_grad_input(layer.rows, width, hidden, layer.element, /*gathers=*/true));
+    down.input_gradient(walk, layer.element, /*gathers=*/true);
     walk.run(ops.weighted_silu_backward(layer.rows));
-    walk.run(ops.linear_of_experts_grad_weight(layer.rows, hidden));  // of down, then of gate and up
+    down.weight_gradient(walk, /*gathers_dy=*/true, /*gathers_x=*/false);
+    gate_up.weight_gradient(walk, /*gathers_dy=*/false, /*gathers_x=*/true);
     walk_router_gradient(walk, layer);
-    walk.run(ops.linear_of_experts_grad_input(layer.rows, hidden, 2 * width, part_bytes, /*gathers=*/false));
-    walk_sum_of_places(walk, layer);
+    gate_up.input_gradient(walk, part_bytes, /*gathers=*/false);
+    walk_sum_of_places(walk, layer, /*gone=*/0);
     walk.run(layer.norm_backward());
     walk.run(ops.add(stream_rows(layer.config, layer.rows)));
   };
@@ -300,8 +384,8 @@ double mlp_weights(const ModelConfig& config, const Family& family) {
 }  // namespace
 
 BlockBytes block_bytes(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops,
-                       Size rows, const AttentionBytes& attention) {
-  const LayerCost layer(config, family, dtype, ops, rows);
+                       Size rows, const AttentionBytes& attention, Size routing_loss) {
+  const LayerCost layer(config, family, dtype, ops, rows, routing_loss);
   const PieceCost attention_piece = attention_cost(layer, attention), mlp = mlp_cost(layer);
   const auto most_of_forward = [&](bool has_graph) {
     Walk walk;

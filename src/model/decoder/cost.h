@@ -64,6 +64,9 @@ class AdapterCost {
   // Counts what follows the product of a packed matrix, such as "qkv"; and what follows the gradient of its input.
   void forward(Walk& walk, const std::string& matrix) const;
   void backward(Walk& walk, const std::string& matrix) const;
+  // Returns the widths of the windows of a packed matrix (AdapterWindow): none where it has no adapter.
+  std::vector<Size> widths(const std::string& matrix) const;
+  Size rank() const { return rank_; }
 
  private:
   struct Shape {
@@ -77,13 +80,14 @@ class AdapterCost {
 
 // The numbers and counters that the pieces of a layer are counted with. It borrows what it is made of.
 struct LayerCost {
-  LayerCost(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops, Size rows);
+  LayerCost(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops, Size rows,
+            Size routing_loss);
 
   const ModelConfig& config;
   const Family& family;
   const Dtype dtype;
   const device::OpsPlan& ops;
-  const Size rows, element;
+  const Size rows, element, routing_loss;
   const Sizes size;
   const LinearCost linear;
   const AdapterCost adapters;
@@ -91,6 +95,31 @@ struct LayerCost {
   Size qkv_width() const { return (config.num_heads + 2 * config.num_kv_heads) * config.head_dim; }
   device::OpBytes norm() const { return norm_bytes(config, dtype, ops, rows); }
   device::OpBytes norm_backward() const { return norm_backward_bytes(config, ops, rows); }
+};
+
+// The memory that a packed matrix of experts takes with its adapter, if it has one (model/experts_linear.h). One
+// expert's part has `outer` rows and `inner` columns. `gathers` says that an operand has rows of tokens, which may be
+// copied to places. It borrows the layer.
+class ExpertsLinearCost {
+ public:
+  ExpertsLinearCost(const LayerCost& layer, const std::string& matrix, Size inner, Size outer);
+  // Counts forward(), and returns the bytes of its result, which stays.
+  Size forward(Walk& walk, Size out_bytes, bool gathers) const;
+  void input_gradient(Walk& walk, Size out_bytes, bool gathers) const;
+  void weight_gradient(Walk& walk, bool gathers_dy, bool gathers_x) const;
+
+ private:
+  Size narrow_bytes(Size windows) const { return windows * places_ * rank_ * element_; }
+  // These count narrowed() and narrowed_gradient(), whose results stay.
+  void narrowed(Walk& walk, bool gathers) const;
+  void narrowed_gradient(Walk& walk, bool gathers) const;
+  // Returns the bytes of a window's columns of dy, which are copied unless they are all.
+  Size copied(Size width, bool gathers) const;
+
+  const device::OpsPlan& ops_;
+  const Size rows_, places_, element_, rank_, inner_, outer_;
+  const std::vector<Size> widths_;
+  const Size num_windows_;
 };
 
 // Counts what one of the two pieces of a block costs.
@@ -104,7 +133,7 @@ struct PieceCost {
 
 // These are model::block_bytes() and model::forward_flops() for that family (model_plan.h).
 BlockBytes block_bytes(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops,
-                       Size rows, const AttentionBytes& attention);
+                       Size rows, const AttentionBytes& attention, Size routing_loss);
 double forward_flops(const ModelConfig& config, const Family& family, const ForwardWork& work);
 
 }  // namespace tandem::model::decoder

@@ -37,6 +37,7 @@ class Decoder final : public Model {
                                  .stream = stream_,
                                  .sink = sink_,
                                  .routing_sink = routing_sink_,
+                                 .routing_loss = routing_loss_,
                                  .adapters = adapters_,
                                  .index = layer});
     }
@@ -89,6 +90,7 @@ class Decoder final : public Model {
   uint64_t weight_version() const override { return weight_version_; }
   void set_gradient_sink(GradientSink* sink) override { sink_.set(sink); }
   void set_routing_sink(RoutingSink* sink) override { routing_sink_ = sink; }
+  void set_routing_loss(RoutingLoss* loss) override { routing_loss_ = loss; }
 
  private:
   const ModelConfig config_;
@@ -100,6 +102,7 @@ class Decoder final : public Model {
   const AdapterWindows adapters_;
   GradientSlot sink_;
   RoutingSink* routing_sink_ = nullptr;
+  RoutingLoss* routing_loss_ = nullptr;
   Tensor embed_VE_;
   std::deque<Block> blocks_;  // a deque, because blocks do not move
   RmsNorm final_norm_;

@@ -121,8 +121,8 @@ void add_sparse_mlp(const ModelConfig& config, const LayerNames& names, Layout& 
     gate_up.push_back(rows_of_part(config, expert + "up_proj.weight", {F, E}));
     down.push_back(columns_of_part(config, expert + "down_proj.weight", {E, F}));
   }
-  layout.tensors.push_back(matrix(names.packed + "experts_gate_up", gate_up));
-  layout.tensors.push_back(matrix(names.packed + "experts_down", down));
+  layout.tensors.push_back(adaptable_matrix(names.packed + "experts_gate_up", gate_up));
+  layout.tensors.push_back(adaptable_matrix(names.packed + "experts_down", down));
 }
 
 void add_mlp(const ModelConfig& config, const Family& family, const LayerNames& names, Layout& layout) {

@@ -29,8 +29,7 @@ weights::Slice columns_of_part(const ModelConfig& config, const std::string& hf_
 // Returns a packed matrix of Hugging Face matrices that lie one below the other. It begins with normal values, and
 // decays.
 weights::PackedTensor matrix(const std::string& packed_name, const HfTensors& slices);
-// Returns the same for modules that can have an adapter: those that PEFT's all-linear stands for, which leaves out
-// embedding, head, router and experts.
+// Returns the same for modules that can have an adapter: every matrix of a block but a router (model/lora.h).
 weights::PackedTensor adaptable_matrix(const std::string& packed_name, const HfTensors& slices);
 // Returns a norm's weight [width]. It begins with ones, and does not decay.
 weights::PackedTensor norm(const std::string& packed_name, const std::string& hf_name, int64_t width);

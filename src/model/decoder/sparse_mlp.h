@@ -10,6 +10,7 @@
 #include "model/decoder/block.h"
 #include "model/experts_linear.h"
 #include "model/linear.h"
+#include "model/routing_loss.h"
 #include "model/routing_sink.h"
 
 namespace tandem::model::decoder {
@@ -30,23 +31,31 @@ class SparseMlp final : public MlpPiece {
   at::Tensor forward(const at::Tensor& middle_TE, int64_t num_tokens) const override;
 
  private:
+  // Computes what the chosen experts add to the residual, which may be undefined, with their adapters if they have any.
+  device::Ops::ExpertsMlp experts(const at::Tensor& normed_TE, const device::Routing& routing,
+                                  const at::Tensor& residual_TE, bool keeps_gate_up) const;
   // Chooses the experts of normalised rows, and tells the sink.
   device::Routing route(const at::Tensor& normed_TE) const;
   // Returns the gradient of the middle, given that of the result.
   at::Tensor backward(const at::Tensor& dout_TE, const at::Tensor& middle_TE, const at::Tensor& gate_up_P2F,
                       const device::Routing& routing, int64_t num_tokens) const;
   // Returns what the stream keeps of the sum over places, and ranks, of part_PE, plus what it keeps of the residual.
-  at::Tensor sum_of_places(const at::Tensor& part_PE, const at::Tensor& weights_TC, const device::Routing& routing,
-                           const at::Tensor& residual_TE) const;
+  at::Tensor sum_of_gradients(const at::Tensor& part_PE, const device::Routing& routing,
+                              const at::Tensor& residual_TE) const;
   // Returns the dtype of rows that are parts of sums over the ranks.
   at::ScalarType part_dtype(const at::Tensor& rows) const;
+  // Returns the gradient of normed_TE through the router, and adds that of the router's weight to the sink.
   at::Tensor router_gradient(const at::Tensor& dweights_TC, const at::Tensor& normed_TE,
+                             const device::Routing& routing) const;
+  // Returns the gradient of the router's logits in the dtype of the model, given that of the weights of all ranks.
+  at::Tensor logits_gradient(const at::Tensor& dweights_TC, const at::Tensor& normed_TE,
                              const device::Routing& routing) const;
 
   const device::Ops& ops_;
   const ResidualStream& stream_;
   const GradientSlot& sink_;
   RoutingSink* const& routing_sink_;
+  RoutingLoss* const& routing_loss_;
   const int64_t layer_;
   const device::RouteRule rule_;
   RmsNorm norm_;

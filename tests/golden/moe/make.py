@@ -8,6 +8,7 @@ made; what it writes after that is made in the same way."""
 import json
 import pathlib
 
+import balance
 import inputs
 import model
 import reference
@@ -78,6 +79,10 @@ def routes(made):
     return tensors
 
 
+def of_balance(made):
+    return balance.make(made.folder.name, made.weights, made.config, made.batch)
+
+
 def save(tensors, path):
     save_file({name: tensor.contiguous() for name, tensor in sorted(tensors.items())}, path, metadata={"format": "pt"})
 
@@ -97,6 +102,7 @@ def main():
     (answers / "config_other_style.json").write_text(other, encoding="utf-8")
     save(routes(known) | routes(ours), HERE / "routes.safetensors")
     save(routing.make(SEED), HERE / "routing.safetensors")
+    save(of_balance(known) | of_balance(ours), HERE / "balance.safetensors")
     print(json.dumps({key: value for key, value in ours.report.items()
                       if key.startswith(("error", "min", "bf16", "padded", "largest"))}))
 

@@ -1,0 +1,361 @@
+"""The built-in reward `code`: the share of a line's tests that the sample's program passes.
+
+Each test has a process of this rule, a fork of the grader, and one of the program (program.py). What a program should
+answer is known to the first alone, which no process of the user's can read, so a program cannot answer for its tests: it
+does not find out what they expect, and what it prints or returns is compared elsewhere.
+
+    shape of the label                                            a test is
+    {"inputs": [...], "outputs": [...]}                           standard input and output (APPS, TACO)
+    the same with "fn_name"                                       a call of that function
+    [{"input": ..., "output": ...}, ...]                          standard input and output (LiveCodeBench, DeepCoder)
+    the same with "testtype": "functional" or "fn_name"           a call; metadata has "func_name" where no test names it
+    ["assert f(1) == 2", ...], {"assert_case": [...]}             an assertion (MBPP, KodCode)
+    text of Python that has assertions                            one program of tests (HumanEval; with "entry_point" of
+                                                                  the metadata, check(entry_point) is called)
+
+Each may also be the JSON text of such a value. The line's metadata may have "time_limit", seconds of processor time for a
+test, "memory_limit", MB, and "test_imports", lines of Python that each assertion needs."""
+
+import ast
+import builtins
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from decimal import Decimal, InvalidOperation
+
+from tandem_worker import program
+from tandem_worker.protocol import one_line
+from tandem_worker.rewards import no_label
+
+SECONDS, MEMORY_MB = 6, 512  # of a test that says nothing
+LONGEST_SECONDS = 60
+WALL_SECONDS = 3  # for each second of processor time: tests run beside each other
+MOST_AT_ONCE = 8
+PASSED, FAILED, OUT_OF_TIME = 0, 1, 2
+# The same program prints a set in the same order each time.
+ENVIRONMENT = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
+FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+
+
+def program_of(response):
+    """What the last fenced block of the response holds; None without one that is closed."""
+    blocks = FENCE.findall(response)
+    return blocks[-1] if blocks else None
+
+
+# ---------------------------------------------------------------------------------------------------------- tests
+
+
+class Reads:
+    """A test by standard input and output."""
+
+    def __init__(self, given, expected):
+        self.given, self.expected = as_text(given), as_text(expected)
+
+    def passes(self, started):
+        return same_output(started.output_for(self.given), self.expected)
+
+
+class Calls:
+    """A test that calls a function of the program."""
+
+    def __init__(self, name, arguments, expected):
+        self.name, self.arguments, self.expected = name, arguments, expected
+
+    def passes(self, started):
+        value = listed(started.call(self.name, self.arguments, {}))
+        # APPS wraps some of its results in a list of their own.
+        wrapped = isinstance(self.expected, list) and len(self.expected) == 1 and value == self.expected[0]
+        return value == self.expected or wrapped
+
+
+class Asserts:
+    """A test that is Python. Names that it has from nowhere else are functions of the program."""
+
+    def __init__(self, source):
+        try:
+            self._tree = ast.parse(source)
+        except SyntaxError as error:
+            raise ValueError(f"a test of the label is no Python: {one_line(error)}") from None
+
+    def passes(self, started):
+        names = {name: Function(started, name) for name in free_names(self._tree)}
+        exec(compile(self._tree, "test", "exec"), names)
+        return True
+
+
+class Function:
+    """A function of the program, or its class Solution, as a test sees it."""
+
+    def __init__(self, started, name):
+        self._started, self._name = started, name
+
+    def __call__(self, *arguments, **named):
+        if self._name == "Solution" and not arguments and not named:
+            return self
+        return self._started.call(self._name, arguments, named)
+
+    def __getattr__(self, name):
+        if self._name != "Solution" or name.startswith("_"):
+            raise AttributeError(name)
+        return Function(self._started, name)
+
+
+def free_names(tree):
+    nodes = list(ast.walk(tree))
+    loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    bound |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    bound |= {(alias.asname or alias.name).split(".")[0] for node in nodes
+              if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names}  # fmt: skip
+    return loaded - bound - set(dir(builtins))
+
+
+def as_text(value):
+    """Some data sets give the lines of an input as a list."""
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def listed(value):
+    """As JSON has it, which knows no tuples."""
+    if isinstance(value, (list, tuple)):
+        return [listed(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else json.dumps(key): listed(entry) for key, entry in value.items()}
+    return value
+
+
+def same_output(output, expected):
+    """Line by line without the white space around lines and after the last one; in a line that differs, word by word
+    as decimal numbers."""
+    lines, others = ([line.strip() for line in text.strip().split("\n")] for text in (output, expected))
+    return len(lines) == len(others) and all(map(same_line, lines, others))
+
+
+def same_line(line, other):
+    if line == other:
+        return True
+    try:
+        return [Decimal(word) for word in line.split()] == [Decimal(word) for word in other.split()]
+    except InvalidOperation:
+        return False
+
+
+def arguments_of(given):
+    """Of a call: a list holds them, a text has one in each line, as JSON."""
+    if isinstance(given, str):
+        return [json.loads(line) for line in given.split("\n") if line.strip()]
+    return given if isinstance(given, list) else [given]
+
+
+def value_of(expected):
+    """LiveCodeBench writes the result of a call as JSON text."""
+    try:
+        return json.loads(expected) if isinstance(expected, str) else expected
+    except ValueError:
+        return expected
+
+
+def pairs_of(label, fn_name):
+    name = label.get("fn_name") or fn_name
+    if len(label["inputs"]) != len(label["outputs"]):
+        raise ValueError(f"the label has {len(label['inputs'])} inputs and {len(label['outputs'])} outputs")
+    pairs = zip(label["inputs"], label["outputs"])
+    if name:
+        return [Calls(name, arguments_of(given), expected) for given, expected in pairs]
+    return [Reads(given, expected) for given, expected in pairs]
+
+
+def test_of(entry, fn_name):
+    name = entry.get("fn_name") or fn_name
+    kind = entry.get("testtype") or entry.get("type") or ("functional" if name else "stdin")
+    if kind in ("functional", "function_call"):
+        if not name:
+            raise ValueError("a test of the label calls a function, and neither it nor metadata.func_name names one")
+        return Calls(name, arguments_of(entry["input"]), value_of(entry["output"]))
+    return Reads(entry["input"], entry["output"])
+
+
+def tests_of(label, metadata):
+    """The tests of a line. ValueError where its label has none of the shapes above."""
+    if isinstance(label, str):
+        try:
+            label = json.loads(label)
+        except ValueError:
+            pass  # a program of tests
+    fn_name = metadata.get("func_name") or metadata.get("fn_name")
+    imports = "".join(f"{line}\n" for line in metadata.get("test_imports") or ())
+    if isinstance(label, str) and "assert" in label:
+        entry = metadata.get("entry_point")
+        return [Asserts(f"{imports}{label}\n" + (f"check({entry})\n" if entry else ""))]
+    if isinstance(label, dict) and isinstance(label.get("inputs"), list) and isinstance(label.get("outputs"), list):
+        tests = pairs_of(label, fn_name)
+    else:
+        entries = label.get("assert_case") if isinstance(label, dict) else label
+        if not isinstance(entries, list):
+            raise ValueError("the label is no list of tests; docs/REWARDS.md has the shapes that --rm-type code reads")
+        tests = [Asserts(imports + entry) if isinstance(entry, str) else test_of(entry, fn_name) for entry in entries]
+    if not tests:
+        raise ValueError("the label has no tests")
+    return tests
+
+
+# ---------------------------------------------------------------------------------------------------------- running
+
+
+class ProgramFailed(Exception):
+    """The program ended before it answered, or answered with what is no value."""
+
+
+class Started:
+    """The program in its own process, in a folder of its own."""
+
+    def __init__(self, source, limits, folder):
+        self._limits, self._folder = limits, folder
+        self._source = tempfile.TemporaryFile()
+        self._source.write(source.encode("utf-8", "replace"))
+        self._source.flush()
+        self._process = None
+
+    def _start(self, stdin, stdout, *answers):
+        self._source.seek(0)
+        seconds, memory_mb = self._limits
+        words = [sys.executable, "-s", "-B", program.__file__, str(seconds), str(memory_mb << 20),
+                 str(self._source.fileno()), *map(str, answers)]  # fmt: skip
+        self._process = subprocess.Popen(
+            words, stdin=stdin, stdout=stdout, stderr=subprocess.DEVNULL, cwd=self._folder, start_new_session=True,
+            env={**ENVIRONMENT, "HOME": self._folder, "TMPDIR": self._folder},
+            pass_fds=(self._source.fileno(), *answers))  # fmt: skip
+
+    def output_for(self, given):
+        """What the program prints when it reads `given`. ProgramFailed where it ends with another exit code than 0."""
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout:
+            stdin.write(given.encode("utf-8", "replace"))
+            stdin.seek(0)
+            self._start(stdin, stdout)
+            code = self._process.wait()
+            if code != 0:
+                raise ProgramFailed(f"exit code {code}")
+            stdout.seek(0)
+            return stdout.read().decode("utf-8", "replace")
+
+    def call(self, name, arguments, named):
+        """What a function of the program gives. Raises what it raised, where that is an exception of Python's own."""
+        if self._process is None:
+            answers, ours = os.pipe()
+            self._start(subprocess.PIPE, subprocess.DEVNULL, ours)
+            os.close(ours)
+            self._answers = open(answers, encoding="utf-8", errors="replace")
+        call = {"name": name, "args": [program.encoded(entry) for entry in arguments],
+                "kwargs": {key: program.encoded(entry) for key, entry in named.items()}}  # fmt: skip
+        try:
+            self._process.stdin.write(json.dumps(call).encode() + b"\n")
+            self._process.stdin.flush()
+            answer = json.loads(self._answers.readline(program.MAX_FILE_BYTES))
+            if "value" in answer:
+                return program.decoded(answer["value"])
+            error = getattr(builtins, answer["error"], ProgramFailed)
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as fault:
+            raise ProgramFailed("no answer") from fault
+        raise error if isinstance(error, type) and issubclass(error, Exception) else ProgramFailed("an error")
+
+    def end(self):
+        """Ends the program with all of its group. The processor time that it took, in seconds."""
+        if self._process is None:
+            return 0.0
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except OSError:
+            pass  # it has ended
+        self._process.wait()
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+
+def outcome_of(test, source, limits):
+    """PASSED, FAILED or OUT_OF_TIME. In a process of its own: it waits, and takes the time of its children."""
+    seconds = limits[0]
+    late = False
+
+    def ring(*_):
+        nonlocal late
+        late = True
+        raise ProgramFailed("out of time")
+
+    signal.signal(signal.SIGALRM, ring)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        started = Started(source, limits, folder)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS * seconds)
+            passed = test.passes(started)
+        except BaseException:
+            passed = False
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        late = started.end() >= seconds or late
+    return PASSED if passed else OUT_OF_TIME if late else FAILED
+
+
+def begin(test, source, limits):
+    """The process that makes a test."""
+    child = os.fork()
+    if child != 0:
+        return child
+    try:
+        outcome = outcome_of(test, source, limits)
+    except BaseException:
+        outcome = FAILED
+    os._exit(outcome)
+
+
+def number_passed(tests, source, limits):
+    """Several tests at once. After one that runs out of time no other begins: a program that is too slow is wrong."""
+    at_once = max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0))))
+    waiting, running, passed, late = list(reversed(tests)), set(), 0, False
+    try:
+        while running or (waiting and not late):
+            while waiting and not late and len(running) < at_once:
+                running.add(begin(waiting.pop(), source, limits))
+            for child in list(running):
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    running.remove(child)
+                    outcome = os.waitstatus_to_exitcode(status)
+                    passed += outcome == PASSED
+                    late = late or outcome == OUT_OF_TIME
+            time.sleep(0.002)
+    finally:
+        for child in running:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return passed
+
+
+def limits_of(metadata):
+    """Seconds and MB of each test. Data sets write them as numbers or texts, and null where they know none."""
+    seconds, memory_mb = metadata.get("time_limit") or SECONDS, metadata.get("memory_limit") or MEMORY_MB
+    try:
+        seconds, memory_mb = -int(-float(seconds) // 1), int(float(memory_mb))
+    except (TypeError, ValueError, OverflowError):
+        seconds = 0
+    if not 1 <= seconds <= LONGEST_SECONDS or memory_mb < 1:
+        raise ValueError(f"metadata.time_limit is to be 1 to {LONGEST_SECONDS} seconds, and memory_limit MB")
+    return seconds, max(memory_mb, 64)  # less does not start Python
+
+
+def code(sample):
+    """{"score": 1 where all tests pass, else 0; "passed": share of the tests that do}."""
+    label = sample["label"]
+    if not (label.strip() if isinstance(label, str) else label):
+        raise no_label(sample)
+    metadata = sample["own_metadata"]
+    tests, limits = tests_of(label, metadata), limits_of(metadata)
+    source = program_of(sample["response"])
+    passed = number_passed(tests, source, limits) if source is not None else 0
+    return {"score": float(passed == len(tests)), "passed": passed / len(tests)}

@@ -1,0 +1,17 @@
+// Measures the tail of a rollout, in which few sequences are left, without and with guessed tokens. What can be guessed
+// is known: each sequence is greedy, and another sample of its group has its text already, with every m-th token
+// changed.
+#pragma once
+
+#include "bench/model.h"
+#include "bench/table.h"
+#include "config/bench_config.h"
+
+namespace tandem::bench {
+
+// Adds rows for each number of sequences, up to eight: one without guesses, and one for each m. Checks that all of them
+// have the same tokens.
+void measure_tail(const BenchModel& bench, const config::BenchConfig& config, const Ceilings& ceilings,
+                  BenchTable& table);
+
+}  // namespace tandem::bench

@@ -1,0 +1,174 @@
+"""The reward `code`: each shape of tests that data sets have, right and wrong programs, limits, and programs that attack
+what tests them. In the sandbox and through the program it runs in graders_test.cc."""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+import unittest
+from unittest import mock
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+from tandem_worker import code_rule, program, rules  # noqa: E402
+
+RULE = rules.make("code")
+SUM = "a, b = map(int, input().split())\nprint(a + b)"
+ADD = "def add(a, b):\n    return a + b"
+
+
+def graded(source, label, **metadata):
+    sample = {"response": f"So:\n```python\n{source}\n```\n", "label": label, "own_metadata": metadata, "prompt_text": ""}
+    value = RULE(sample)
+    return value["score"], value["passed"]
+
+
+SHAPES = {  # label, metadata, a right program, a wrong one
+    "APPS": ({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}, {}, SUM, "print(3)"),
+    "APPS, lines": ({"inputs": [["2", "1 2"]], "outputs": [["3"]]}, {}, "input()\n" + SUM, "print(4)"),
+    "APPS, call": ({"fn_name": "add", "inputs": [[1, 2], [[1], [2]]], "outputs": [3, [[1, 2]]]}, {}, ADD, "add = max"),
+    "text of JSON": ('{"inputs": ["1 2"], "outputs": ["3"]}', {}, SUM, "print(4)"),
+    "LiveCodeBench": ([{"input": "1 2", "output": "3", "testtype": "stdin"}], {}, SUM, "print('3 3')"),
+    "LiveCodeBench, call": (
+        [{"input": "1\n2", "output": "3", "testtype": "functional"}], {"func_name": "add"},
+        "class Solution:\n    def add(self, a: List[int], b):\n        return a + b", "class Solution:\n    pass"),
+    "DeepCoder": ([{"input": "1 2", "output": "3", "type": "stdin_stdout"}], {}, SUM, "exit(3)"),
+    "PrimeIntellect": (
+        [{"type": "function_call", "fn_name": "add", "input": [1, 2], "output": 3}], {}, ADD, "def add(a, b): return None"),
+    "MBPP": (["assert add(1, 2) == 3", "assert add((1,), (2,)) == (1, 2)"], {}, ADD, "def add(a, b): return [a, b]"),
+    "MBPP, imports": (
+        ["assert math.isclose(half(3), 1.5, abs_tol=0.001)"], {"test_imports": ["import math"]},
+        "def half(x): return x / 2", "def half(x): return x // 2"),
+    "verl": ({"assert_case": ["assert set(f()) == {1, 2}"]}, {}, "def f(): return {2, 1}", "def f(): return 1"),
+    "HumanEval": (
+        "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert [candidate(i, i) for i in range(3)] == [0, 2, 4]\n",
+        {"entry_point": "add"}, ADD, "def add(a, b): return 3"),
+    "class": (["assert Solution().add(1, 2) == 3"], {}, "class Solution:\n def add(self, a, b): return a + b", "Solution = 1"),
+    "an exception": (
+        ["try:\n    f(0)\n    assert False\nexcept ZeroDivisionError:\n    pass"], {}, "def f(x): return 1 / x",
+        "def f(x): return 0"),
+    "numbers": ({"inputs": [""], "outputs": ["0.50 1e3\n\n"]}, {}, "print('.5  1000')", "print('.5 1001')"),
+}  # fmt: skip
+
+
+class Code(unittest.TestCase):
+    def test_every_shape_knows_right_from_wrong(self):
+        for name, (label, metadata, right, wrong) in SHAPES.items():
+            with self.subTest(name):
+                self.assertEqual(graded(right, label, **metadata), (1.0, 1.0))
+                self.assertEqual(graded(wrong, label, **metadata)[0], 0.0)
+
+    def test_gives_the_share_of_tests_that_pass(self):
+        label = {"inputs": ["1 2", "2 2", "4 4", "1 1"], "outputs": ["3", "4", "8", "0"]}
+        self.assertEqual(graded(SUM, label), (0.0, 0.75))
+
+    def test_takes_the_last_closed_block(self):
+        label = {"inputs": ["1 2"], "outputs": ["3"]}
+        for response, score in (
+            (f"```py\nprint(1)\n```\nNo:\n```python\n{SUM}\n```", 1.0),
+            (f"```\n{SUM}\n```\nor\n```cpp\nint x;\n```", 0.0),
+            (f"```python\n{SUM}", 0.0),
+            (SUM, 0.0),
+            ("", 0.0),
+            (f"<think>```python\n{SUM}\n```", 0.0),
+        ):
+            sample = {"response": response, "label": label, "own_metadata": {}, "prompt_text": ""}
+            self.assertEqual(RULE(sample)["score"], score, response)
+
+    def test_ends_programs_that_take_too_much(self):
+        label = {"inputs": [""] * 40, "outputs": ["1"] * 40}
+        for source in (
+            "while True: pass",
+            "import time; time.sleep(1000)",
+            "x = bytearray(1 << 31); print(1)",
+            "import sys\nwhile True: sys.stdout.write('1' * 100000)",
+            "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'while 1: pass']).wait()",
+        ):
+            began = time.monotonic()
+            self.assertEqual(graded(source, label, time_limit=1)[0], 0.0, source)
+            self.assertLess(time.monotonic() - began, 20.0, source)
+
+    def test_programs_do_not_learn_what_is_expected(self):
+        """Each program looks where an answer might be, and writes down what it finds. attacks_test.cc has programs that
+        read the memory of those that test them: what stops them is the sandbox."""
+        secret = "8675309"
+        looks = {
+            "frames": "import sys, gc\nf = sys._getframe()\nwhile f:\n  print(f.f_globals, f.f_locals); f = f.f_back\n"
+            "print([o for o in gc.get_objects() if isinstance(o, (str, list, dict))])",
+            "files": "import os\nfor d, _, fs in os.walk(os.path.dirname(os.getcwd())):\n  for f in fs:\n"
+            "    try: print(open(os.path.join(d, f)).read())\n    except Exception: pass",
+            "descriptors": "import os\nfor n in range(3, 64):\n  try: print(os.pread(n, 100000, 0))\n  except OSError: pass",
+        }
+        for name, source in looks.items():
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder, mock.patch("tempfile.tempdir", folder):
+                found = os.path.join(folder, "found")
+                tell = f"OUT = open({found!r}, 'a')\ndef print(*x): OUT.write(str(x))\n{source}\nOUT.close()\n"
+                graded(tell, {"inputs": ["", ""], "outputs": [secret, secret]})
+                graded(tell + "def f(): return 1", [f"assert f() == {secret}"])
+                with open(found) as file:
+                    self.assertFalse(secret in file.read())
+                os.remove(found)
+
+    def test_programs_cannot_say_that_they_passed(self):
+        label, calls = {"inputs": ["1 2"], "outputs": ["3"]}, ["assert f(1) == 12345"]
+        for source in (
+            "import os; os._exit(0)",
+            "import os, signal; os.kill(os.getppid(), signal.SIGTERM)",
+            "import os, signal; os.killpg(os.getpgid(os.getppid()), 0); os.kill(os.getppid(), signal.SIGALRM)",
+            "raise SystemExit(0)",
+        ):
+            self.assertEqual(graded(source, label)[0], 0.0, source)
+            self.assertEqual(graded(source, calls)[0], 0.0, source)
+        for source in (
+            "class Always:\n  def __eq__(self, other): return True\ndef f(x): return Always()",
+            "class Number(int):\n  def __eq__(self, other): return True\n  __hash__ = int.__hash__\ndef f(x): return Number(1)",
+            "import os\nfor n in range(3, 20):\n  try: os.write(n, b'{\"value\": true}\\n')\n  except OSError: pass\n"
+            "def f(x): return 1",
+            "def f(x):\n  import os, json\n  print(json.dumps({'value': 12345}))\n  return 0",
+            "import builtins\nbuiltins.AssertionError = int\ndef f(x): return 1",
+            "def f(x): raise KeyboardInterrupt",
+            "def f(x): return [f]",
+            "def f(x):\n  a = []\n  a.append(a)\n  return a",
+        ):
+            self.assertEqual(graded(source, calls)[0], 0.0, source)
+
+    def test_the_same_program_prints_the_same(self):
+        source = "print({str(i) for i in range(50)})"
+        outputs = set()
+        for _ in range(3):
+            with tempfile.TemporaryDirectory() as folder:
+                started = code_rule.Started(source, (6, 512), folder)
+                outputs.add(started.output_for(""))
+                started.end()
+        self.assertEqual(len(outputs), 1)
+
+    def test_built_in_functions_are_not_hidden(self):
+        source = "print(pow(3, 4, 5), abs(-1), sum([1, 2]), list(map(str, range(2))), comb(4, 2), deque([1])[0], open)"
+        label = {"inputs": [""], "outputs": ["1 1 3 ['0', '1'] 6 1 <built-in function open>"]}
+        self.assertEqual(graded(source, label), (1.0, 1.0))
+
+    def test_values_travel_with_their_kind(self):
+        for value in (
+            None, True, 0, -(10**40), 0.1, float("inf"), "a\n\ud7ff", [1, [2]], (1, (2,)), {1, 2}, frozenset({3}), b"\x00\xff",
+            {1: "a", (1, 2): [None]}, 1 + 2j, [], {}, (), set(),
+        ):  # fmt: skip
+            there = program.decoded(json.loads(json.dumps(program.encoded(value))))
+            self.assertEqual((type(there), there), (type(value), value))
+        for value in (object(), len, range(3), [object()]):
+            self.assertRaises(program.NotPlain, program.encoded, value)
+
+    def test_labels_without_tests_are_refused(self):
+        for label, message in (
+            (None, "the label is null"), ("", "the label is empty"), ([], "the label is \\[\\]"), ({"inputs": [], "outputs": []}, "no tests"), ("eJxz", "docs/REWARDS.md"),
+            ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"), (["assert ("], "no Python"),
+            ([{"input": "1", "output": "2", "testtype": "functional"}], "func_name"), ({"a": 1}, "docs/REWARDS.md"),
+        ):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, message):
+                graded(SUM, label)
+        with self.assertRaisesRegex(ValueError, "time_limit"):
+            graded(SUM, {"inputs": ["1 2"], "outputs": ["3"]}, time_limit=1e9)
+
+
+if __name__ == "__main__":
+    unittest.main()
