@@ -46,7 +46,7 @@ struct Layer {
   Tensor gate_up_XNE, down_XEF;
 };
 
-// What a layer of a decode step has besides its experts: weights, and the keys of each sequence.
+// The parts of a layer that a decode step reads besides its experts: weights, and the keys of each sequence.
 struct Rest {
   Tensor qkv_NE, o_EN, router_XE, kv;
 };

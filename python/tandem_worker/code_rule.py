@@ -20,7 +20,6 @@ import ast
 import builtins
 import json
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -40,13 +39,20 @@ MOST_AT_ONCE = 8
 PASSED, FAILED, OUT_OF_TIME = 0, 1, 2
 # The same program prints a set in the same order each time.
 ENVIRONMENT = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
-FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+FENCE = "```"
 
 
 def program_of(response):
     """What the last fenced block of the response holds; None without one that is closed."""
-    blocks = FENCE.findall(response)
-    return blocks[-1] if blocks else None
+    lines = response.split("\n")
+    last, begun = None, None
+    for i, line in enumerate(lines):  # one walk over the text, however many blocks are begun and never closed
+        mark = line.strip()
+        if begun is not None and mark == FENCE:
+            last, begun = lines[begun + 1 : i], None
+        elif begun is None and mark.startswith(FENCE) and "`" not in mark[len(FENCE) :]:
+            begun = i
+    return None if last is None else "\n".join(last) + "\n"
 
 
 # ---------------------------------------------------------------------------------------------------------- tests

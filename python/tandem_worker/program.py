@@ -13,8 +13,8 @@ import os
 import resource
 import sys
 
-# What programs of exercises use without importing it, as the graders of LiveCodeBench and APPS let them. The last line
-# gives back built-in functions that the others have hidden, such as pow().
+# Programs of exercises use these names without importing them, and the graders of LiveCodeBench and APPS let them. The
+# last line gives back built-in functions that the others have hidden, such as pow().
 PREAMBLE = """
 import bisect, collections, copy, datetime, functools, heapq, io, itertools, json, math, operator, os, random, re
 import statistics, string, sys, time

@@ -139,7 +139,7 @@ TEST(AttentionParts, CoverEverySegmentWithinTheMemoryThatIsPlanned) {
     EXPECT_LE(most, int64_t{most_workspace_bytes(heads, rows_of(segments).cu_q.back(), std::ssize(segments), longest)})
         << "round " << round << " of seed " << kSeed;
   }
-  // Where all are of the longest, as the plan is made for, it is near.
+  // The bound is near what is taken where all samples are as long as the longest, for which the plan is made.
   for (const int64_t longest : {1279, 8447, 16639, 32511}) {
     const Segments segments(longest < 2000 ? 16 : 2, {longest, longest});
     const int64_t most = expect_cut(segments, kQwen4B);

@@ -76,6 +76,12 @@ class Code(unittest.TestCase):
             sample = {"response": response, "label": label, "own_metadata": {}, "prompt_text": ""}
             self.assertEqual(RULE(sample)["score"], score, response)
 
+    def test_finds_the_block_in_the_time_that_the_text_is_long(self):
+        began = time.monotonic()
+        for line in ("```a\n", "```\n", "`", "```a``` b\n", " \n"):
+            code_rule.program_of(line * 300_000)
+        self.assertLess(time.monotonic() - began, 10.0)  # an expression took minutes over the first
+
     def test_ends_programs_that_take_too_much(self):
         label = {"inputs": [""] * 40, "outputs": ["1"] * 40}
         for source in (
@@ -160,7 +166,8 @@ class Code(unittest.TestCase):
 
     def test_labels_without_tests_are_refused(self):
         for label, message in (
-            (None, "the label is null"), ("", "the label is empty"), ([], "the label is \\[\\]"), ({"inputs": [], "outputs": []}, "no tests"), ("eJxz", "docs/REWARDS.md"),
+            (None, "the label is null"), ("", "the label is empty"), ([], "the label is \\[\\]"),
+            ({"inputs": [], "outputs": []}, "no tests"), ("eJxz", "docs/REWARDS.md"),
             ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"), (["assert ("], "no Python"),
             ([{"input": "1", "output": "2", "testtype": "functional"}], "func_name"), ({"a": 1}, "docs/REWARDS.md"),
         ):  # fmt: skip

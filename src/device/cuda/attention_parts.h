@@ -51,7 +51,8 @@ struct PartsCall {
 // or one KV head of one of 17,408.
 constexpr int64_t kMostCallBytes = int64_t{2432} << 20;
 base::Size most_call_bytes(const AttentionHeads& heads, base::Size rows);
-// Where one KV head of one part takes more, cuDNN is not used: four query heads of 32,768 tokens take 8,257 MiB.
+// If one KV head of one part takes more than this, FlashAttention-2 computes it in cuDNN's place. Four query heads of
+// 32,768 tokens take 8,257 MiB.
 constexpr int64_t kMostWorkspaceBytes = int64_t{8320} << 20;
 // If no segment has so many keys, cuDNN is not used: what it would gain is less than its kernels take to compile.
 constexpr int64_t kFewestKeys = 512;
