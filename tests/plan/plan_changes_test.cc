@@ -52,7 +52,8 @@ TEST(PlanChanges, AnAdapterIsNamedWhereNothingElseFits) {
             std::string::npos);
 }
 
-// The layout of Qwen3-30B-A3B has 18,000 slices. The search makes many plans, and would take minutes if each made the layout anew.
+// The layout of Qwen3-30B-A3B has 18,000 slices. The search makes many plans, and would take minutes if each made the
+// layout anew.
 TEST(PlanChanges, AreSearchedForALargeSparseModelToo) {
   PlanCase large = large_case();
   large.model = model::qwen3_30b_a3b();
