@@ -104,7 +104,9 @@ void CudaRows::fill(Forward& forward) {
 }
 
 void CudaRows::refill(const AttentionRows& rows) {
+  const Tensor memory = rows_.memory;  // recorded work reads it
   rows_ = rows;
+  rows_.memory = memory;
   rows_.prepared = nullptr;
   if (forward_) fill(*forward_);
   backward_.reset();
