@@ -32,7 +32,10 @@ void SftConfig::visit(base::Options& options) {
   options.option(append_eos, "append-eos", "data",
                  "the tokenizer's EOS token ends each answer that neither the data nor the chat template ends");
   const char* const loop = "loop";
-  options.option(global_batch_size, "global-batch-size", loop, "samples of one optimizer step")
+  options
+      .option(global_batch_size, "global-batch-size", loop,
+              "samples of one optimizer step; pairs with --preference-loss, and "
+              "labelled answers with its kto")
       .required()
       .at_least(1)
       .at_most(base::kMaxCount);
@@ -49,6 +52,7 @@ void SftConfig::visit(base::Options& options) {
   options.option(
       calculate_per_token_loss, "calculate-per-token-loss", loop,
       "the loss of a step is the mean over its trained tokens; off: the mean over its samples of their means");
+  visit_preferences(options);
   optimizer.visit(options);
   lora.visit(options);
   const char* const evaluation = "evaluation";
@@ -66,7 +70,46 @@ void SftConfig::visit(base::Options& options) {
   checkpoints.visit(options);
 }
 
+void SftConfig::visit_preferences(base::Options& options) {
+  const char* const group = "preferences";
+  options
+      .option(preference.loss, "preference-loss", group,
+              "learn which of two answers is better, from lines with chosen and rejected: sigmoid is DPO; kto takes "
+              "lines with one answer and a label, true or false; unset: imitate the answers")
+      .one_of(rl::kPreferenceLosses);
+  options
+      .option(preference.beta, "preference-beta", group,
+              "how far the model may move from --hf-checkpoint, the reference: less for a larger number")
+      .greater_than(0.0)
+      .at_most(1e6);
+  options
+      .option(preference.label_smoothing, "preference-label-smoothing", group,
+              "share of pairs that may be the wrong way round; for robust")
+      .at_least(0.0)
+      .less_than(0.5);
+  options
+      .option(preference.desirable_weight, "desirable-weight", group,
+              "factor of the loss of desirable answers; for kto")
+      .at_least(0.0)
+      .at_most(1e6);
+  options
+      .option(preference.undesirable_weight, "undesirable-weight", group,
+              "factor of the loss of undesirable answers; for kto")
+      .at_least(0.0)
+      .at_most(1e6);
+}
+
 void SftConfig::check() const {
+  const rl::PreferenceConfig none;
+  TANDEM_USER_CHECK(preference.is_on() || preference.beta == none.beta,
+                    "--preference-beta: needs --preference-loss, without which answers are imitated");
+  TANDEM_USER_CHECK(preference.loss == "robust" || preference.label_smoothing == 0.0,
+                    "--preference-label-smoothing: needs --preference-loss robust");
+  TANDEM_USER_CHECK(preference.loss == "kto" || (preference.desirable_weight == none.desirable_weight &&
+                                                 preference.undesirable_weight == none.undesirable_weight),
+                    "--desirable-weight and --undesirable-weight: need --preference-loss kto");
+  TANDEM_USER_CHECK(preference.loss != "kto" || global_batch_size > 1,
+                    "--preference-loss kto: needs a --global-batch-size of at least 2, whose answers it compares");
   TANDEM_USER_CHECK(num_rollout.has_value() != num_epoch.has_value(),
                     "--num-rollout or --num-epoch: give one of them, it is the length of the run");
   TANDEM_USER_CHECK(eval_interval.has_value() == !eval.eval_prompt_data.empty(),
@@ -77,6 +120,11 @@ void SftConfig::check() const {
   optimizer.check();
   lora.check();
   checkpoints.check();
+}
+
+rl::Answers SftConfig::answers() const {
+  if (!preference.is_on()) return rl::Answers::kToImitate;
+  return preference.takes_pairs() ? rl::Answers::kPairs : rl::Answers::kLabelled;
 }
 
 int64_t SftConfig::steps(int64_t num_samples) const {

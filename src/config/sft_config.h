@@ -12,6 +12,8 @@
 #include "config/model_options.h"
 #include "config/optimizer_options.h"
 #include "config/output_options.h"
+#include "rl/preference_loss.h"
+#include "rl/sft_data.h"
 
 namespace tandem::config {
 
@@ -32,15 +34,19 @@ struct SftConfig {
   int64_t rollout_seed = 42;
   bool append_eos = true;
   bool calculate_per_token_loss = true;
+  rl::PreferenceConfig preference;
   std::optional<int64_t> eval_interval;
   bool skip_eval_before_train = false;
 
   void visit(base::Options& options);
+  void visit_preferences(base::Options& options);
 
   // Throws UserError, with the remedy, if flags contradict each other. It reads no file.
   void check() const;
 
-  // Returns the optimizer steps of the run over this many samples.
+  rl::Answers answers() const;  // what a line of data has
+
+  // Returns the optimizer steps of the run over this many samples; of preferences: pairs, or labelled answers.
   int64_t steps(int64_t num_samples) const;
   // Returns the number of samples at the end of the last epoch that fill no step.
   int64_t left_out_by_epochs(int64_t num_samples) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -21,6 +23,9 @@ constexpr const char* kConversations = "conversations";
 constexpr const char* kInstruction = "instruction";
 constexpr const char* kOutput = "output";
 constexpr const char* kText = "text";
+constexpr const char* kChosen = "chosen";
+constexpr const char* kRejected = "rejected";
+constexpr const char* kLabel = "label";
 
 bool read_switch(const Json& value, const std::string& which, const char* name, const std::string& key,
                  const Place& place) {
@@ -229,7 +234,64 @@ std::vector<std::string> keys_read(const SftOptions& options) {
           kOutput,
           kText,
           "system",
-          "history"};
+          "history",
+          kChosen,
+          kRejected,
+          kLabel};
+}
+
+// Moves the messages that both conversations begin with, without the last of each, into the line's prompt.
+void part_prompt(Json& object, const std::string& prompt_key, const Place& place) {
+  Json &chosen = object[kChosen], &rejected = object[kRejected];
+  if (!chosen.is_array() || !rejected.is_array()) {
+    place.fail(kChosen, "the key", prompt_key, "is missing - write it, or both answers as whole conversations");
+  }
+  size_t shared = 0;
+  while (shared + 1 < std::min(chosen.size(), rejected.size()) && chosen[shared] == rejected[shared]) ++shared;
+  if (shared == 0) {
+    place.fail(kChosen, kChosen, "and", kRejected, "do not begin with the same message - write the prompt as",
+               prompt_key);
+  }
+  const auto end = static_cast<std::ptrdiff_t>(shared);
+  object[prompt_key] = Json(Json::array_t(chosen.begin(), chosen.begin() + end));
+  chosen.erase(chosen.begin(), chosen.begin() + end);
+  rejected.erase(rejected.begin(), rejected.begin() + end);
+}
+
+SftRecord read_answer_at(const Json& object, const char* key, SftOptions options, const Place& place) {
+  SftRecord record;
+  record.line = place.line;
+  record.tools = read_tools(object, options.tool_key, place);
+  if (key != nullptr) options.response_key = key;
+  read_answer(record, object, options, place);
+  return record;
+}
+
+std::vector<SftRecord> read_pair(const SftOptions& options, const Place& place) {
+  Json object = parse_object(place);
+  for (const char* const key : {kChosen, kRejected}) {
+    if (find_value(object, key) == nullptr) {
+      place.fail("", "the key", key, "is missing:", keys_text(object),
+                 "- a line of pairs has a chosen and a rejected answer");
+    }
+  }
+  if (find_value(object, options.prompt_key) == nullptr) part_prompt(object, options.prompt_key, place);
+  std::vector<SftRecord> pair = {read_answer_at(object, kChosen, options, place),
+                                 read_answer_at(object, kRejected, options, place)};
+  pair[1].is_desirable = false;
+  return pair;
+}
+
+SftRecord read_labelled(const SftOptions& options, const Place& place) {
+  const Json object = parse_object(place);
+  const Json* const label = find_value(object, kLabel);
+  if (label == nullptr || !label->is_boolean()) {
+    place.fail(label == nullptr ? "" : kLabel, "label is", label == nullptr ? "missing" : "neither true nor false",
+               "- write whether the answer is desirable: true or false");
+  }
+  SftRecord record = read_answer_at(object, nullptr, options, place);
+  record.is_desirable = label->get<bool>();
+  return record;
 }
 
 SftRecord read_sft_record(const SftOptions& options, const Place& place) {
@@ -257,8 +319,15 @@ SftRecord read_sft_record(const SftOptions& options, const Place& place) {
 
 SftData read_sft(const SftOptions& options, const OpenTable& open_parquet) {
   SftData data;
-  LeftOut left_out = for_each_row(options.path, keys_read(options), options.skip_bad_lines, open_parquet,
-                                  [&](const Place& place) { data.records.push_back(read_sft_record(options, place)); });
+  LeftOut left_out =
+      for_each_row(options.path, keys_read(options), options.skip_bad_lines, open_parquet, [&](const Place& place) {
+        if (options.answers == Answers::kPairs) {
+          std::ranges::move(read_pair(options, place), std::back_inserter(data.records));
+        } else {
+          data.records.push_back(options.answers == Answers::kLabelled ? read_labelled(options, place)
+                                                                       : read_sft_record(options, place));
+        }
+      });
   data.num_blank_lines = left_out.num_blank_lines;
   data.bad_lines = std::move(left_out.bad_lines);
   return data;

@@ -8,6 +8,10 @@
 //   {"instruction", "input", "output"}                on the output, as an assistant's message (Alpaca's format)
 //   {"text": text}                                    on all of it
 //
+// Preferences are lines of their own (Answers): {"prompt", "chosen", "rejected"}, where each answer is read like a
+// response; TRL's {"chosen": [messages], "rejected": [messages]}, whose prompt is what both begin with; or, for answers
+// that are judged one by one, {"prompt", "completion", "label": true or false}.
+//
 // A message with "train": false, slime's "step_loss_mask": 0 or OpenAI's "weight": 0 is not trained on and stays in the
 // conversation; with true or 1 a message of the prompt is trained on too.
 #pragma once
@@ -21,6 +25,9 @@
 
 namespace tandem::rl {
 
+// The answers of a line: one to imitate, a chosen and a rejected one, or one with a judgement.
+enum class Answers : uint8_t { kToImitate, kPairs, kLabelled };
+
 struct SftOptions {
   std::string path = "";
   std::string prompt_key = "prompt";
@@ -28,6 +35,7 @@ struct SftOptions {
   std::string messages_key = "messages";
   std::string tool_key = "tools";
   bool skip_bad_lines = false;
+  Answers answers = Answers::kToImitate;
 };
 
 struct SftRecord {
@@ -36,10 +44,11 @@ struct SftRecord {
   std::vector<size_t> trained;   // indices of the messages to train on, ascending: one or more, never 0
   std::string prompt, response;  // both texts of a line without messages; the prompt of a {"text"} line is empty
   base::Json tools;              // list, or null
+  bool is_desirable = true;      // false: the rejected answer of a pair, or one whose label is false
 };
 
 struct SftData {
-  std::vector<SftRecord> records;  // never empty
+  std::vector<SftRecord> records;  // never empty; two for each pair, the chosen answer's first
   int64_t num_blank_lines = 0;
   BadLines bad_lines;  // only with skip_bad_lines
 };

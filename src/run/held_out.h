@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "config/eval_options.h"
+#include "config/sft_config.h"
 #include "model/model.h"
 #include "report/report.h"
+#include "run/preferences.h"
 #include "session/sft_samples.h"
 #include "trainer/trainer_config.h"
 
@@ -15,15 +16,17 @@ namespace tandem::run {
 
 class HeldOut {
  public:
-  // `data` describes the training data; the file of each set takes the place of its file.
-  HeldOut(const config::EvalOptions& eval, const config::DataOptions& data, bool append_eos, text::TextWorker& text,
-          const model::ModelConfig& model);
+  // The file of each set takes the place of the training data's. The configuration is borrowed.
+  HeldOut(const config::SftConfig& config, text::TextWorker& text, const model::ModelConfig& model);
 
   bool empty() const { return sets_.empty(); }
 
+  // Scores all sets of preferences; the model has the reference's weights. Call it before evaluate().
+  void score_reference(const model::Model& model, const trainer::BatchConfig& batch);
+
   // The metrics are "eval/NAME/loss", the mean negative log-probability of a set's trained tokens, each counted alike,
-  // and "eval/NAME/perplexity", e to the power of it; `lines` are for people. The result is nullopt when the run was
-  // asked to stop.
+  // and "eval/NAME/perplexity", e to the power of it; of preferences the mean loss and the means of preference/* with
+  // the set's prefix. `lines` are for people. The result is nullopt when the run was asked to stop.
   struct Result {
     report::Metrics metrics;
     std::vector<std::string> lines;
@@ -35,7 +38,14 @@ class HeldOut {
   struct DataSet {
     std::string name;
     session::SftSamples data;
+    std::optional<Preferences> preferences = {};
   };
+  // These add what the result says of one set; false when the run was asked to stop.
+  static bool add_likelihood(const DataSet& set, const model::Model& model, const trainer::BatchConfig& batch,
+                             report::Report& report, Result& result);
+  static bool add_preferences(const DataSet& set, const model::Model& model, report::Report& report, Result& result);
+
+  const config::SftConfig& config_;
   std::vector<DataSet> sets_;
 };
 

@@ -25,6 +25,12 @@ config::SftConfig checked(config::SftConfig config) {
 
 rl::LossConfig loss_config(const config::SftConfig& config) {
   rl::LossConfig loss;
+  if (config.preference.is_on()) {
+    // The mean over samples of advantage times the sum of log-probs: the advantages are those of run/preferences.h.
+    loss.advantage_estimator = loss.pg_loss_type = "reinforce";
+    loss.loss_aggregation = "seq-mean-token-sum";
+    return loss;
+  }
   loss.loss_type = "sft_loss";
   loss.loss_aggregation = config.calculate_per_token_loss ? "token-mean" : "seq-mean-token-mean";
   return loss;
@@ -52,9 +58,11 @@ std::map<std::string, std::string> new_definitions(const session::SftSamples& da
 
 std::string data_text(const SftInputs& inputs) {
   const int64_t left_out = inputs.config.left_out_by_epochs(inputs.num_samples());
-  return fmt::format("{} samples of {} lines, {} trained tokens; {} optimizer steps of {} samples{}",
-                     inputs.num_samples(), inputs.data.num_records, inputs.data.num_trained_tokens, inputs.num_steps,
-                     inputs.config.global_batch_size,
+  const rl::PreferenceConfig& preference = inputs.config.preference;
+  const char* const what = preference.takes_pairs() ? "pairs" : preference.is_on() ? "labelled answers" : "samples";
+  return fmt::format("{} {} of {} lines, {} trained tokens; {} optimizer steps of {} {}{}", inputs.num_samples(), what,
+                     inputs.data.num_records / preference.answers_of_item(), inputs.data.num_trained_tokens,
+                     inputs.num_steps, inputs.config.global_batch_size, what,
                      left_out > 0 ? fmt::format(", the last {} of the last epoch left out", left_out) : "");
 }
 
@@ -63,8 +71,9 @@ std::string data_text(const SftInputs& inputs) {
 SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode)
     : config(checked(given)),
       session(config.model, config.lora, config.optimizer),
-      data(session::load_all_sft_samples(config.data, config.append_eos, session.text(), session.config())),
-      held_out(config.eval, config.data, config.append_eos, session.text(), session.config()),
+      data(session::load_all_sft_samples(config.data, config.answers(), config.append_eos, session.text(),
+                                         session.config())),
+      held_out(config, session.text(), session.config()),
       num_steps(config.steps(num_samples())),
       trainer(session::trainer_config(config.optimizer, loss_config(config), session.config().num_layers, num_steps)),
       checkpoint(checkpoint::open_checkpoint(config.checkpoints)),

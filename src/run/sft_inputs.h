@@ -22,7 +22,8 @@ struct SftInputs {
   // Throws UserError for the first thing that is wrong with flags, model, tokenizer, data, --load or --save.
   SftInputs(const config::SftConfig& config, const config::RunMode& mode);
 
-  int64_t num_samples() const { return static_cast<int64_t>(data.samples.size()); }
+  // Returns the number of samples; of preferences: pairs, or labelled answers.
+  int64_t num_samples() const { return std::ssize(data.samples) / config.preference.answers_of_item(); }
 
   config::SftConfig config;
   session::ModelSession session;  // weights are loaded later

@@ -16,9 +16,19 @@
 
 namespace tandem::run {
 
-SftLearner::SftLearner(const SftInputs& inputs)
+namespace {
+
+std::vector<int64_t> items_of_files(const SftInputs& inputs) {
+  std::vector<int64_t> sizes = inputs.data.file_sizes;
+  for (int64_t& size : sizes) size /= inputs.config.preference.answers_of_item();
+  return sizes;
+}
+
+}  // namespace
+
+SftLearner::SftLearner(SftInputs& inputs)
     : inputs_(inputs),
-      order_(inputs.data.file_sizes, inputs.config.data.prompt_data_weights, inputs.config.rollout_shuffle,
+      order_(items_of_files(inputs), inputs.config.data.prompt_data_weights, inputs.config.rollout_shuffle,
              static_cast<uint64_t>(inputs.config.rollout_seed)),
       health_(signal_settings(inputs.config.optimizer, inputs.num_steps)),
       model_(inputs.session.make_model()) {
@@ -27,6 +37,29 @@ SftLearner::SftLearner(const SftInputs& inputs)
     return session::seconds_since_stop() > grace;
   };
   trainer_ = trainer::make_trainer(config, inputs.session.trained(), *model_);
+  if (inputs.config.preference.is_on()) score_reference(inputs);
+}
+
+std::vector<int64_t> SftLearner::next_items(rl::PromptOrder& order) const {
+  std::vector<int64_t> items;
+  for (int64_t i = 0; i < inputs_.config.global_batch_size; ++i) items.push_back(order.next());
+  return items;
+}
+
+void SftLearner::score_reference(SftInputs& inputs) {
+  preferences_.emplace(inputs.config.preference, inputs.data, inputs.trainer.batch);
+  rl::PromptOrder order = order_;
+  int64_t begin = 0;
+  if (inputs.checkpoint) {
+    order.set_cursor(checkpoint::read_state(*inputs.checkpoint).cursor);
+    begin = inputs.checkpoint->step();
+  }
+  report::Report report;
+  for (int64_t step = begin; step < inputs.num_steps; ++step) {
+    report.progress("scoring the reference", step - begin, inputs.num_steps - begin, "steps");
+    preferences_->score_reference(*model_, next_items(order));
+  }
+  inputs.held_out.score_reference(*model_, inputs.trainer.batch);
 }
 
 void SftLearner::restore(const checkpoint::RunState& saved) {
@@ -36,43 +69,54 @@ void SftLearner::restore(const checkpoint::RunState& saved) {
 
 std::optional<report::Metrics> SftLearner::step(int64_t step, RunLog& log) {
   const base::Clock::time_point begin = base::Clock::now();
-  std::vector<int64_t> indices;
+  const std::vector<int64_t> items = next_items(order_);
+  Preferences::Step judged;
   std::vector<const rl::Sample*> batch;
-  double tokens = 0.0;
-  for (int64_t i = 0; i < inputs_.config.global_batch_size; ++i) {
-    indices.push_back(order_.next());
-    const rl::Sample& sample = inputs_.data.samples[static_cast<size_t>(indices.back())];
-    batch.push_back(&sample);
-    tokens += static_cast<double>(sample.num_tokens());
+  if (preferences_) {
+    judged = preferences_->step(*model_, items);
+    for (const rl::Sample& sample : judged.samples) batch.push_back(&sample);
+  } else {
+    for (const int64_t item : items) batch.push_back(&inputs_.data.samples[static_cast<size_t>(item)]);
   }
+  double tokens = 0.0;
+  for (const rl::Sample* sample : batch) tokens += static_cast<double>(sample->num_tokens());
   trainer::Metrics raw;
   try {
-    raw = trainer_->step(batch);
+    // The log-probs of judged answers are those of a forward just now.
+    raw = trainer_->step(
+        batch, preferences_ ? trainer::RolloutLogprobs::kOfTheseWeights : trainer::RolloutLogprobs::kOfOtherWeights);
   } catch (const trainer::StepAbandoned&) {
     return std::nullopt;
+  }
+  if (preferences_) {
+    // What the trainer says of its own terms has the same gradient, and no meaning.
+    for (const char* const name : {"pg_loss", "pg_clipfrac", "ppo_kl"}) raw.erase(name);
+    raw["loss"] = judged.loss;
   }
   report::Metrics metrics = health_.observe_step(step, batch, raw.at("lr"));
   metrics.merge(log.take());
   metrics.merge(session::recorded(raw));
+  metrics.merge(judged.metrics);
   const double seconds = std::max(base::seconds_since(begin), 1e-9);
-  metrics["train/global_batch_size"] = static_cast<double>(batch.size());
+  metrics["train/global_batch_size"] = static_cast<double>(items.size());
   metrics["fault/skipped_steps"] = metrics["train/step_skipped"];
   metrics["perf/actor_train_time"] = seconds;
   metrics["perf/actor_train_tok_per_s"] = tokens / seconds;
   log.report().log("train", step, metrics);
-  see_skipped(step, metrics, indices);
+  see_skipped(step, metrics, items);
   return metrics;
 }
 
 // Reports a step that taught nothing; too many in a row end the run.
-void SftLearner::see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& indices) {
+void SftLearner::see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& items) {
   skipped_in_a_row_ = count_skipped(skipped_in_a_row_, metrics);
   if (metrics.at("train/step_skipped") == 0.0) return;
   const std::string what = skipped_text(metrics, [this] { return inputs_.session.describe_not_finite(); });
   base::log_warning("step {}: was skipped: {}; nothing was changed", step + 1, what);
   if (skipped_in_a_row_ < inputs_.config.checkpoints.max_skipped_steps) return;
   std::set<std::string> places;
-  for (const int64_t index : indices) places.insert(inputs_.data.places[static_cast<size_t>(index)]);
+  const int64_t each = inputs_.config.preference.answers_of_item();
+  for (const int64_t item : items) places.insert(inputs_.data.places[static_cast<size_t>(item * each)]);
   throw UserError(fmt::format(
       "{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at what the last one was "
       "made of, {}; it had {}",

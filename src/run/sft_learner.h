@@ -13,6 +13,7 @@
 #include "rl/learning_health.h"
 #include "rl/prompt_order.h"
 #include "run/held_out.h"
+#include "run/preferences.h"
 #include "run/run_log.h"
 #include "run/sft_inputs.h"
 #include "trainer/trainer.h"
@@ -21,8 +22,9 @@ namespace tandem::run {
 
 class SftLearner {
  public:
-  // Builds the trainer over loaded weights. The inputs are borrowed.
-  explicit SftLearner(const SftInputs& inputs);
+  // Builds the trainer over loaded weights, those that the run begins with. With preferences they are the reference,
+  // which scores here all that the steps and evaluations will ask for. The inputs are borrowed.
+  explicit SftLearner(SftInputs& inputs);
 
   // Restores the state after the step that was saved; the trainer has its own state already.
   void restore(const checkpoint::RunState& saved);
@@ -40,13 +42,17 @@ class SftLearner {
   int64_t skipped_in_a_row() const { return skipped_in_a_row_; }
 
  private:
-  void see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& indices);
+  // Returns the indices of the next step's samples, or pairs, or labelled answers.
+  std::vector<int64_t> next_items(rl::PromptOrder& order) const;
+  void score_reference(SftInputs& inputs);
+  void see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& items);
 
   const SftInputs& inputs_;
   rl::PromptOrder order_;
   rl::LearningHealth health_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<trainer::Trainer> trainer_;
+  std::optional<Preferences> preferences_;
   int64_t skipped_in_a_row_ = 0;
 };
 

@@ -25,8 +25,9 @@ namespace {
 // So many answers are rendered and encoded together, which bounds the copies of conversations that exist at once.
 constexpr size_t kAnswersAtOnce = 512;
 
-rl::SftData read_data(const config::DataOptions& data) {
+rl::SftData read_data(const config::DataOptions& data, rl::Answers answers) {
   rl::SftOptions options;
+  options.answers = answers;
   options.path = data.lines.path;
   options.prompt_key = data.lines.input_key;
   options.response_key = data.lines.label_key;
@@ -44,6 +45,7 @@ rl::SftData read_data(const config::DataOptions& data) {
 struct Answer {
   std::string place;              // FILE:LINE
   bool continues_record = false;  // true if an earlier answer belongs to the same record
+  bool is_desirable = true;
   std::string prompt_text, text;
   bool is_rendered = false;    // true if the chat template rendered it, which ends answers itself
   bool is_whole_text = false;  // true for a line {"text"}, which has no prompt
@@ -77,8 +79,9 @@ std::string answer_behind(const std::string& prompt, const std::string& whole, c
 
 class SampleMaker {
  public:
-  SampleMaker(const config::DataOptions& data, bool append_eos, text::TextWorker& text, const model::ModelConfig& model)
-      : data_(data), append_eos_(append_eos), text_(text), model_(model) {}
+  SampleMaker(const config::DataOptions& data, rl::Answers answers, bool append_eos, text::TextWorker& text,
+              const model::ModelConfig& model)
+      : data_(data), kind_(answers), append_eos_(append_eos), text_(text), model_(model) {}
 
   SftSamples make();
 
@@ -98,12 +101,14 @@ class SampleMaker {
   std::optional<int32_t> own_eos() const;
   void join(const Answer& answer);
   void begin_sample(const Answer& answer);
+  void join_pairs();
   void log_prefix() const;
   void log_left_out() const;
   void warn_of_ends();
   void warn_of_reasoning() const;
 
   const config::DataOptions& data_;
+  const rl::Answers kind_;
   const bool append_eos_;
   text::TextWorker& text_;
   const model::ModelConfig& model_;
@@ -121,7 +126,7 @@ SftSamples SampleMaker::make() {
   report::Report report;
   const std::string title = "reading " + std::filesystem::path(data_.lines.path).filename().string();
   report.progress(title, 0, 0, "lines");
-  const rl::SftData data = read_data(data_);
+  const rl::SftData data = read_data(data_, kind_);
   result_.num_records = std::ssize(data.records);
   for (int64_t i = 0; i < result_.num_records; ++i) {
     add(data.records[static_cast<size_t>(i)]);
@@ -132,6 +137,7 @@ SftSamples SampleMaker::make() {
   flush();
   log_prefix();
   log_left_out();
+  if (kind_ == rl::Answers::kPairs) join_pairs();
   warn_of_ends();
   warn_of_reasoning();
   result_.file_sizes = {std::ssize(result_.samples)};
@@ -141,6 +147,7 @@ SftSamples SampleMaker::make() {
 void SampleMaker::add(const rl::SftRecord& record) {
   Answer form;
   form.place = fmt::format("{}:{}", rl::parse_data_path(data_.lines.path).file, record.line);
+  form.is_desirable = record.is_desirable;
   if (!record.messages.is_null()) return add_conversation(record.messages, record.trained, record.tools, form);
   const bool is_whole_text = record.prompt.empty();
   if (data_.apply_chat_template.value_or(false)) {
@@ -359,7 +366,28 @@ void SampleMaker::begin_sample(const Answer& answer) {
   sample.prompt = rl::make_prompt(answer.prompt);
   result_.samples.push_back(std::move(sample));
   result_.places.push_back(answer.place);
+  result_.desirable.push_back(answer.is_desirable ? 1 : 0);
+  TANDEM_USER_CHECK(kind_ == rl::Answers::kToImitate || !answer.continues_record,
+                    fmt::format("{}: an answer of several messages, which the chat template does not render as one "
+                                "text; a preference is about one answer: keep its last message, and write the others "
+                                "into the prompt",
+                                answer.place));
   joins_ = true;
+}
+
+// A pair has one prompt, which the trainer computes once.
+void SampleMaker::join_pairs() {
+  std::vector<rl::Sample>& samples = result_.samples;
+  for (size_t i = 0; i < samples.size(); i += 2) {
+    const bool is_pair = i + 1 < samples.size() && result_.places[i] == result_.places[i + 1] &&
+                         samples[i].prompt->tokens == samples[i + 1].prompt->tokens;
+    TANDEM_USER_CHECK(is_pair, fmt::format("{}: the chat template renders another prompt before the chosen answer than "
+                                           "before the rejected one; write the line as texts: {{\"prompt\": ..., "
+                                           "\"chosen\": ..., \"rejected\": ...}}",
+                                           result_.places[i]));
+    samples[i + 1].prompt = samples[i].prompt;
+    samples[i + 1].group_id = samples[i].group_id;
+  }
 }
 
 void SampleMaker::log_prefix() const {
@@ -398,21 +426,24 @@ void SampleMaker::warn_of_ends() {
 
 }  // namespace
 
-SftSamples load_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
-                            const model::ModelConfig& model) {
-  return SampleMaker(data, append_eos, text, model).make();
+SftSamples load_sft_samples(const config::DataOptions& data, rl::Answers answers, bool append_eos,
+                            text::TextWorker& text, const model::ModelConfig& model) {
+  return SampleMaker(data, answers, append_eos, text, model).make();
 }
 
-SftSamples load_all_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
-                                const model::ModelConfig& model) {
+SftSamples load_all_sft_samples(const config::DataOptions& data, rl::Answers answers, bool append_eos,
+                                text::TextWorker& text, const model::ModelConfig& model) {
   SftSamples all;
   for (const std::string& path : data.prompt_data) {
-    SftSamples one = load_sft_samples(data.for_file(path), append_eos, text, model);
+    SftSamples one = load_sft_samples(data.for_file(path), answers, append_eos, text, model);
+    const size_t before = all.samples.size();
     for (rl::Sample& sample : one.samples) {
-      sample.group_id = sample.sample_id = all.samples.size();
+      sample.group_id += before;
+      sample.sample_id += before;
       all.samples.push_back(std::move(sample));
     }
     std::ranges::move(one.places, std::back_inserter(all.places));
+    std::ranges::move(one.desirable, std::back_inserter(all.desirable));
     all.file_sizes.push_back(one.file_sizes.front());
     if (all.text_prefix.empty()) all.text_prefix = one.text_prefix;
     if (!all.appended_eos) all.appended_eos = one.appended_eos;

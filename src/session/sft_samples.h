@@ -19,6 +19,7 @@
 #include "config/data_options.h"
 #include "model/config.h"
 #include "rl/sample.h"
+#include "rl/sft_data.h"
 #include "text/text_worker.h"
 
 namespace tandem::session {
@@ -26,6 +27,7 @@ namespace tandem::session {
 struct SftSamples {
   std::vector<rl::Sample> samples;   // never empty; the loss mask is 1 on answers
   std::vector<std::string> places;   // place of each sample in the data: FILE:LINE
+  std::vector<uint8_t> desirable;    // of each sample: 0 where it is a rejected answer, or one whose label is false
   std::vector<int64_t> file_sizes;   // number of `samples` of each file, which follow each other: 1 or more
   std::vector<int32_t> text_prefix;  // tokens that --add-special-tokens has put before plain texts; may be empty
   int64_t num_records = 0;
@@ -33,16 +35,17 @@ struct SftSamples {
   std::optional<int32_t> appended_eos;  // token that was put after answers that nothing ended
 };
 
-// `data.lines.path` is the file, `data.lines.label_key` the key of the response. With `append_eos`, an answer that
-// neither the template nor the data ends with a token for that gets the tokenizer's EOS (eos_token of
+// `data.lines.path` is the file, `data.lines.label_key` the key of the response. Of preferences each answer is one
+// sample, and a pair two that follow each other, the chosen one first, with one prompt. With `append_eos`, an answer
+// that neither the template nor the data ends with a token for that gets the tokenizer's EOS (eos_token of
 // tokenizer_config.json), or the model's first if the tokenizer has none. Logs what was left out. Throws UserError with
 // FILE:LINE for a line that is wrong, whose reasoning_content is not rendered, whose rendered prompt is no beginning of
 // the rendered conversation, or that is longer than the model's context; and when nothing is left.
-SftSamples load_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
-                            const model::ModelConfig& model);
+SftSamples load_sft_samples(const config::DataOptions& data, rl::Answers answers, bool append_eos,
+                            text::TextWorker& text, const model::ModelConfig& model);
 
 // Returns the samples of all files of data.prompt_data, one file after another.
-SftSamples load_all_sft_samples(const config::DataOptions& data, bool append_eos, text::TextWorker& text,
-                                const model::ModelConfig& model);
+SftSamples load_all_sft_samples(const config::DataOptions& data, rl::Answers answers, bool append_eos,
+                                text::TextWorker& text, const model::ModelConfig& model);
 
 }  // namespace tandem::session

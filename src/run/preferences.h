@@ -1,0 +1,62 @@
+// Steps on preferences (rl/preference_loss.h): the samples of a step, each with the number by which the loss changes
+// with its log-probs as its advantage.
+//
+// The reference is the weights that the run begins with. Its log-probs are computed once, before the first step, of
+// what the steps will ask for, so that its weights are nowhere beside the policy's; a run that resumes computes them
+// again, with the same bits.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "model/model.h"
+#include "report/report.h"
+#include "rl/preference_loss.h"
+#include "session/sft_samples.h"
+#include "trainer/trainer_config.h"
+
+namespace tandem::run {
+
+class Preferences {
+ public:
+  // `data` has pairs or labelled answers, as the loss takes them. All is borrowed.
+  Preferences(const rl::PreferenceConfig& config, const session::SftSamples& data, const trainer::BatchConfig& batch)
+      : config_(config), data_(data), batch_(batch) {}
+
+  // Returns the number of pairs, or of labelled answers.
+  int64_t num_items() const { return std::ssize(data_.samples) / config_.answers_of_item(); }
+
+  // Scores what a step over these items asks for, if it is not known yet. The model has the reference's weights.
+  void score_reference(const model::Model& model, std::span<const int64_t> items);
+
+  // The metrics are the loss and preference/*, as docs/METRICS.md says; the samples have the model's log-probs.
+  struct Step {
+    std::vector<rl::Sample> samples;
+    double loss = 0.0;
+    report::Metrics metrics;
+  };
+  // Returns the step over these items with the weights that the model has now. Throws BugError for items whose
+  // reference was not scored.
+  Step step(const model::Model& model, std::span<const int64_t> items) const;
+
+ private:
+  // Names a text: the prompt of one sample, and the completion of the same or of another.
+  using Text = std::pair<int64_t, int64_t>;
+
+  std::vector<int64_t> answers_of(std::span<const int64_t> items) const;
+  // Returns the answers of a step, and after them for "kto" each of their prompts with the completion before it (as
+  // TRL).
+  std::vector<Text> texts_of(std::span<const int64_t> items) const;
+  std::vector<rl::Sample> samples_of(std::span<const Text> texts) const;
+  report::Metrics metrics(std::span<const rl::JudgedAnswer> answers, double kl) const;
+
+  const rl::PreferenceConfig& config_;
+  const session::SftSamples& data_;
+  const trainer::BatchConfig& batch_;
+  std::map<Text, double> reference_;  // summed log-probs
+};
+
+}  // namespace tandem::run

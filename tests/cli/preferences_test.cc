@@ -1,0 +1,140 @@
+// Checks learning from preferences through the program: each loss against the reference that transformers made
+// (tests/golden/preferences/make.py), a run that resumes, held-out pairs, and what is refused.
+#include <cmath>
+
+#include "tests/cli/tiny_run.h"
+
+namespace tandem::cli {
+namespace {
+
+const std::string kData = "tests/golden/preferences/";
+
+Arguments arguments(const std::string& loss, const std::string& save, const Arguments& more = {}) {
+  Arguments words = {"sft",
+                     "--hf-checkpoint",
+                     kModel,
+                     "--prompt-data",
+                     kData + (loss == "kto" ? "labelled.jsonl" : "pairs.jsonl"),
+                     "--preference-loss",
+                     loss,
+                     "--preference-beta",
+                     "0.3",
+                     "--global-batch-size",
+                     "2",
+                     "--no-rollout-shuffle",
+                     "--num-rollout",
+                     "3",
+                     "--lr",
+                     "1e-3",
+                     "--lr-decay-style",
+                     "constant",
+                     "--adam-beta2",
+                     "0.98",
+                     "--no-use-tensorboard",
+                     "--save",
+                     save};
+  if (loss == "robust") words.insert(words.end(), {"--preference-label-smoothing", "0.1"});
+  if (loss == "kto") words.insert(words.end(), {"--undesirable-weight", "1.5"});
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::vector<base::Json> steps_of(const std::string& run, const std::string& kind = "train") {
+  std::vector<base::Json> result;
+  for (const base::Json& record : json_lines(run + "/metrics.jsonl")) {
+    if (record.contains(kind + "/step")) result.push_back(record);
+  }
+  return result;
+}
+
+TEST(Preferences, LearnWhatTheReferenceLearns) {
+  base::TemporaryDirectory folder;
+  const base::Json reference = base::parse_json(base::read_file(kData + "reference.json"), "reference.json");
+  for (const auto& [loss, expected] : reference.items()) {
+    SCOPED_TRACE(loss);
+    const Captured result = run(arguments(loss, folder / loss));
+    ASSERT_EQ(result.code, 0) << result.err;
+    const std::vector<base::Json> steps = steps_of(folder / loss);
+    ASSERT_EQ(steps.size(), expected.size());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      for (const auto& [name, value] : expected[i].items()) {
+        const bool is_ours = name == "loss" || name == "grad_norm";
+        const double seen = steps[i].at((is_ours ? "train/" : "preference/") + name).get<double>();
+        const double wanted = value.get<double>();
+        EXPECT_NEAR(seen, wanted, 2e-3 * std::max(0.05, std::abs(wanted))) << name << " of step " << i;
+      }
+      EXPECT_EQ(steps[i].at("train/train_rollout_logprob_abs_diff").get<double>(), 0.0);
+    }
+  }
+}
+
+// The reference is the weights that the first run began with, also of a run that goes on.
+TEST(Preferences, ResumeBitForBit) {
+  base::TemporaryDirectory folder;
+  for (const char* const loss : {"sigmoid", "kto"}) {
+    SCOPED_TRACE(loss);
+    const Arguments evaluated = {"--eval-prompt-data", "same", arguments(loss, "")[4], "--eval-interval", "2"};
+    const auto with = [&](const std::string& save, const char* steps, Arguments more) {
+      more.insert(more.end(), evaluated.begin(), evaluated.end());
+      return run(with_flag(arguments(loss, save, more), "--num-rollout", steps));
+    };
+    const std::string whole = folder / (std::string(loss) + "_whole"),
+                      parted = folder / (std::string(loss) + "_parted");
+    ASSERT_EQ(with(whole, "5", {}).code, 0);
+    ASSERT_EQ(with(parted, "3", {}).code, 0);
+    const Captured rest = with(parted, "5", {"--load", parted});
+    ASSERT_EQ(rest.code, 0) << rest.err;
+    EXPECT_EQ(weights_of(parted), weights_of(whole));
+    EXPECT_EQ(steps_of(parted).back().at("train/loss"), steps_of(whole).back().at("train/loss"));
+    const base::Json first = steps_of(whole, "eval").front(), last = steps_of(whole, "eval").back();
+    EXPECT_LT(last.at("eval/same/loss").get<double>(), first.at("eval/same/loss").get<double>());
+    EXPECT_EQ(last.contains("eval/same/accuracy"), std::string(loss) == "sigmoid");
+  }
+}
+
+TEST(Preferences, AnAdapterLearnsToo) {
+  base::TemporaryDirectory folder;
+  const Captured result = run(arguments("sigmoid", folder / "run", {"--lora-rank", "4"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::vector<base::Json> steps = steps_of(folder / "run");
+  EXPECT_DOUBLE_EQ(steps.front().at("train/loss").get<double>(), std::log(2.0));
+  EXPECT_LT(steps.back().at("train/loss").get<double>(), std::log(2.0));
+}
+
+TEST(Preferences, ConversationsAreReadAsTrlWritesThem) {
+  base::TemporaryDirectory folder;
+  const std::string user = R"({"role": "user", "content": "say yes"})",
+                    good = R"({"role": "assistant", "content": "yes"})",
+                    bad = R"({"role": "assistant", "content": "no"})";
+  base::write_file_durably(folder / "data.jsonl", "{\"chosen\": [" + user + ", " + good + "], \"rejected\": [" + user +
+                                                      ", " + bad + "]}\n" + "{\"prompt\": [" + user +
+                                                      "], \"chosen\": [" + good + "], \"rejected\": [" + bad + "]}\n");
+  const Captured result = run(with_flag(arguments("ipo", folder / "run"), "--prompt-data", folder / "data.jsonl"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("2 pairs of 2 lines"), std::string::npos) << result.err;
+}
+
+TEST(Preferences, MistakesAreNamedWithTheirPlace) {
+  base::TemporaryDirectory folder;
+  const auto refuses = [&](const std::string& loss, const std::string& line, const std::string& text) {
+    base::write_file_durably(folder / "data.jsonl", line + "\n");
+    expect_one_line_failure(run(with_flag(arguments(loss, folder / "run"), "--prompt-data", folder / "data.jsonl")), 2,
+                            text);
+  };
+  refuses("sigmoid", R"({"prompt": "a", "chosen": " b"})", "the key rejected is missing");
+  refuses("sigmoid", R"({"prompt": "a", "chosen": " b", "rejected": 3})", "rejected is a number");
+  refuses("hinge", R"({"chosen": " b", "rejected": " c"})", "the key prompt is missing");
+  refuses("ipo", R"({"chosen": [{"role": "user", "content": "a"}], "rejected": [{"role": "user", "content": "b"}]})",
+          "do not begin with the same message");
+  refuses("kto", R"({"prompt": "a", "completion": " b"})", "label is missing");
+  refuses("kto", R"({"prompt": "a", "completion": " b", "label": "yes"})", "label is neither true nor false");
+  expect_one_line_failure(run(arguments("sigmoid", folder / "run", {"--undesirable-weight", "2"})), 2,
+                          "need --preference-loss kto");
+  expect_one_line_failure(run(arguments("sigmoid", folder / "run", {"--preference-label-smoothing", "0.1"})), 2,
+                          "needs --preference-loss robust");
+  expect_one_line_failure(run(with_flag(arguments("kto", folder / "run"), "--global-batch-size", "1")), 2,
+                          "at least 2");
+}
+
+}  // namespace
+}  // namespace tandem::cli
