@@ -253,9 +253,10 @@ void part_prompt(Json& object, const std::string& prompt_key, const Place& place
                prompt_key);
   }
   const auto end = static_cast<std::ptrdiff_t>(shared);
-  object[prompt_key] = Json(Json::array_t(chosen.begin(), chosen.begin() + end));
+  Json prompt(Json::array_t(chosen.begin(), chosen.begin() + end));
   chosen.erase(chosen.begin(), chosen.begin() + end);
   rejected.erase(rejected.begin(), rejected.begin() + end);
+  object[prompt_key] = std::move(prompt);  // it may move the answers
 }
 
 SftRecord read_answer_at(const Json& object, const char* key, SftOptions options, const Place& place) {

@@ -111,7 +111,7 @@ TEST(Preferences, ConversationsAreReadAsTrlWritesThem) {
                                                       "], \"chosen\": [" + good + "], \"rejected\": [" + bad + "]}\n");
   const Captured result = run(with_flag(arguments("ipo", folder / "run"), "--prompt-data", folder / "data.jsonl"));
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_NE(result.err.find("2 pairs of 2 lines"), std::string::npos) << result.err;
+  EXPECT_NE(base::read_file(folder / "run/log.txt").find("2 pairs of 2 lines"), std::string::npos);
 }
 
 TEST(Preferences, MistakesAreNamedWithTheirPlace) {

@@ -146,6 +146,7 @@ def write_inputs(folder, program):
         write_lines(name, problems)
     for name in ("answers.jsonl", "OTHER.jsonl", "SFT.jsonl"):
         write_lines(name, answers)
+    write_lines("PAIRS.jsonl", [{"prompt": "1+1=", "chosen": "2", "rejected": "three"}] * 40)
     import pyarrow
     import pyarrow.parquet
     rows = [{"prompt": problem["prompt"], "reward_model": {"ground_truth": problem["label"]}} for problem in problems]
