@@ -1,12 +1,8 @@
 // The operations of a layer of experts on a GPU at the shape of Qwen3-30B-A3B: how fast decode steps stream the
-// experts' weights, how fast training multiplies, whether all sizes of batches give the same bits, and where the time
-// of a layer of a decode step goes. Run: experts_bench [cuda [layer TOKENS ...]]; `layer` asks the last alone. It takes
-// about 20 GB of the GPU's memory.
+// experts' weights, how fast training multiplies, and whether all sizes of batches give the same bits. Run:
+// experts_bench [cuda]. It takes about 20 GB of the GPU's memory. Where the time of a layer goes: layer_bench.cc.
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -37,18 +33,8 @@ constexpr int kRounds = 5;
 // Experts are chosen unevenly: their logits have means of this deviation, beside tokens of deviation 1.
 constexpr double kSkew = 0.7;
 
-// The attention of a layer, and the keys that each sequence of a decode step has.
-constexpr int64_t kHeads = 32, kKvHeads = 4, kHeadDim = 128, kQkvWidth = (kHeads + 2 * kKvHeads) * kHeadDim;
-constexpr int64_t kKeys = 512;
-constexpr double kEps = 1e-6;
-
 struct Layer {
   Tensor gate_up_XNE, down_XEF;
-};
-
-// The parts of a layer that a decode step reads besides its experts: weights, and the keys of each sequence.
-struct Rest {
-  Tensor qkv_NE, o_EN, router_XE, kv;
 };
 
 class Bench {
@@ -60,10 +46,6 @@ class Bench {
     }
   }
 
-  // Asks where the time of a layer goes, for each number of tokens.
-  void run_layers(const std::vector<int64_t>& tokens) {
-    for (const int64_t T : tokens) profile(T);
-  }
   void run() {
     copy_gb_s_ = copy_speed();
     fmt::print("{}: a copy reads and writes {:.0f} GB/s\n\n", ops_.name(), copy_gb_s_);
@@ -79,7 +61,6 @@ class Bench {
       train(logits(T));
       train(crowded_logits(T));
     }
-    run_layers({1, 8, 32, 64, 256});
   }
 
  private:
@@ -177,72 +158,6 @@ class Bench {
                sum * 1e6, all * 1e6, 100.0 * gb / all / copy_gb_s_);
   }
 
-  // A layer of a decode step, recorded over the layers in turn; then the same without one operation, whose result is
-  // there already. The difference is what the operation adds to the step.
-  void profile(int64_t T) const {
-    const int64_t blocks = (kKeys + tandem::device::kBlockTokens - 1) / tandem::device::kBlockTokens;
-    std::vector<Rest> rests;
-    for (int64_t i = 0; i < kLayers; ++i) {
-      rests.push_back({normal(kQkvWidth, kHidden).mul_(0.02), normal(kHidden, kHeads * kHeadDim).mul_(0.02),
-                       normal(kExperts, kHidden).mul_(0.02),
-                       normal(T * blocks * 2 * kKvHeads, kHeadDim * tandem::device::kBlockTokens)
-                           .view({T * blocks, 2, kKvHeads, kHeadDim * tandem::device::kBlockTokens})});
-    }
-    const Tensor norm_E = at::ones({kHidden}, options(at::kBFloat16)), norm_K = at::ones({kHeadDim}, norm_E.options());
-    const Tensor on_host = at::arange(T, at::kInt), tokens_T = on_host.to(ops_.device());
-    const Tensor positions_T = at::full({T}, kKeys - 1, at::kInt), rotated_T = positions_T.to(ops_.device());
-    const Tensor slots_T = ((on_host + 1) * (blocks * tandem::device::kBlockTokens) - 1).to(at::kInt).to(ops_.device());
-    const tandem::device::AttentionRows attended =
-        ops_.prepare({on_host, positions_T, at::arange(T * blocks, at::kInt).view({T, blocks}), {}});
-    const Ops::QkvShape shape{kHeads, kKvHeads, kHeadDim, 1e6, kEps};
-    const Tensor hidden_TE = normal(T, kHidden);
-
-    struct Results {
-      Tensor normed_TE, qkv_TN, attended_TN, middle_TE, middle_normed_TE, logits_TX, sum_TE;
-      Ops::Qkv split;
-      Routing routing;
-    };
-    const std::vector<std::string> names = {"norm", "qkv",    "rotate", "append", "attend",
-                                            "o",    "norm 2", "router", "route",  "experts"};
-    // Runs the layer but for the operation `left_out`, whose result in `r` stays.
-    const auto run = [&](size_t layer_index, Results& r, const std::string& left_out) {
-      const Rest& rest = rests[layer_index];
-      const Layer& layer = layers_[layer_index];
-      const auto is_in = [&](const char* name) { return left_out != name; };
-      if (is_in("norm")) r.normed_TE = ops_.rms_norm(hidden_TE, norm_E, kEps);
-      if (is_in("qkv")) r.qkv_TN = ops_.linear(r.normed_TE, rest.qkv_NE, at::kBFloat16);
-      if (is_in("rotate")) r.split = ops_.qk_norm_rope(r.qkv_TN, norm_K, norm_K, rotated_T, shape);
-      if (is_in("append")) ops_.kv_append(rest.kv, r.split.k_TGK, r.split.v_TGK, tokens_T, slots_T);
-      if (is_in("attend")) {
-        r.attended_TN = ops_.paged_attention(r.split.q_THK, rest.kv, attended, {}).view({T, kHeads * kHeadDim});
-      }
-      if (is_in("o")) r.middle_TE = ops_.linear_add(r.attended_TN, rest.o_EN, hidden_TE);
-      if (is_in("norm 2")) r.middle_normed_TE = ops_.rms_norm(r.middle_TE, norm_E, kEps);
-      if (is_in("router")) r.logits_TX = ops_.linear(r.middle_normed_TE, rest.router_XE, at::kFloat);
-      if (is_in("route")) r.routing = ops_.route(r.logits_TX, kRule);
-      if (is_in("experts")) {
-        r.sum_TE = ops_.mlp_of_experts(r.middle_normed_TE, layer.gate_up_XNE, layer.down_XEF, r.routing, r.middle_TE,
-                                       at::kBFloat16, false)
-                       .sum_TE;
-      }
-    };
-    const auto time = [&](const std::string& left_out) {
-      Results r;
-      for (size_t i = 0; i < layers_.size(); ++i) run(i, r, "");
-      const std::unique_ptr<Ops::Recording> recording = ops_.record([&] {
-        Results recorded = r;
-        for (int turn = 0; turn < 4; ++turn) {
-          for (size_t i = 0; i < layers_.size(); ++i) run(i, recorded, left_out);
-        }
-      });
-      return seconds(8, [&] { recording->replay(); }) / static_cast<double>(4 * kLayers) * 1e6;
-    };
-    const double all = time("");
-    fmt::print("a layer of {} tokens: {:.1f} us;", T, all);
-    for (const std::string& name : names) fmt::print(" {} {:.1f}", name, all - time(name));
-    fmt::print("\n");
-  }
-
   // Prints a line. Its column `most` is the number of places of the expert that has most.
   void train(const Tensor& logits_TX) const {
     const int64_t T = logits_TX.size(0), P = T * kChosen;
@@ -288,13 +203,6 @@ class Bench {
 int main(int argc, char** argv) {
   const std::unique_ptr<Ops> ops =
       tandem::device::make_ops(tandem::device::parse_device(argc > 1 ? argv[1] : "cuda"), {});
-  Bench bench(*ops);
-  if (argc > 2 && std::string(argv[2]) == "layer") {
-    std::vector<int64_t> tokens;
-    for (int i = 3; i < argc; ++i) tokens.push_back(std::stoll(argv[i]));
-    bench.run_layers(tokens);
-  } else {
-    bench.run();
-  }
+  Bench(*ops).run();
   return 0;
 }
