@@ -1,7 +1,7 @@
 // Where the time of a layer of a decode step goes on a GPU: the operations of a layer, recorded, at the shapes of Qwen3
 // models. Run: layer_bench SHAPE ROWS ..., with one of the shapes of kShapes and numbers of sequences, of which each
 // has kKeys keys. It prints for each number:
-//   - the microseconds of a layer, and those of its weights' and keys' bytes at the speed of a copy;
+//   - the microseconds of a layer;
 //   - what each operation adds to the layer: the difference to the same layer without it;
 //   - how many numbers of a recorded layer's results differ from those of the same rows among kMany, not recorded.
 #include <ATen/TensorOperators.h>
@@ -15,6 +15,8 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -200,14 +202,22 @@ class Bench {
 int main(int argc, char** argv) {
   const auto* const shape =
       std::ranges::find(kShapes, argc > 1 ? std::string_view(argv[1]) : std::string_view(), &Shape::name);
-  if (shape == kShapes.end() || argc < 3) {
-    fmt::print(stderr, "usage: layer_bench SHAPE ROWS ..., where SHAPE is one of");
+  std::vector<int64_t> rows;
+  for (int i = 2; i < argc; ++i) rows.push_back(std::strtoll(argv[i], nullptr, 10));
+  if (shape == kShapes.end() || rows.empty() ||
+      !std::ranges::all_of(rows, [](int64_t T) { return T >= 1 && T <= kMany; })) {
+    fmt::print(stderr, "usage: layer_bench SHAPE ROWS ..., with rows from 1 to {}, where SHAPE is one of", kMany);
     for (const Shape& known : kShapes) fmt::print(stderr, " {}", known.name);
     fmt::print(stderr, "\n");
     return 2;
   }
-  const std::unique_ptr<Ops> ops = tandem::device::make_ops(tandem::device::parse_device("cuda"), {});
-  const Bench bench(*ops, *shape);
-  for (int i = 2; i < argc; ++i) bench.run(std::stoll(argv[i]));
+  try {
+    const std::unique_ptr<Ops> ops = tandem::device::make_ops(tandem::device::parse_device("cuda"), {});
+    const Bench bench(*ops, *shape);
+    for (const int64_t T : rows) bench.run(T);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 3;
+  }
   return 0;
 }
