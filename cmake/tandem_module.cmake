@@ -26,8 +26,8 @@ set(tandem_test_environment
 
 # tandem_test(name [CORE] [THREADS] SOURCES a_test.cc ... DEPENDS tandem_x ... [LABELS slow ...] [COST seconds])
 #   One GoogleTest program = one ctest entry named <name>. Tests run in the source folder, so golden
-#   files are at tests/golden. Pass your own arguments after ARGS. COST: a test of more than about a minute says so, since
-#   ctest starts the longest first. THREADS: several threads of ours run in it, so ThreadSanitizer watches it too.
+#   files are at tests/golden. Pass your own arguments after ARGS. COST: a test of more than about half a minute says so,
+#   since ctest starts the longest first. THREADS: several threads of ours run in it, so ThreadSanitizer watches it too.
 function(tandem_test name)
   cmake_parse_arguments(arg "CORE;THREADS" "TIMEOUT;COST" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
   if(NOT arg_CORE AND NOT TANDEM_TORCH)

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -123,10 +125,21 @@ class Meeting {
                                    settings_.rank, settings_.size));
       return digest;
     } catch (const EnvironmentError& error) {
-      leave(0);
-      if (settings_.has_secret) store_.get(key_of(0));  // says more: names rank 0 where it has another secret
-      throw;
+      const std::string why = fault_of_rank_0().value_or(error.what());
+      leave(0);  // last: rank 0 then ends, and the store with it
+      throw EnvironmentError(why);
     }
+  }
+
+  // Returns the line that names rank 0 where it has another secret.
+  std::optional<std::string> fault_of_rank_0() {
+    if (!settings_.has_secret) return std::nullopt;
+    try {
+      store_.get(key_of(0));
+    } catch (const EnvironmentError& error) {
+      return error.what();
+    }
+    return std::nullopt;
   }
 
   // Returns whether the answer is for this launch's ranks: this one's digits stand in their place.

@@ -14,6 +14,7 @@
 #include "base/message_text.h"
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/result_inputs.h"
+#include "model/config.h"
 #include "plan/plan_text.h"
 #include "report/json_output.h"
 #include "report/sample_file.h"
@@ -62,10 +63,14 @@ RunSpace run_space(const session::ModelSession& session, const config::TrainConf
   return space;
 }
 
-// Logs which prompts --num-epoch leaves out. Throws UserError for a stop token that the model does not have, a
-// reference of another shape, or a dump's name without {rollout_id}; EnvironmentError if dumps cannot be written.
+// Logs which prompts --num-epoch leaves out. Throws UserError for a model that cannot be spread over as many devices, a
+// stop token that the model does not have, a reference of another shape, or a dump's name without {rollout_id};
+// EnvironmentError if dumps cannot be written.
 void check_start(const config::TrainConfig& config, const session::ModelSession& session,
                  const session::PromptSet& prompts) {
+  if (session.config().shard.is_whole()) {  // also in a dry run, which is one process
+    model::shard_of(session.config(), {.rank = 0, .size = static_cast<int>(config.mesh.tensor_model_parallel_size)});
+  }
   session::check_stop_tokens(config.rollout, session.config());
   if (config.loss.needs_reference()) check_reference(session, config.loss.ref_load);
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},

@@ -64,6 +64,9 @@ model::ModelConfig read_model(const config::ModelOptions& options, const config:
                                                   options.hf_checkpoint, config.architecture));
     config.experts->router_is_frozen = true;
   }
+  TANDEM_USER_CHECK(config.experts || !optimizer.router.logs_layers,
+                    fmt::format("--moe-per-layer-logging: {} is of {}, which has no router; leave it out",
+                                options.hf_checkpoint, config.architecture));
   if (optimizer.router.balances()) {
     const std::string flag = fmt::format("--moe-aux-loss-coeff {}", optimizer.router.aux_loss_coeff);
     TANDEM_USER_CHECK(config.experts, fmt::format("{}: {} is of {}, which has no router; leave it out", flag,

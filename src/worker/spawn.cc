@@ -26,15 +26,19 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-}  // namespace
+// A process that was started, or why there is none.
+struct Started {
+  pid_t pid = -1;
+  int error = 0;  // errno's; 0: it runs
+};
 
 // posix_spawn shares the parent's memory until exec, so its cost does not grow with the trainer, as that of fork would.
-pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> arguments, std::vector<std::string> environment,
-            const std::string& python_flag) {
+Started start(const std::vector<int>& child_fds, std::vector<std::string>& arguments,
+              std::vector<std::string>& environment) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   TANDEM_ENV_CHECK(posix_spawn_file_actions_init(&actions) == 0 && posix_spawnattr_init(&attributes) == 0,
-                   "cannot start a worker process: out of memory");
+                   "cannot start a process: out of memory");
   int error = 0;
   for (size_t target = 0; target < child_fds.size() && error == 0; ++target) {
     error = posix_spawn_file_actions_adddup2(&actions, child_fds[target], static_cast<int>(target));
@@ -54,6 +58,14 @@ pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> argument
   }
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
+  return {.pid = pid, .error = error};
+}
+
+}  // namespace
+
+pid_t spawn(const std::vector<int>& child_fds, std::vector<std::string> arguments, std::vector<std::string> environment,
+            const std::string& python_flag) {
+  const auto [pid, error] = start(child_fds, arguments, environment);
   TANDEM_USER_CHECK(error == 0 || python_flag.empty(), fmt::format("{} {}: {}; name a Python interpreter, 3.9 or newer",
                                                                    python_flag, arguments[0], std::strerror(error)));
   TANDEM_ENV_CHECK(error == 0,
@@ -67,8 +79,10 @@ pid_t spawn_tandem(std::vector<std::string> words, int output) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  const pid_t pid = spawn({nothing, output, output}, std::move(words), std::move(environment), "");
+  const auto [pid, error] = start({nothing, output, output}, words, environment);
   close(nothing);
+  TANDEM_ENV_CHECK(error == 0, fmt::format("cannot start {}: {}; put the program tandem of the same build there",
+                                           words[0], std::strerror(error)));
   return pid;
 }
 

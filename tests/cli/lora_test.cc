@@ -283,6 +283,9 @@ TEST_F(LoraRun, FlagsThatDoNotGoTogetherAreRefused) {
   fails(
       {"--lora-rank", "8", "--use-kl-loss", "--kl-loss-coef", "0", "--ref-load", kModel, "--ref-update-interval", "1"},
       "--ref-update-interval with --ref-load and --lora-rank");
+  // --dry-run once reported that everything is in order for it.
+  fails({"--lora-rank", "8", "--actor-num-gpus-per-node", "2", "--tensor-model-parallel-size", "2", "--dry-run"},
+        "--tensor-model-parallel-size 2 with an adapter: adapters are not spread over devices in this version");
   for (const std::string flag : {"--lora-rank", "--hf-checkpoint"}) {
     const Arguments on_adapter = with_flag(with_custom_reward(train_arguments(folder_ / "none"), reward_),
                                            "--hf-checkpoint", "tests/golden/lora");

@@ -347,7 +347,7 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
               "0",
               "--moe-router-load-balancing-type",
               "none",
-              "--moe-per-layer-logging",
+              "--no-moe-per-layer-logging",
               "--max-tokens-per-gpu",
               "128",
               "--micro-batches-multiple",

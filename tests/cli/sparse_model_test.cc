@@ -136,6 +136,8 @@ TEST_F(SparseModel, OnlyASparseModelHasARouterToFreezeOrToBalance) {
   const std::string dense = folder_ / "dense";
   expect_one_line_failure(run(with_flag(words(dense, {"--moe-aux-loss-coeff", "1e-3"}), "--hf-checkpoint", kModel)), 2,
                           "--moe-aux-loss-coeff 0.001: " + kModel + " is of Qwen3ForCausalLM, which has no router");
+  expect_one_line_failure(run(with_flag(words(dense, {"--moe-per-layer-logging"}), "--hf-checkpoint", kModel)), 2,
+                          "--moe-per-layer-logging: " + kModel + " is of Qwen3ForCausalLM, which has no router");
   expect_one_line_failure(run(words(dense, {"--moe-aux-loss-coeff", "1e-3", "--lora-rank", "4"})), 2,
                           "--moe-aux-loss-coeff 0.001: balances routers, which --lora-rank does not train");
   expect_one_line_failure(run(with_flag(words(dense, {"--freeze-moe-router"}), "--hf-checkpoint", kModel)), 2,

@@ -190,6 +190,37 @@ TEST(Meeting, AnAnswerThatAStrangerWroteIsRefused) {
   EXPECT_THAT(forged_under("sealed:" + std::string(64, '0') + text), StartsWith("TANDEM_SECRET_FILE: 'digest'"));
 }
 
+// A store that is gone once rank 1 has left, as rank 0 takes it along.
+class StoreUntilFarewell final : public c10d::HashStore {
+ public:
+  using HashStore::set;
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    if (key == "left/1") is_gone_ = true;
+    HashStore::set(key, value);
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    if (is_gone_) throw BugError("rank 0 has ended");
+    return HashStore::get(key);
+  }
+
+ private:
+  bool is_gone_ = false;
+};
+
+// Rank 1 once left first and read what rank 0 had said of itself afterwards: on a busy machine rank 0 had ended.
+TEST(Meeting, ARankWithAnotherSecretReadsWhyBeforeItLeaves) {
+  const auto store = c10::make_intrusive<StoreUntilFarewell>();
+  SealedStore theirs(store, "a second secret!", "meeting"), own(store, kSecret, "meeting");
+  theirs.set("rank/0", std::string("what rank 0 said"));
+  theirs.set("digest", std::string("what rank 0 answers"));
+  try {
+    meet(own, facts_of_rank(1, 2), {.rank = 1, .size = 2, .has_secret = true, .timeout_s = 5.0});
+    FAIL() << "another secret is taken for the own one";
+  } catch (const EnvironmentError& error) {
+    EXPECT_THAT(error.what(), StartsWith("TANDEM_SECRET_FILE: 'rank/0' of the ranks' store was not written with"));
+  }
+}
+
 TEST(Meeting, ARankThatWaitsInVainNamesWhoIsMissing) {
   Values values;
   CountingStore store(values);

@@ -14,6 +14,7 @@
 #include "tests/base/temporary_directory.h"
 #include "text/text_worker.h"
 #include "worker/child_environment.h"
+#include "worker/spawn.h"
 #include "worker/worker_place.h"
 
 namespace tandem::worker {
@@ -53,6 +54,18 @@ TEST(WorkerPlace, IsBesideTheProgramWhereverItWasMoved) {
   touch(folder / "other/python3");
   place = find_worker(moved, {.root = old, .python = folder / "other/python3"});
   EXPECT_EQ(place.python, folder / "other/python3");
+}
+
+TEST(Spawn, AMissingTandemIsNoMissingPython) {
+  try {
+    spawn_tandem({"--help"}, 2);
+    FAIL() << "there is no tandem beside this test";
+  } catch (const EnvironmentError& error) {
+    const std::string line = error.what();
+    EXPECT_TRUE(line.starts_with("cannot start /")) << line;
+    EXPECT_TRUE(line.ends_with("/tandem: No such file or directory; put the program tandem of the same build there"))
+        << line;
+  }
 }
 
 std::string failure_of(const std::string& program_folder, const BuildPlace& build) {

@@ -3,30 +3,23 @@ and what transformers and PEFT compute with it. Ran with peft 0.21.2, transforme
 Linear) and torch 2.11.0, from the repository's root: python3 tests/golden/lora_experts/make.py. With a directory that Tandem saved it
 prints what PEFT makes of that; transformers 5, which holds the experts of a layer as two parameters, does that too."""
 
-import json
 import pathlib
 import sys
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
 
 HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "lora"))
+import peft_reference
+from peft_reference import IDS, by_file_name
+
 BASE = "tests/golden/models/qwen3-moe"
-IDS = [[5, 9, 300, 41, 7, 7, 250, 12, 471, 90, 33, 2, 60, 18], [100, 3, 3, 77]]
 # An update is then the gradient's size over its size plus eps, so that the rounding of a small gradient changes it little.
 ADAMW = {"lr": 1e-2, "betas": (0.9, 0.98), "eps": 1e-4, "weight_decay": 0.1}
 CLIP = 1.0
 MIN_ROUTER_GAP = 1e-4  # between the last expert that is chosen and the next: no rounding decides
-
-
-def base_model():
-    return AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32, attn_implementation="eager")
-
-
-def by_file_name(model, of):
-    return {name.replace(".default", ""): of(p).detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
 
 def smallest_gap(model, ids):
@@ -50,31 +43,14 @@ def step(model):
 
 
 def make():
-    torch.manual_seed(7)
     # A scale that is no power of two.
     config = LoraConfig(r=2, lora_alpha=3, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
                         target_modules=["q_proj", "gate_proj", "up_proj", "down_proj"])
-    model = get_peft_model(base_model(), config).eval()
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            parameter.data.normal_(0.0, 0.2)
-    model.save_pretrained(HERE)
-    (HERE / "README.md").unlink(missing_ok=True)
+    model = peft_reference.random_adapter(BASE, config, 0.2, HERE)
     assert min(smallest_gap(model, ids) for ids in IDS) >= MIN_ROUTER_GAP
-    tensors = {}
-    for i, ids in enumerate(IDS):
-        batch = torch.tensor([ids])
-        output = model(input_ids=batch, labels=batch)
-        output.loss.backward()
-        tensors[f"seq{i}.input_ids"] = batch[0].to(torch.int32)
-        tensors[f"seq{i}.logits"] = output.logits[0].detach()
-        tensors[f"seq{i}.loss"] = output.loss.detach().reshape(1)
-        # An expert that no token chose has no gradient.
-        grads = by_file_name(model, lambda p: torch.zeros_like(p) if p.grad is None else p.grad)
-        tensors |= {f"seq{i}.grad.{name}": grad for name, grad in grads.items()}
-        model.zero_grad()
+    tensors = peft_reference.of_each_sequence(model)
     name = "model.layers.1.mlp.experts.3.up_proj.weight"
-    merged = get_peft_model(base_model(), config)
+    merged = get_peft_model(peft_reference.base_model(BASE), config)
     merged.load_state_dict(model.state_dict())
     tensors[f"merged.{name}"] = merged.merge_and_unload().state_dict()[name].clone()
     tensors["step.loss"], after = step(model)
@@ -82,19 +58,7 @@ def make():
     save_file(tensors, HERE / "reference.safetensors")
 
 
-def load(directory):
-    """Prints what PEFT makes of an adapter: log-probs of each sequence, with and without it."""
-    base = base_model()
-    plain = [base(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1) for ids in IDS]
-    model = PeftModel.from_pretrained(base, directory).eval()
-    for ids, without in zip(IDS, plain):
-        logits = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-        targets = torch.tensor(ids[1:])[:, None]
-        of = lambda values: values[:-1].gather(1, targets).squeeze(1).tolist()
-        print(json.dumps({"tokens": ids, "log_probs": of(logits), "without_adapter": of(without)}))
-
-
 if len(sys.argv) > 1:
-    load(sys.argv[1])
+    peft_reference.print_log_probs(BASE, sys.argv[1])
 else:
     make()
