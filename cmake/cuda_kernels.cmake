@@ -1,11 +1,14 @@
 # CUDA kernels: .cu files without torch headers, compiled by the nvcc of the pinned wheels, so that no toolkit is needed.
 # Not through CMake's CUDA language, which wants a toolkit's layout and links a program at configure time.
-set(TANDEM_CUDA_ARCHS "80;90a" CACHE STRING
-  "GPUs that kernels are compiled for, as compute capabilities; the first also as PTX, which newer drivers compile themselves")
+# Code for 8.0 also runs on 8.6 and 8.7, and code for 10.0 on 10.3.
+set(TANDEM_CUDA_ARCHS "80;89;90a;100;120" CACHE STRING "Compute capabilities of the GPUs that kernels are compiled for")
+set(TANDEM_CUDA_PTX 100 CACHE STRING
+  "Compute capability of the PTX, which a driver compiles for a newer GPU that none of TANDEM_CUDA_ARCHS has code for")
 
-# tandem_cuda_kernels(target [FLAGS ...] SOURCES a.cu ...)  adds their objects to the target.
+# tandem_cuda_kernels(target [WGMMA] [FLAGS ...] SOURCES a.cu ...)  adds their objects to the target. With WGMMA they are
+# compiled for 9.0a, which alone has those instructions, and the program runs their kernels on no other GPU.
 function(tandem_cuda_kernels target)
-  cmake_parse_arguments(arg "" "" "FLAGS;SOURCES" ${ARGN})
+  cmake_parse_arguments(arg "WGMMA" "" "FLAGS;SOURCES" ${ARGN})
   set(nvcc "${site_packages}/nvidia/cu13/bin/nvcc")
   if(NOT EXISTS "${nvcc}")
     message(FATAL_ERROR "no nvcc under .venv: run `make cuda` in ${CMAKE_SOURCE_DIR}")
@@ -13,9 +16,14 @@ function(tandem_cuda_kernels target)
   set(flags -std=c++20 -O3 --expt-relaxed-constexpr -Xcompiler=-fPIC,-fvisibility=hidden "-ccbin=${CMAKE_CXX_COMPILER}"
     # A compiler that fuses a*b+c where it likes would make one formula differ between two kernels.
     -fmad=false)
-  list(GET TANDEM_CUDA_ARCHS 0 first)
-  list(APPEND flags "-gencode=arch=compute_${first},code=compute_${first}")
-  foreach(arch ${TANDEM_CUDA_ARCHS})
+  if(arg_WGMMA)
+    list(APPEND flags --compress-mode=size)
+    set(archs 90a)
+  else()
+    list(APPEND flags --compress-mode=size "-gencode=arch=compute_${TANDEM_CUDA_PTX},code=compute_${TANDEM_CUDA_PTX}")
+    set(archs ${TANDEM_CUDA_ARCHS})
+  endif()
+  foreach(arch ${archs})
     list(APPEND flags "-gencode=arch=compute_${arch},code=sm_${arch}")
   endforeach()
   foreach(source ${arg_SOURCES})

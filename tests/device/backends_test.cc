@@ -57,8 +57,8 @@ TEST(Backends, StateWhichHeadsHaveAKernel) {
     shape.head_dim = head_dim;
     return footprint_of(device).plan_ops(shape, element_bytes)->has_attention_kernel();
   };
-  for (const int64_t head_dim : {16, 64, 96, 128, 256}) {
-    EXPECT_EQ(has_kernel("cuda", head_dim, 2), head_dim == 64 || head_dim == 128) << head_dim;
+  for (const int64_t head_dim : {16, 20, 64, 96, 128, 256, 264}) {
+    EXPECT_EQ(has_kernel("cuda", head_dim, 2), head_dim != 20 && head_dim != 264) << head_dim;
     EXPECT_FALSE(has_kernel("cuda", head_dim, 4)) << head_dim;
     EXPECT_FALSE(has_kernel("cpu", head_dim, 2)) << head_dim;
     EXPECT_FALSE(has_kernel("npu", head_dim, 2)) << head_dim;
@@ -79,7 +79,7 @@ TEST(Backends, StateWhichExpertsAreRecorded) {
   EXPECT_FALSE(records("cuda", 513, 8, 768)) << "experts that no kernel chooses among";
   EXPECT_FALSE(records("cuda", 128, 33, 768));
   EXPECT_FALSE(records("cuda", 128, 8, 772)) << "a width that is no multiple of 8";
-  EXPECT_FALSE(records("cuda", 128, 8, 768, /*head_dim=*/96)) << "attention without a kernel";
+  EXPECT_FALSE(records("cuda", 128, 8, 768, /*head_dim=*/264)) << "attention without a kernel";
   EXPECT_FALSE(records("cpu", 128, 8, 768));
   EXPECT_FALSE(records("npu", 128, 8, 768));
   // Without kernels there are temporaries: the sorted logits, and the product of one expert beside those of all.

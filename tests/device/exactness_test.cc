@@ -206,7 +206,7 @@ TEST_P(ExactnessTest, RowwiseOperationsStandAlone) {
 TEST_P(ExactnessTest, QkNormRopeRowsStandAlone) {
   for_each_seed([&](Draw& draw) {
     const int64_t T = draw.integer(1, 90), G = draw.integer(1, 3), H = G * draw.integer(1, 3);
-    const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 128});
+    const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 96, 128, 256});
     const Tensor qkv = draw.normal({T, (H + 2 * G) * K}, dtype());
     const Tensor q_norm = draw.normal({K}, dtype(), 1.0), k_norm = draw.normal({K}, dtype(), 1.0);
     const Tensor positions = to_tensor(draw.ids(T, 0, 3000));
@@ -221,7 +221,7 @@ TEST_P(ExactnessTest, QkNormRopeRowsStandAlone) {
 TEST_P(ExactnessTest, RopeRowsStandAlone) {
   for_each_seed([&](Draw& draw) {
     const int64_t T = draw.integer(1, 90), G = draw.integer(1, 3), H = G * draw.integer(1, 3);
-    const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 128});
+    const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 96, 128, 256});
     const Tensor qkv = draw.normal({T, (H + 2 * G) * K}, dtype());
     const Tensor positions = to_tensor(draw.ids(T, 0, 3000));
     Ops::QkvShape shape{H, G, K, 5e5, 0.0};
@@ -252,16 +252,17 @@ TEST_P(ExactnessTest, LogprobRowsStandAlone) {
 TEST_P(ExactnessTest, AttentionRowsStandAloneWhereverTheirKeysLie) {
   for_each_seed([&](Draw& draw) {
     const int64_t G = draw.integer(1, 3), H = G * draw.integer(1, 4);
-    const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 128});
+    const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 96, 128, 256});
     expect_attention_rows_stand_alone(draw, draw_groups(draw, draw.integer(1, 3), H, G, K));
   });
 }
 
-// A GPU has kernels for some head sizes, and one of them for runs of many rows, such as these prompts.
+// A GPU has kernels for most head sizes, each in more columns than some of them have, and one for runs of many rows,
+// such as these prompts.
 TEST_P(ExactnessTest, AttentionRowsStandAloneAmongHundredsOfKeys) {
   const std::vector<std::string> cpu = cpu_isas();
   const bool is_cpu = std::find(cpu.begin(), cpu.end(), GetParam().isa) != cpu.end();
-  for (const int64_t K : is_cpu ? std::vector<int64_t>{32} : std::vector<int64_t>{32, 64, 128}) {
+  for (const int64_t K : is_cpu ? std::vector<int64_t>{32} : std::vector<int64_t>{20, 32, 64, 80, 96, 128, 256}) {
     SCOPED_TRACE("head dim " + std::to_string(K));
     Draw draw(kNumSeeds);
     expect_attention_rows_stand_alone(draw, draw_groups(draw, 1, 4, 2, K, kLongPrompts));

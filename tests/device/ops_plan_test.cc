@@ -312,6 +312,29 @@ TEST(OpsPlanOfCuda, TheGradientOfAttentionTakesWhatWasMeasured) {
   EXPECT_EQ(cuda.plan_ops(shape, 4)->attention_backward(load).most, aten.most);
 }
 
+// Its sums of dq have columns for heads of 96 numbers where a head has 72 or 80; all else has the head's own.
+TEST(OpsPlanOfCuda, TheSumsOfTheGradientHaveColumnsInSteps) {
+  constexpr int64_t kRows = 16896, kKeys = 20992, kHeads = 32, kKvHeads = 8;
+  const auto most = [](int64_t head_dim) {
+    OpsShape shape = kQwen4B;
+    shape.q_width = kHeads * head_dim;
+    shape.kv_width = kKvHeads * head_dim;
+    shape.head_dim = head_dim;
+    const AttentionLoad load = {.rows = kRows,
+                                .tiles = 0,
+                                .longest_rows = 496,
+                                .longest_keys = 496,
+                                .sequences = 18,
+                                .kv_blocks = 0,
+                                .expanded_keys = kKeys};
+    return int64_t{footprint_of("cuda").plan_ops(shape, 2)->attention_backward(load).most};
+  };
+  // Eight columns of keys, values and their gradients, of dq, and of the gradients of each query head.
+  constexpr int64_t kEight = 8 * 2 * (4 * kKeys * kKvHeads + kRows * kHeads + 2 * kKeys * kHeads);
+  EXPECT_EQ(most(80) - most(72), kEight);
+  EXPECT_EQ(most(104) - most(96), kEight + (kRows + 18 * 128) * kHeads * 32 * 4);
+}
+
 // cuDNN asked for 2,015,892,224 bytes for 16 sequences of 1,280 tokens on an H100 (attention_parts_test.cc), and dq has
 // two parts.
 TEST(OpsPlanOfCuda, TheGradientOfAttentionByCudnnTakesItsWorkspace) {

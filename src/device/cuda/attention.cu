@@ -9,6 +9,7 @@
 #include "device/block.h"
 #include "device/cuda/attention.h"
 #include "device/cuda/attention_softmax.cuh"
+#include "device/cuda/kernel_choice.h"
 #include "device/cuda/launch.cuh"
 
 namespace tandem::device::cuda {
@@ -24,6 +25,7 @@ struct Params {
   float* lse;
   __nv_bfloat16 *keys, *values;  // addresses in block 0
   size_t block_stride;
+  uint32_t head_dim;
   flashinfer::uint_fastdiv group_size;
   float scale_log2;                                               // scale for scores as powers of two
   const int32_t *item_row, *item_rows, *item_tile, *item_shared;  // as in AttentionWork
@@ -35,11 +37,13 @@ struct Variant {
   static constexpr bool use_softmax = false;  // leaves sums of weights to us
 };
 
-// Sets the keys of a step, by head dim: 4 warps of 32 or 64 keys. They are fixed, because FlashInfer's launcher would
-// ask the GPU how much shared memory it has, and sums would depend on that. Either way a block has 64 KiB of keys and
-// values.
+// kHeadDim, here and below, is head_width(): the columns that a head has in shared memory and in registers. In a kernel
+// that is kPadded, heads have fewer columns in global memory, and the others are zeros.
+
+// Sets the keys of a step: 4 warps of 64, 32 or 16 keys. They are fixed, because FlashInfer's launcher would ask the GPU
+// how much shared memory it has, and sums would depend on that.
 template <uint32_t kHeadDim>
-constexpr uint32_t kWarpKeyTiles = kHeadDim == 64 ? 4 : 2;
+constexpr uint32_t kWarpKeyTiles = attention_step(kHeadDim) / kWarps / 16;
 
 template <uint32_t kHeadDim>
 using Traits =
@@ -171,8 +175,8 @@ __device__ __forceinline__ void weigh(float scale, float (&scores)[1][kKeyTiles]
   }
 #pragma unroll
   for (uint32_t j = 0; j < 2; ++j) sum[j] += sum_of_pairs(pairs[j]);
-  // A vote pays for a unit of 64 keys. For one of 32 it takes longer than to multiply by 1.
-  if (kKeyTiles == 4 && __all_sync(kEveryLane, factor[0] == 1.0F && factor[1] == 1.0F)) return;
+  // A vote pays for a unit of 64 keys, and for sums of 256 columns. Otherwise it takes longer than to multiply by 1.
+  if ((kKeyTiles == 4 || kValueTiles == 16) && __all_sync(kEveryLane, factor[0] == 1.0F && factor[1] == 1.0F)) return;
 #pragma unroll
   for (uint32_t i = 0; i < kValueTiles; ++i) {
 #pragma unroll
@@ -200,10 +204,10 @@ struct BlockStorage {
 };
 
 // A block has an item and a KV head. Its warps walk the keys, each its own part of every step, and none waits for
-// another before all have walked; then their four sums become one. Three blocks on a multiprocessor keep 192 KiB of
-// keys and values in flight.
-template <uint32_t kHeadDim>
-__global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_constant__ Params params) {
+// another before all have walked; then their four sums become one.
+template <uint32_t kHeadDim, bool kPadded>
+__global__ __launch_bounds__(32 * kWarps, attention_blocks_at_once(kHeadDim)) void attention_kernel(
+    const __grid_constant__ Params params) {
   using T = Traits<kHeadDim>;
   namespace fi = flashinfer;
   namespace cp_async = flashinfer::cp_async;
@@ -218,6 +222,7 @@ __global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_
   if (walk.first_row < 0) return wait_for_inputs();
   const uint32_t lane = threadIdx.x, warp = threadIdx.y, kv_head = blockIdx.z;
   const uint32_t group = params.group_size, num_heads = gridDim.z * group, packed_begin = walk.tile * kTile;
+  const uint32_t head_dim = kPadded ? params.head_dim : kHeadDim, columns = head_dim / 8;
   const size_t first_head = size_t{static_cast<uint32_t>(walk.first_row)} * num_heads + kv_head * group;
   auto& own = storage.warps[warp];
 
@@ -248,17 +253,19 @@ __global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_
 #pragma unroll
     for (uint32_t row = 0; row < kPart; row += kRowsAtOnce) {
       const size_t offset = static_cast<uint32_t>(part.blocks[row / kBlock]) * params.block_stride +
-                            (kv_head * kBlock + row % kBlock + row_in_part) * kHeadDim + column * 8;
+                            (kv_head * kBlock + row % kBlock + row_in_part) * head_dim + column * 8;
       tile.template load_128b_async<decltype(fill)::value>(
           tile.template get_permuted_offset<kRow>(row + row_in_part, column), from + offset,
-          static_cast<int32_t>(row) < left);
+          static_cast<int32_t>(row) < left && (!kPadded || column < columns));
     }
     cp_async::commit_group();
   };
-  // Positions past step.end are not loaded: in shared memory their keys stay what they were, and their values become 0.
+  // Positions past step.end are not loaded: in shared memory their values become 0, and their keys may be anything.
+  // Columns that the head lacks become 0 in both.
   using cp_async::SharedMemFillMode;
+  constexpr SharedMemFillMode kKeyFill = kPadded ? SharedMemFillMode::kFillZero : SharedMemFillMode::kNoFill;
   const auto load_keys = [&](const Part& part) {
-    load(std::integral_constant<SharedMemFillMode, SharedMemFillMode::kNoFill>(), key_tile, params.keys, part);
+    load(std::integral_constant<SharedMemFillMode, kKeyFill>(), key_tile, params.keys, part);
   };
   const auto load_values = [&](const Part& part) {
     load(std::integral_constant<SharedMemFillMode, SharedMemFillMode::kFillZero>(), value_tile, params.values, part);
@@ -270,8 +277,16 @@ __global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_
   Part next = look_up(walk.after(step, kStep));
   wait_for_inputs();
   if (warp == 0) {
-    fi::load_q_global_smem<T>(packed_begin, walk.end_row(group), params.q + first_head * kHeadDim, num_heads * kHeadDim,
-                              kHeadDim, params.group_size, &q_tile, dim3(lane, 0, 0));
+    const auto end_row = static_cast<uint32_t>(walk.end_row(group));
+#pragma unroll
+    for (uint32_t at = 0; at < kTile; at += kRowsAtOnce) {
+      uint32_t row, head;
+      params.group_size.divmod(packed_begin + at + row_in_part, row, head);
+      q_tile.template load_128b_async<SharedMemFillMode::kFillZero>(
+          q_tile.template get_permuted_offset<kRow>(at + row_in_part, column),
+          params.q + (first_head + size_t{row} * num_heads + head) * head_dim + column * 8,
+          row < end_row && (!kPadded || column < columns));
+    }
   }
   cp_async::commit_group();
   load_keys(first);
@@ -348,23 +363,30 @@ __global__ __launch_bounds__(32 * kWarps, 3) void attention_kernel(const __grid_
 #pragma unroll
     for (uint32_t r = 0; r < 8; r += 2) {
       const uint32_t j = r % 4 / 2;
-      if (rows.row[j] >= static_cast<uint32_t>(walk.num_rows)) continue;
-      __nv_bfloat16* const to = params.o + (first_head + size_t{rows.row[j]} * num_heads + rows.head[j]) * kHeadDim;
+      if (rows.row[j] >= static_cast<uint32_t>(walk.num_rows) || (kPadded && 2 * i + r / 4 >= columns)) continue;
+      __nv_bfloat16* const to = params.o + (first_head + size_t{rows.row[j]} * num_heads + rows.head[j]) * head_dim;
       *reinterpret_cast<__nv_bfloat162*>(to + i * 16 + 2 * (lane % 4) + 8 * (r / 4)) =
           __floats2bfloat162_rn(finished(values[r], reciprocal[j]), finished(values[r + 1], reciprocal[j]));
     }
   }
 }
 
-template <uint32_t kHeadDim>
-cudaError_t launch(const Params& params, int64_t num_items, int64_t num_kv_heads, cudaStream_t stream) {
+template <uint32_t kHeadDim, bool kPadded>
+cudaError_t launch_kernel(const Params& params, int64_t num_items, int64_t num_kv_heads, cudaStream_t stream) {
   static_assert(!Traits<kHeadDim>::IsInvalid());
   constexpr int kSharedBytes = sizeof(BlockStorage<kHeadDim>);
-  const cudaError_t status =
-      cudaFuncSetAttribute(attention_kernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  static_assert(kSharedBytes == attention_shared_bytes(kHeadDim) && kSharedBytes <= kLeastSharedBytes);
+  const auto kernel = attention_kernel<kHeadDim, kPadded>;
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (status != cudaSuccess) return status;
   const dim3 grid(static_cast<uint32_t>(num_items), 1, static_cast<uint32_t>(num_kv_heads)), block(32, kWarps);
-  return launch_dependent(attention_kernel<kHeadDim>, num_items, grid, block, kSharedBytes, stream, params);
+  return launch_dependent(kernel, num_items, grid, block, kSharedBytes, stream, params);
+}
+
+template <uint32_t kHeadDim>
+cudaError_t launch(const Params& params, int64_t num_items, int64_t num_kv_heads, cudaStream_t stream) {
+  return params.head_dim == kHeadDim ? launch_kernel<kHeadDim, false>(params, num_items, num_kv_heads, stream)
+                                     : launch_kernel<kHeadDim, true>(params, num_items, num_kv_heads, stream);
 }
 
 }  // namespace
@@ -392,6 +414,7 @@ cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream)
                          .keys = keys,
                          .values = keys + kv_heads * kBlockTokens * head_dim,
                          .block_stride = static_cast<size_t>(call.kv.block_stride),
+                         .head_dim = static_cast<uint32_t>(head_dim),
                          .group_size = flashinfer::uint_fastdiv(static_cast<uint32_t>(heads / kv_heads)),
                          .scale_log2 = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(head_dim))),
                          .item_row = call.words + work.item_row + large,
@@ -401,8 +424,11 @@ cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream)
                          .row_keys = call.words + work.row_keys,
                          .row_page = call.words + work.row_page,
                          .table = call.words + work.table};
-  return head_dim == 64 ? launch<64>(params, num_items, kv_heads, stream)
-                        : launch<128>(params, num_items, kv_heads, stream);
+  switch (head_width(head_dim)) {
+    case 64: return launch<64>(params, num_items, kv_heads, stream);
+    case 128: return launch<128>(params, num_items, kv_heads, stream);
+    default: return launch<256>(params, num_items, kv_heads, stream);
+  }
 }
 
 }  // namespace tandem::device::cuda

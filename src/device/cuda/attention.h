@@ -51,8 +51,9 @@ struct AttentionForward {
 };
 cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream);
 
-// Returns whether the current device has the kernel of large items. Work is built without them where it has not.
-bool computes_large_items();
+// Returns whether the current device has the kernel of large items for such heads. Work is built without them where it
+// has not.
+bool computes_large_items(int64_t head_dim);
 // Computes the large items of call.work alone. attention_forward() calls it.
 cudaError_t attention_of_large_items(const AttentionForward& call, cudaStream_t stream);
 

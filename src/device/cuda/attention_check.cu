@@ -11,6 +11,7 @@ namespace {
 using bf16 = __nv_bfloat16;
 
 constexpr uint32_t kSeed = 20261127;
+constexpr int kMostThreads = 256;  // the largest head
 
 // Returns a number from about -2 to 2, by its place alone: the sum of four uniform ones.
 __device__ float drawn(uint64_t place, uint32_t stream) {
@@ -28,8 +29,9 @@ __device__ double block_sum(double x, double* shared) {
   __syncthreads();
   shared[threadIdx.x] = x;
   __syncthreads();
-  for (int half = blockDim.x / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) shared[threadIdx.x] += shared[threadIdx.x + half];
+  // The largest power of two below the number of threads comes first.
+  for (int half = 1 << (31 - __clz(static_cast<int>(blockDim.x) - 1)); half > 0; half /= 2) {
+    if (threadIdx.x < half && threadIdx.x + half < blockDim.x) shared[threadIdx.x] += shared[threadIdx.x + half];
     __syncthreads();
   }
   return shared[0];
@@ -65,7 +67,7 @@ __global__ void draw_kernel(const AttentionPart* parts, bf16* data, int heads, b
 __global__ void forward_kernel(const AttentionPart* parts, Tensors t, bf16* out, float* lse) {
   const AttentionPart part = parts[blockIdx.z];
   if (blockIdx.x >= part.rows) return;
-  __shared__ double shared[128], scores[kMostCheckedKeys];
+  __shared__ double shared[kMostThreads], scores[kMostCheckedKeys];
   const int64_t row = part.row + blockIdx.x;
   const int head = blockIdx.y, kv_head = head / t.group;
   const int keys = t.is_causal ? static_cast<int>(blockIdx.x) + 1 : static_cast<int>(part.keys);
@@ -110,7 +112,7 @@ __device__ void compare(const bf16* got, int64_t at, double want, GradientErrors
 __global__ void compare_rows_kernel(const AttentionPart* parts, Tensors t, const bf16* dq, GradientErrors* errors) {
   const AttentionPart part = parts[blockIdx.z];
   if (blockIdx.x >= part.rows) return;
-  __shared__ double shared[128];
+  __shared__ double shared[kMostThreads];
   const int64_t row = part.row + blockIdx.x;
   const int head = blockIdx.y;
   const int keys = t.is_causal ? static_cast<int>(blockIdx.x) + 1 : static_cast<int>(part.keys);
@@ -128,7 +130,7 @@ __global__ void compare_keys_kernel(const AttentionPart* parts, Tensors t, const
                                     GradientErrors* errors) {
   const AttentionPart part = parts[blockIdx.z];
   if (blockIdx.x >= part.keys) return;
-  __shared__ double shared[128];
+  __shared__ double shared[kMostThreads];
   const int64_t key = part.key + blockIdx.x;
   const int kv_head = blockIdx.y;
   double want_k = 0.0, want_v = 0.0;

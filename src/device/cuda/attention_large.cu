@@ -15,6 +15,7 @@
 #include "device/block.h"
 #include "device/cuda/attention.h"
 #include "device/cuda/attention_softmax.cuh"
+#include "device/cuda/gpu_limits.h"
 #include "device/cuda/warpgroups.cuh"
 
 namespace tandem::device::cuda {
@@ -39,8 +40,16 @@ struct Params {
   uint32_t group, num_kv_heads, num_items;
   const int32_t *item_row, *item_rows, *item_tile, *row_keys, *row_page, *table;
   int32_t *next_item, *num_done;
+  uint32_t head_dim;
+  // Returns the head's own columns.
+  template <uint32_t kHeadDim, bool kPadded>
+  __device__ uint32_t columns() const {
+    return kPadded ? head_dim : kHeadDim;
+  }
 };
 
+// kHeadDim, here and below, is head_width(). In a kernel that is kPadded, heads have fewer columns in global memory. The
+// others are zeros in shared memory: the copy engine fills them, because they lie outside of the tensor.
 template <uint32_t kHeadDim>
 struct Shape {
   static constexpr uint32_t kUnit = attention_step(kHeadDim) / kAttentionParts, kUnits = kKeys / kUnit;
@@ -173,12 +182,12 @@ __device__ void load_queries(const Params& params, Storage<kHeadDim>& storage) {
 // Writes the values of a page, of which only `left` tokens are there. Past them values may be anything, also NaN, and
 // zeros take their place.
 template <uint32_t kHeadDim>
-__device__ void write_cut_page(const __nv_bfloat16* from, int32_t left, uint8_t* page) {
+__device__ void write_cut_page(const __nv_bfloat16* from, uint32_t columns, int32_t left, uint8_t* page) {
   using S = Shape<kHeadDim>;
   for (uint32_t i = threadIdx.x % 32; i < kPage * S::kEights; i += 32) {
     const uint32_t row = i / S::kEights, piece = i % S::kEights;
-    const bool is_there = static_cast<int32_t>(row) < left;
-    const uint4 eight = is_there ? *reinterpret_cast<const uint4*>(from + row * kHeadDim + piece * 8) : uint4{};
+    const bool is_there = static_cast<int32_t>(row) < left && piece * 8 < columns;
+    const uint4 eight = is_there ? *reinterpret_cast<const uint4*>(from + row * columns + piece * 8) : uint4{};
     *reinterpret_cast<uint4*>(page + piece / 8 * S::kHalfBytes + row * kSwizzledRow + (piece % 8 ^ row % 8) * 16) =
         eight;
   }
@@ -186,7 +195,7 @@ __device__ void write_cut_page(const __nv_bfloat16* from, int32_t left, uint8_t*
 }
 
 // One warp loads the keys of all tiles, another one their values.
-template <uint32_t kHeadDim, bool kValues>
+template <uint32_t kHeadDim, bool kPadded, bool kValues>
 __device__ void load_tiles(const Params& params, Storage<kHeadDim>& storage) {
   using S = Shape<kHeadDim>;
   constexpr uint32_t kUnitPages = S::kUnit / kPage, kPages = kKeys / kPage, kPageBytes = kPage * kSwizzledRow;
@@ -194,6 +203,7 @@ __device__ void load_tiles(const Params& params, Storage<kHeadDim>& storage) {
   auto& tiles = kValues ? storage.values : storage.keys;
   Barrier* const there = kValues ? storage.values_there : storage.keys_there;
   Barrier* const free = kValues ? storage.values_free : storage.keys_free;
+  const uint32_t columns = params.columns<kHeadDim, kPadded>();
   const int32_t first_row = kValues ? static_cast<int32_t>(params.num_kv_heads * kPage) : 0;
   Stage stage;
   for (Turn<kItems> place;; place.advance()) {
@@ -225,8 +235,9 @@ __device__ void load_tiles(const Params& params, Storage<kHeadDim>& storage) {
       for (uint32_t pages = cut; pages != 0; pages &= pages - 1) {
         const auto page = static_cast<uint32_t>(__ffs(static_cast<int>(pages)) - 1);
         const auto cut_block = static_cast<size_t>(__shfl_sync(~0U, block, page));
-        write_cut_page<kHeadDim>(params.kv_data + cut_block * params.block_stride + static_cast<size_t>(row) * kHeadDim,
-                                 __shfl_sync(~0U, left, page), tile + page * kPageBytes);
+        write_cut_page<kHeadDim>(
+            params.kv_data + cut_block * params.block_stride + static_cast<size_t>(row) * columns, columns,
+            __shfl_sync(~0U, left, page), tile + page * kPageBytes);
       }
       __syncwarp();
       const bool elected = is_elected();
@@ -249,7 +260,7 @@ __device__ void load_tiles(const Params& params, Storage<kHeadDim>& storage) {
 
 // A consumer's half of an item: 64 rows, of which a thread holds two, in eights of columns: row lane / 4 of its warp in
 // elements 0 and 1 of each, row lane / 4 + 8 in elements 2 and 3.
-template <uint32_t kHeadDim>
+template <uint32_t kHeadDim, bool kPadded>
 class Consumer {
   using S = Shape<kHeadDim>;
   // A part's reference for a row, and this lane's sum of its weights.
@@ -584,6 +595,7 @@ class Consumer {
   }
 
   __device__ void write(const Item& item) {
+    const uint32_t columns = params_.template columns<kHeadDim, kPadded>();
 #pragma unroll
     for (uint32_t j = 0; j < 2; ++j) {
       const uint32_t packed = first_ + 8 * j, token = packed / params_.group;
@@ -594,9 +606,10 @@ class Consumer {
       const size_t head =
           (row * params_.num_kv_heads + static_cast<uint32_t>(item.kv_head)) * params_.group + packed % params_.group;
       if (params_.lse != nullptr && lane_ % 4 == 0) params_.lse[head] = folded_[j].log_sum();
-      auto* const to = reinterpret_cast<__nv_bfloat162*>(params_.o + head * kHeadDim) + lane_ % 4;
+      auto* const to = reinterpret_cast<__nv_bfloat162*>(params_.o + head * columns) + lane_ % 4;
 #pragma unroll
       for (uint32_t i = 0; i < S::kEights; ++i) {
+        if (kPadded && 8 * i >= columns) break;
         const float4 values = has_folded_ ? folded_values(i) : float4{};
         const float first = j == 0 ? values.x : values.z, second = j == 0 ? values.y : values.w;
         to[4 * i] = __floats2bfloat162_rn(
@@ -623,9 +636,8 @@ class Consumer {
   int32_t visible_[2], first_visible_;
 };
 
-template <uint32_t kHeadDim>
+template <uint32_t kHeadDim, bool kPadded>
 __global__ __launch_bounds__(kThreads, 1) void large_attention_kernel(const __grid_constant__ Params params) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(kSwizzledRows) uint8_t shared_memory[];
   auto& storage = reinterpret_cast<Storage<kHeadDim>&>(shared_memory);
   constexpr uint32_t kWarps = kConsumers * kGroup / 32;
@@ -649,13 +661,12 @@ __global__ __launch_bounds__(kThreads, 1) void large_attention_kernel(const __gr
     give_registers<40>();
     const uint32_t warp = threadIdx.x % kGroup / 32;
     if (warp == 0) load_queries(params, storage);
-    if (warp == 1) load_tiles<kHeadDim, false>(params, storage);
-    if (warp == 2) load_tiles<kHeadDim, true>(params, storage);
+    if (warp == 1) load_tiles<kHeadDim, kPadded, false>(params, storage);
+    if (warp == 2) load_tiles<kHeadDim, kPadded, true>(params, storage);
   } else {
     take_registers<232>();
-    Consumer<kHeadDim>(params, storage).compute_items();
+    Consumer<kHeadDim, kPadded>(params, storage).compute_items();
   }
-#endif
 }
 
 // Describes rows of bfloat16, `sizes` of them innermost first, to the copy engine.
@@ -676,28 +687,33 @@ bool describe(CUtensorMap& map, const void* data, const uint64_t (&sizes)[3], co
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-template <uint32_t kHeadDim>
-cudaError_t launch(const Params& params, cudaStream_t stream) {
+template <uint32_t kHeadDim, bool kPadded>
+cudaError_t launch_kernel(const Params& params, cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(Storage<kHeadDim>);
+  static_assert(kSharedBytes <= large_attention_shared_bytes(kHeadDim));
   int device = 0, processors = 0;
   cudaError_t status = cudaGetDevice(&device);
   if (status == cudaSuccess) status = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   if (status == cudaSuccess) {
-    status = cudaFuncSetAttribute(large_attention_kernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  kSharedBytes);
+    status = cudaFuncSetAttribute(large_attention_kernel<kHeadDim, kPadded>,
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   }
   if (status != cudaSuccess) return status;
   const uint32_t blocks = std::min(static_cast<uint32_t>(processors), params.num_items * params.num_kv_heads);
-  large_attention_kernel<kHeadDim><<<blocks, kThreads, kSharedBytes, stream>>>(params);
+  large_attention_kernel<kHeadDim, kPadded><<<blocks, kThreads, kSharedBytes, stream>>>(params);
   return cudaGetLastError();
+}
+
+template <uint32_t kHeadDim>
+cudaError_t launch(const Params& params, cudaStream_t stream) {
+  return params.head_dim == kHeadDim ? launch_kernel<kHeadDim, false>(params, stream)
+                                     : launch_kernel<kHeadDim, true>(params, stream);
 }
 
 }  // namespace
 
-bool computes_large_items() {
-  cudaFuncAttributes attributes = {};
-  return cudaFuncGetAttributes(&attributes, large_attention_kernel<128>) == cudaSuccess &&
-         attributes.binaryVersion == 90;
+bool computes_large_items(int64_t head_dim) {
+  return runs_large_attention(gpu_limits(), head_dim);
 }
 
 cudaError_t attention_of_large_items(const AttentionForward& call, cudaStream_t stream) {
@@ -722,7 +738,8 @@ cudaError_t attention_of_large_items(const AttentionForward& call, cudaStream_t 
                    .row_page = call.words + work.row_page,
                    .table = call.words + work.table,
                    .next_item = call.words + work.counters,
-                   .num_done = call.words + work.counters + 1};
+                   .num_done = call.words + work.counters + 1,
+                   .head_dim = static_cast<uint32_t>(head_dim)};
   const auto num_rows = static_cast<uint64_t>(work.num_rows), num_blocks = static_cast<uint64_t>(kv.num_blocks);
   const bool is_described =
       describe(params.q, call.q_THK, {head_dim, heads, num_rows}, {head_dim * 2, heads * head_dim * 2},
@@ -730,7 +747,11 @@ cudaError_t attention_of_large_items(const AttentionForward& call, cudaStream_t 
       describe(params.kv, kv.data, {head_dim, 2 * kv_heads * kPage, num_blocks},
                {head_dim * 2, static_cast<uint64_t>(kv.block_stride) * 2}, {64, kPage, 1});
   if (!is_described) return cudaErrorInvalidValue;
-  return head_dim == 64 ? launch<64>(params, stream) : launch<128>(params, stream);
+  switch (head_width(kv.head_dim)) {
+    case 64: return launch<64>(params, stream);
+    case 128: return launch<128>(params, stream);
+    default: return cudaErrorInvalidValue;
+  }
 }
 
 }  // namespace tandem::device::cuda

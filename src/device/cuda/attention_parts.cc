@@ -76,7 +76,7 @@ Size most_call_bytes(const AttentionHeads& heads, Size rows) {
 }
 
 bool has_parts(const AttentionHeads& heads, Size longest_keys) {
-  if (!has_attention_kernel(heads.head_dim) || longest_keys < kFewestKeys || longest_keys > (1 << 20)) return false;
+  if (!supports_head_dim(heads.head_dim) || longest_keys < kFewestKeys || longest_keys > (1 << 20)) return false;
   PartsShape one = shape_of(PartForm::kCausal, heads, longest_keys, longest_keys);
   one.kv_heads = 1;
   return workspace_bytes(one) <= kMostWorkspaceBytes;

@@ -39,9 +39,6 @@ std::vector<Run> cut_into_runs(const PagedRows& rows) {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// A GPU computes so many items and KV heads at once: three on each multiprocessor of an H200.
-constexpr int64_t kAtOnce = 3 * 132;
-
 // Returns the number of keys, in whole steps, that two runs of one row both see, in the same blocks.
 int64_t count_shared(const PagedRows& rows, const Run& a, const Run& b, int64_t step) {
   if (a.num_rows != 1 || b.num_rows != 1 || a.sequence == -1 || b.sequence == -1) return 0;
@@ -91,13 +88,14 @@ std::vector<Rows> put_together(const std::vector<Run>& runs, const std::vector<i
 }
 
 // Estimates how long a GPU takes, in keys: it distributes items, and one item is not split.
-double estimate(const std::vector<Rows>& together, const AttentionHeads& heads) {
+double estimate(const std::vector<Rows>& together, const AttentionHeads& heads, int64_t at_once) {
   int64_t total = 0, longest = 0;
   for (const Rows& rows : together) {
     total += rows.num_keys * ceil_div(rows.num_rows * heads.group, kAttentionTile);
     longest = std::max(longest, rows.num_keys);
   }
-  return std::max(static_cast<double>(total * heads.num_kv_heads) / kAtOnce, static_cast<double>(longest));
+  return std::max(static_cast<double>(total * heads.num_kv_heads) / static_cast<double>(at_once),
+                  static_cast<double>(longest));
 }
 
 }  // namespace
@@ -132,7 +130,8 @@ AttentionWork build_work(const PagedRows& rows, const AttentionHeads& heads, int
   std::vector<Rows> together = put_together(runs, shared, most_sequences > 0 ? std::min(most, most_sequences) : most);
   for (int64_t fewer = most / 2; any_shared && most_sequences == 0 && fewer > 0; fewer /= 2) {
     std::vector<Rows> others = put_together(runs, shared, fewer);
-    if (estimate(others, heads) < estimate(together, heads)) together = std::move(others);
+    if (estimate(others, heads, limits.at_once) < estimate(together, heads, limits.at_once))
+      together = std::move(others);
   }
   // They are sorted before they are cut into items: tiles of one run read the same keys, and should do so together.
   std::stable_sort(together.begin(), together.end(),

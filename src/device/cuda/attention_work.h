@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "device/cuda/served_sizes.h"
+
 namespace tandem::device::cuda {
 
 // Holds the rows of an attention call and their keys, on the host: AttentionRows of device/ops.h as plain numbers.
@@ -29,15 +31,15 @@ constexpr int64_t kAttentionTile = 16;
 constexpr int64_t kLargeTile = 128;
 // This is the largest number of query heads of a KV head: with it, a row is never more than one item.
 constexpr int64_t kMaxAttentionGroup = kAttentionTile;
-// Head sizes that the kernels of attention have; LibTorch's operations serve all others.
-constexpr bool has_attention_kernel(int64_t head_dim) { return head_dim == 64 || head_dim == 128; }
+// LibTorch's operations serve all other shapes.
 constexpr bool supports_attention(int64_t head_dim, int64_t num_heads, int64_t num_kv_heads) {
-  return has_attention_kernel(head_dim) && num_kv_heads >= 1 && num_heads >= num_kv_heads &&
+  return supports_head_dim(head_dim) && num_kv_heads >= 1 && num_heads >= num_kv_heads &&
          num_heads % num_kv_heads == 0 && num_heads / num_kv_heads <= kMaxAttentionGroup;
 }
-// Keys of a step, in which kernels walk all keys, and the number of parts that they are dealt to.
+// Keys of a step, in which kernels walk all keys, and the number of parts that they are dealt to. The step follows from
+// the head size alone, never from the GPU, because sums depend on it: keys and values of a step take 64 KiB.
 constexpr int64_t kAttentionParts = 4;
-constexpr int64_t attention_step(int64_t head_dim) { return head_dim == 64 ? 256 : 128; }
+constexpr int64_t attention_step(int64_t head_dim) { return 16384 / head_width(head_dim); }
 
 // Counts the heads of an attention call.
 struct AttentionHeads {
@@ -76,6 +78,8 @@ struct WorkLimits {
   // An item has at most so many sequences that share keys. 0: as many as should be fastest, since fewer items read
   // less, but leave more of a GPU idle at the end.
   int64_t most_sequences = 0;
+  // Items and KV heads that the GPU computes at once (attention_items_at_once()); an H200 three on each multiprocessor.
+  int64_t at_once = 3 * 132;
   bool large_items = false;  // whether runs that fill at least one large item are cut into such
 };
 

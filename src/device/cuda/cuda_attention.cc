@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "device/block.h"
+#include "device/cuda/gpu_limits.h"
 #include "device/cuda/rowwise.h"
 
 namespace tandem::device {
@@ -89,8 +90,10 @@ Tensor CudaRows::on_device(const int32_t* values, int64_t count) const {
 void CudaRows::fill(Forward& forward) {
   std::vector<int32_t> words;
   // Rows with memory of their own are refilled under a captured graph, which has the kernel of all rows alone.
-  const bool large_items = !rows_.memory.defined() && cuda::computes_large_items();
-  forward.work = cuda::build_work(paged(rows_), forward.heads, words, {.large_items = large_items});
+  const int64_t head_dim = forward.heads.head_dim;
+  forward.work = cuda::build_work(paged(rows_), forward.heads, words,
+                                  {.at_once = cuda::attention_items_at_once(cuda::gpu_limits(), head_dim),
+                                   .large_items = !rows_.memory.defined() && cuda::computes_large_items(head_dim)});
   const auto num_words = static_cast<int64_t>(words.size());
   if (!forward.words.defined() && rows_.memory.defined()) {
     forward.words = rows_.memory.view(at::kInt).narrow(0, 0, num_words);

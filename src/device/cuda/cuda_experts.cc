@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "device/cuda/experts.h"
 #include "device/cuda/experts_grad_weight.h"
+#include "device/cuda/gpu_limits.h"
 #include "device/cuda/places.h"
 #include "device/cuda/route.h"
 #include "device/cuda/rowwise.h"
@@ -91,7 +92,13 @@ void multiply(const Tensor& x, RowsAre x_rows, const Tensor& w, const Routing& r
       .transposed = transposed,
       .offsets_are_old = wanted.offsets_are_old,
       .activated = wanted.activated.defined() ? mutable_data(wanted.activated) : nullptr};
-  check(cuda::linear_of_experts(product, cuda::experts_tiling(product), wanted.data(), wanted.are_float32(), stream()));
+  const cuda::ExpertsTiling tiling = cuda::experts_tiling({.num_experts = product.num_experts,
+                                                           .num_places = product.num_places,
+                                                           .num_chosen = product.num_chosen,
+                                                           .K = product.K,
+                                                           .transposed = transposed},
+                                                          cuda::gpu_limits());
+  check(cuda::linear_of_experts(product, tiling, wanted.data(), wanted.are_float32(), stream()));
 }
 
 // Returns the sum of each token's places, by the kernel of places.h.

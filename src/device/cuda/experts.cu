@@ -202,6 +202,8 @@ template <int kWarps, int kTiles, int kPlaces, int kPieces, Weights kWeights, ty
 cudaError_t launch_tiling(const ExpertsProduct& p, Out* out, cudaStream_t stream) {
   constexpr int kRows = kWarps * kTiles * 16;
   constexpr int kBytes = (kRows + kPlaces) * kDepth * static_cast<int>(sizeof(bf16)) * kPieces;
+  static_assert(kBytes == experts_shared_bytes(
+                              kPlaces == 16 ? ExpertsTiling::kFewPlaces : ExpertsTiling::kManyPlaces, /*K=*/0));
   const auto kernel = linear_of_experts_kernel<kWarps, kTiles, kPlaces, kPieces, kWeights, Out>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (status != cudaSuccess) return status;
@@ -219,11 +221,6 @@ cudaError_t launch(const ExpertsProduct& p, ExpertsTiling tiling, Out* out, cuda
 }
 
 }  // namespace
-
-ExpertsTiling experts_tiling(const ExpertsProduct& p) {
-  if (p.num_places == p.num_chosen && !p.transposed && p.K % kOneTokenDepth == 0) return ExpertsTiling::kOneToken;
-  return p.num_places <= 8 * p.num_experts ? ExpertsTiling::kFewPlaces : ExpertsTiling::kManyPlaces;
-}
 
 cudaError_t linear_of_experts(const ExpertsProduct& product, ExpertsTiling tiling, void* out, bool is_float32,
                               cudaStream_t stream) {

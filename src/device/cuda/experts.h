@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "device/cuda/kernel_choice.h"
 #include "device/cuda/route.h"
 
 namespace tandem::device::cuda {
@@ -39,16 +40,7 @@ constexpr bool supports_experts_product(const ExpertsProduct& p) {
          (p.activated == nullptr || (!p.transposed && p.N % 2 == 0));
 }
 
-// A tiling is the number of weight rows and of places that a block has. Of thirteen tilings those for few and for many
-// places are within a few percent of the fastest from two tokens on; a single token has a kernel of its own
-// (bench/results/experts.md).
-enum class ExpertsTiling : uint8_t { kOneToken, kFewPlaces, kManyPlaces };
-// The terms of a sum are a multiple of this where a single token's kernel serves.
-constexpr int64_t kOneTokenDepth = 128;
-// Returns the fastest tiling for a product.
-ExpertsTiling experts_tiling(const ExpertsProduct& product);
-
-// Computes out [P, N], float32 or bfloat16, and returns the error of the launch.
+// Computes out [P, N], float32 or bfloat16, and returns the error of the launch. experts_tiling() names the tiling.
 cudaError_t linear_of_experts(const ExpertsProduct& product, ExpertsTiling tiling, void* out, bool is_float32,
                               cudaStream_t stream);
 // Does the same with ExpertsTiling::kOneToken.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "device/cuda/gpu_limits.h"
 #include "device/cuda/vectors.cuh"
 #include "device/cuda/warpgroups.cuh"
 
@@ -292,30 +293,27 @@ __device__ void multiply_pieces(const Problem& p, Shared& shared, float* dw) {
   }
 }
 
-// On architectures without warpgroups the kernel is empty, and has_experts_grad_weight() says so.
 template <bool kAdds>
 __global__ __launch_bounds__(kThreads, 1) void experts_grad_weight_kernel(Problem p, float* dw) {
-  if constexpr (kHasWarpgroups) {
-    extern __shared__ __align__(1024) unsigned char memory[];
-    Shared& shared = *reinterpret_cast<Shared*>(memory);
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < kPieces; ++i) {
-        shared.full[i].init(kWarpgroup + 1);
-        shared.empty[i].init(kMultipliers * kWarps);
-      }
+  extern __shared__ __align__(1024) unsigned char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kPieces; ++i) {
+      shared.full[i].init(kWarpgroup + 1);
+      shared.empty[i].init(kMultipliers * kWarps);
     }
-    order_experts(p, shared);
-    __syncthreads();
-    if (threadIdx.x < kWarpgroup) {
-      give_registers<kCopyRegisters>();
-      // Experts without places come last, and nothing is added to their outputs.
-      int experts = p.num_experts;
-      while (kAdds && experts > 0 && shared.experts[experts - 1].count == 0) --experts;
-      copy_pieces(p, shared, experts * p.tiles_of_rows * p.tiles_of_columns);
-    } else {
-      take_registers<kMultiplyRegisters>();
-      multiply_pieces<kAdds>(p, shared, dw);
-    }
+  }
+  order_experts(p, shared);
+  __syncthreads();
+  if (threadIdx.x < kWarpgroup) {
+    give_registers<kCopyRegisters>();
+    // Experts without places come last, and nothing is added to their outputs.
+    int experts = p.num_experts;
+    while (kAdds && experts > 0 && shared.experts[experts - 1].count == 0) --experts;
+    copy_pieces(p, shared, experts * p.tiles_of_rows * p.tiles_of_columns);
+  } else {
+    take_registers<kMultiplyRegisters>();
+    multiply_pieces<kAdds>(p, shared, dw);
   }
 }
 
@@ -323,6 +321,7 @@ template <bool kAdds>
 cudaError_t launch(const Problem& p, float* dw, cudaStream_t stream) {
   const auto kernel = experts_grad_weight_kernel<kAdds>;
   constexpr int kBytes = sizeof(Shared);
+  static_assert(kBytes <= experts_grad_weight_shared_bytes());
   int device = 0, multiprocessors = 0;
   cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (status == cudaSuccess) status = cudaGetDevice(&device);
@@ -341,9 +340,7 @@ int tiles_of(int64_t outputs, int tile) { return static_cast<int>((outputs + til
 }  // namespace
 
 bool has_experts_grad_weight() {
-  cudaFuncAttributes attributes = {};
-  return cudaFuncGetAttributes(&attributes, experts_grad_weight_kernel<false>) == cudaSuccess &&
-         attributes.binaryVersion == 90;
+  return runs_experts_grad_weight(gpu_limits());
 }
 
 cudaError_t experts_grad_weight(const ExpertsGradWeight& g, float* dw, bool adds, int32_t* scratch,

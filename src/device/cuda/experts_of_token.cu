@@ -144,7 +144,9 @@ __global__ __launch_bounds__(kThreads) void experts_of_token_kernel(const bf16* 
 
 template <bool kGateUp, typename Out>
 cudaError_t launch(const ExpertsProduct& p, Out* out, cudaStream_t stream) {
-  const int64_t bytes = (p.K + kWarps * kPieces * kPieceElements) * static_cast<int64_t>(sizeof(bf16));
+  static_assert(experts_shared_bytes(ExpertsTiling::kOneToken, 0) ==
+                kWarps * kPieces * kPieceElements * static_cast<int64_t>(sizeof(bf16)));
+  const int64_t bytes = experts_shared_bytes(ExpertsTiling::kOneToken, p.K);
   const auto kernel = experts_of_token_kernel<kGateUp, Out>;
   const cudaError_t status =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));

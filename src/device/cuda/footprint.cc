@@ -118,7 +118,9 @@ class CudaOpsPlan final : public OpsPlan {
     const Size blocks = std::max<Size>(1, load.sequences * s.num_heads);
     const Size parts = (kMultiprocessors + blocks - 1) / blocks;
     const Size expanded = 2 * keys * s.kv_width * element(), dq = load.rows * s.q_width * element();
-    const Size sums = parts * padded_rows * s.q_width * kFloatBytes;
+    // Sums have columns for heads of a multiple of 32 numbers, above 128 of 64.
+    const Size step = s.head_dim <= 128 ? 32 : 64, columns = (s.head_dim + step - 1) / step * step;
+    const Size sums = parts * padded_rows * s.num_heads * columns * kFloatBytes;
     // There are the logarithms and the sums of out * dout; gradients of keys and values for each query head, then for
     // each of their own.
     const Size rows = (load.rows + padded_rows) * s.num_heads * kFloatBytes;

@@ -291,27 +291,44 @@ class RowPart {
   int block_begin_, block_end_;  // first unit and end of this block
 };
 
-// Returns whether the code of this kernel that runs was compiled for sm_90 or later, where clusters exist.
+// The launch of kCluster blocks for each of `rows` rows.
+template <int kCluster>
+struct RowLaunch {
+  RowLaunch(int64_t rows, cudaStream_t stream) {
+    config.gridDim = dim3(static_cast<unsigned>(rows * kCluster));
+    config.blockDim = dim3(kRowThreads);
+    config.stream = stream;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = kCluster;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    config.attrs = &cluster;
+    config.numAttrs = kCluster > 1 ? 1 : 0;
+  }
+  RowLaunch(const RowLaunch&) = delete;
+  RowLaunch& operator=(const RowLaunch&) = delete;
+
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute cluster{};
+};
+
+// Returns whether the GPU runs this kernel with eight blocks in a cluster: the code that runs must be for sm_90 or later,
+// and the GPU is asked whether it has room for such a cluster.
 template <typename Kernel>
 bool has_clusters(Kernel* kernel) {
   cudaFuncAttributes attributes{};
-  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+  if (cudaFuncGetAttributes(&attributes, kernel) != cudaSuccess || attributes.ptxVersion < 90) return false;
+  const RowLaunch<8> launch(1, nullptr);
+  int clusters = 0;
+  if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config) == cudaSuccess) return clusters > 0;
+  cudaGetLastError();  // the refusal is the answer, and no later launch is to find it
+  return false;
 }
 
 // Launches kernel(args...) with kCluster blocks for each of `rows` rows.
 template <int kCluster, typename... Parameters, typename... Arguments>
 cudaError_t launch_rows(void (*kernel)(Parameters...), int64_t rows, cudaStream_t stream, Arguments... arguments) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(rows * kCluster));
-  config.blockDim = dim3(kRowThreads);
-  config.stream = stream;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = kCluster;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  config.attrs = &cluster;
-  config.numAttrs = kCluster > 1 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+  const RowLaunch<kCluster> launch(rows, stream);
+  return cudaLaunchKernelEx(&launch.config, kernel, static_cast<Parameters>(arguments)...);
 }
 
 }  // namespace tandem::device::cuda

@@ -198,31 +198,25 @@ __global__ void silu_mul_backward_kernel(const bf16* dout, const bf16* gate_up, 
 }
 
 // The elements of a head that a lane of a warp has: pairs (i, i + K/2) that turn together, kPairs neighbours of each
-// half.
-template <int K>
+// half. A head of K numbers has K/2 pairs, at most 32 kPairs and a multiple of 4; lanes past them hold zeros.
+template <int kPairs>
 struct HeadLane {
-  static constexpr int kPairs = K / 2 / kWarp;
   float low[kPairs], high[kPairs];
 
-  __device__ void read(const bf16* head, int lane) {
-    if constexpr (kPairs == 2) {
-      const auto a = *reinterpret_cast<const __nv_bfloat162*>(head + 2 * lane);
-      const auto b = *reinterpret_cast<const __nv_bfloat162*>(head + K / 2 + 2 * lane);
-      low[0] = __low2float(a), low[1] = __high2float(a);
-      high[0] = __low2float(b), high[1] = __high2float(b);
+  __device__ static bool is_of(int K, int lane) { return lane * kPairs < K / 2; }
+  __device__ void read(const bf16* head, int K, int lane) {
+    if (is_of(K, lane)) {
+      read_half(head + kPairs * lane, low);
+      read_half(head + K / 2 + kPairs * lane, high);
     } else {
-      low[0] = __bfloat162float(head[lane]);
-      high[0] = __bfloat162float(head[K / 2 + lane]);
+#pragma unroll
+      for (int p = 0; p < kPairs; ++p) low[p] = high[p] = 0.0F;
     }
   }
-  __device__ void write(bf16* head, int lane) const {
-    if constexpr (kPairs == 2) {
-      *reinterpret_cast<__nv_bfloat162*>(head + 2 * lane) = __floats2bfloat162_rn(low[0], low[1]);
-      *reinterpret_cast<__nv_bfloat162*>(head + K / 2 + 2 * lane) = __floats2bfloat162_rn(high[0], high[1]);
-    } else {
-      head[lane] = __float2bfloat16_rn(low[0]);
-      head[K / 2 + lane] = __float2bfloat16_rn(high[0]);
-    }
+  __device__ void write(bf16* head, int K, int lane) const {
+    if (!is_of(K, lane)) return;
+    write_half(head + kPairs * lane, low);
+    write_half(head + K / 2 + kPairs * lane, high);
   }
   __device__ float sum_of_products(const HeadLane& other) const {
     float sum = 0.0F;
@@ -251,92 +245,119 @@ struct HeadLane {
       high[p] = b * turn[p].x + a * sin;
     }
   }
+
+ private:
+  struct alignas(2 * kPairs) Half {
+    bf16 values[kPairs];
+  };
+  __device__ static void read_half(const bf16* from, float (&to)[kPairs]) {
+    const Half half = *reinterpret_cast<const Half*>(from);
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) to[p] = __bfloat162float(half.values[p]);
+  }
+  __device__ static void write_half(bf16* to, const float (&from)[kPairs]) {
+    Half half;
+#pragma unroll
+    for (int p = 0; p < kPairs; ++p) half.values[p] = __float2bfloat16_rn(from[p]);
+    *reinterpret_cast<Half*>(to) = half;
+  }
 };
 
-// Computes cos and sin of the lane's pairs at a position, through shared memory [K / 2]: a row computes each once.
-template <int K>
-__device__ void read_turns(const Frequencies& frequencies, int position, float2* shared,
-                           float2 (&turn)[HeadLane<K>::kPairs]) {
-  if (threadIdx.x < K / 2) {
+// Computes cos and sin of the lane's pairs at a position, through shared memory [32 kPairs]: a row computes each once.
+template <int kPairs>
+__device__ void read_turns(const Frequencies& frequencies, int K, int position, float2* shared,
+                           float2 (&turn)[kPairs]) {
+  if (static_cast<int>(threadIdx.x) < K / 2) {
     float2 t;
     sincosf(static_cast<float>(position) * frequencies.values[threadIdx.x], &t.y, &t.x);
     shared[threadIdx.x] = t;
   }
   __syncthreads();
-  constexpr int kPairs = HeadLane<K>::kPairs;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
-  for (int p = 0; p < kPairs; ++p) turn[p] = shared[threadIdx.x % kWarp * kPairs + p];
+  for (int p = 0; p < kPairs; ++p) {
+    turn[p] = HeadLane<kPairs>::is_of(K, lane) ? shared[lane * kPairs + p] : float2{};
+  }
 }
 
-template <int K>
-__device__ float inverse_norm(const HeadLane<K>& x, float eps) {
+template <int kPairs>
+__device__ float inverse_norm(const HeadLane<kPairs>& x, int K, float eps) {
   return rsqrtf(x.sum_of_products(x) / static_cast<float>(K) + eps);
 }
 
 constexpr int kQkvThreads = 256, kHeadsAtOnce = kQkvThreads / kWarp;
 
+// A head has as many elements as lanes have room for, or, if kPadded, head_dim of them.
+template <int kPairs, bool kPadded>
+__device__ int size_of_head(int head_dim) {
+  return kPadded ? head_dim : 2 * kWarp * kPairs;
+}
+
 // Each warp takes heads in turns, and a row has as many blocks as the grid has.
-template <int K, bool kNorm>
+template <int kPairs, bool kPadded, bool kNorm>
 __global__ __launch_bounds__(kQkvThreads) void qk_norm_rope_kernel(const bf16* qkv, const bf16* q_norm,
                                                                    const bf16* k_norm, const int32_t* positions,
                                                                    const __grid_constant__ Frequencies frequencies,
-                                                                   bf16* q, bf16* k, bf16* v, int H, int G, float eps) {
-  __shared__ float2 turns[K / 2];
+                                                                   bf16* q, bf16* k, bf16* v, int H, int G,
+                                                                   int head_dim, float eps) {
+  __shared__ float2 turns[kWarp * kPairs];
+  const int K = size_of_head<kPairs, kPadded>(head_dim);
   const int64_t row = blockIdx.x;
   const int lane = threadIdx.x % kWarp, heads = H + 2 * G;
-  float2 turn[HeadLane<K>::kPairs];
-  read_turns<K>(frequencies, positions[row], turns, turn);
+  float2 turn[kPairs];
+  read_turns<kPairs>(frequencies, K, positions[row], turns, turn);
   wait_for_inputs();
   let_next_begin();
   for (int head = blockIdx.y * kHeadsAtOnce + threadIdx.x / kWarp; head < heads; head += gridDim.y * kHeadsAtOnce) {
-    HeadLane<K> x;
-    x.read(qkv + (row * heads + head) * K, lane);
+    HeadLane<kPairs> x;
+    x.read(qkv + (row * heads + head) * K, K, lane);
     if (head >= H + G) {
-      x.write(v + (row * G + head - H - G) * K, lane);
+      x.write(v + (row * G + head - H - G) * K, K, lane);
       continue;
     }
     const bool is_q = head < H;
     if constexpr (kNorm) {
-      HeadLane<K> weight;
-      weight.read(is_q ? q_norm : k_norm, lane);
-      x.scale(inverse_norm(x, eps));
+      HeadLane<kPairs> weight;
+      weight.read(is_q ? q_norm : k_norm, K, lane);
+      x.scale(inverse_norm(x, K, eps));
       x.multiply(weight);
     }
     x.rotate(turn, 1.0F);
-    x.write(is_q ? q + (row * H + head) * K : k + (row * G + head - H) * K, lane);
+    x.write(is_q ? q + (row * H + head) * K : k + (row * G + head - H) * K, K, lane);
   }
 }
 
-template <int K, bool kNorm>
+template <int kPairs, bool kPadded, bool kNorm>
 __global__ __launch_bounds__(kQkvThreads) void qk_norm_rope_backward_kernel(
     const bf16* dq, const bf16* dk, const bf16* dv, const bf16* qkv, const bf16* q_norm, const bf16* k_norm,
     const int32_t* positions, const __grid_constant__ Frequencies frequencies, bf16* dqkv, float* partial, int64_t T,
-    int H, int G, float eps) {
-  constexpr int kPairs = HeadLane<K>::kPairs, kWarps = kQkvThreads / kWarp;
-  __shared__ float2 turns[K / 2];
-  __shared__ float sums[2][kWarps][K];
+    int H, int G, int head_dim, float eps) {
+  const int K = size_of_head<kPairs, kPadded>(head_dim);
+  constexpr int kWarps = kQkvThreads / kWarp, kHalf = kWarp * kPairs;
+  __shared__ float2 turns[kHalf];
+  __shared__ float sums[2][kWarps][2 * kHalf];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, heads = H + 2 * G;
-  HeadLane<K> dweight[2] = {};  // gradients of q's norm and of k's
+  HeadLane<kPairs> dweight[2] = {};  // gradients of q's norm and of k's
   for (int64_t row = blockIdx.x; row < T; row += gridDim.x) {
     float2 turn[kPairs];
     __syncthreads();  // the previous row has read its cos and sin
-    read_turns<K>(frequencies, positions[row], turns, turn);
+    read_turns<kPairs>(frequencies, K, positions[row], turns, turn);
     for (int head = warp; head < heads; head += kWarps) {
-      HeadLane<K> d;
+      HeadLane<kPairs> d;
       bf16* const to = dqkv + (row * heads + head) * K;
       if (head >= H + G) {
-        d.read(dv + (row * G + head - H - G) * K, lane);
-        d.write(to, lane);
+        d.read(dv + (row * G + head - H - G) * K, K, lane);
+        d.write(to, K, lane);
         continue;
       }
       const bool is_q = head < H;
-      d.read(is_q ? dq + (row * H + head) * K : dk + (row * G + head - H) * K, lane);
+      d.read(is_q ? dq + (row * H + head) * K : dk + (row * G + head - H) * K, K, lane);
       d.rotate(turn, -1.0F);
       if constexpr (kNorm) {
-        HeadLane<K> unit, weight;
-        unit.read(qkv + (row * heads + head) * K, lane);
-        weight.read(is_q ? q_norm : k_norm, lane);
-        const float inverse = inverse_norm(unit, eps);
+        HeadLane<kPairs> unit, weight;
+        unit.read(qkv + (row * heads + head) * K, K, lane);
+        weight.read(is_q ? q_norm : k_norm, K, lane);
+        const float inverse = inverse_norm(unit, K, eps);
         unit.scale(inverse);
         if (is_q) {
           dweight[0].add_product(d, unit);
@@ -351,7 +372,7 @@ __global__ __launch_bounds__(kQkvThreads) void qk_norm_rope_backward_kernel(
           d.high[p] = (d.high[p] - unit.high[p] * along) * inverse;
         }
       }
-      d.write(to, lane);
+      d.write(to, K, lane);
     }
   }
   if constexpr (kNorm) {
@@ -360,22 +381,23 @@ __global__ __launch_bounds__(kQkvThreads) void qk_norm_rope_backward_kernel(
 #pragma unroll
       for (int p = 0; p < kPairs; ++p) {
         sums[which][warp][lane * kPairs + p] = dweight[which].low[p];
-        sums[which][warp][K / 2 + lane * kPairs + p] = dweight[which].high[p];
+        sums[which][warp][kHalf + lane * kPairs + p] = dweight[which].high[p];
       }
     }
     __syncthreads();
     for (int i = threadIdx.x; i < 2 * K; i += kQkvThreads) {
+      const int which = i / K, of_head = i % K, at = of_head < K / 2 ? of_head : kHalf + of_head - K / 2;
       float sum = 0.0F;
-      for (int w = 0; w < kWarps; ++w) sum += sums[i / K][w][i % K];
+      for (int w = 0; w < kWarps; ++w) sum += sums[which][w][at];
       partial[static_cast<int64_t>(blockIdx.x) * 2 * K + i] = sum;
     }
   }
 }
 
-template <int K>
+template <int kPairs, bool kPadded>
 cudaError_t qk_norm_rope_of(const bf16* qkv, const bf16* q_norm, const bf16* k_norm, const int32_t* positions, bf16* q,
                             bf16* k, bf16* v, int64_t T, const QkvLayout& l, cudaStream_t stream) {
-  const auto kernel = q_norm != nullptr ? qk_norm_rope_kernel<K, true> : qk_norm_rope_kernel<K, false>;
+  const auto kernel = q_norm != nullptr ? qk_norm_rope_kernel<kPairs, kPadded, true> : qk_norm_rope_kernel<kPairs, kPadded, false>;
   constexpr int64_t kFewRows = 32;
   // If rows are few, a row has so many blocks that each warp computes one head. If they are many, it has one block,
   // which computes the row's angles once.
@@ -384,25 +406,41 @@ cudaError_t qk_norm_rope_of(const bf16* qkv, const bf16* q_norm, const bf16* k_n
                   T <= kFewRows ? static_cast<unsigned>((heads + kHeadsAtOnce - 1) / kHeadsAtOnce) : 1);
   return launch_dependent(kernel, T, grid, kQkvThreads, 0, stream, qkv, q_norm, k_norm, positions, l.frequencies, q, k,
                           v, static_cast<int>(l.num_heads), static_cast<int>(l.num_kv_heads),
-                          static_cast<float>(l.eps));
+                          static_cast<int>(l.head_dim), static_cast<float>(l.eps));
 }
 
-template <int K>
+template <int kPairs, bool kPadded>
 cudaError_t qk_norm_rope_backward_of(const bf16* dq, const bf16* dk, const bf16* dv, const bf16* qkv,
                                      const bf16* q_norm, const bf16* k_norm, const int32_t* positions, bf16* dqkv,
                                      float* dq_norm, float* dk_norm, float* scratch, int64_t T, const QkvLayout& l,
                                      cudaStream_t stream) {
   const auto kernel =
-      q_norm != nullptr ? qk_norm_rope_backward_kernel<K, true> : qk_norm_rope_backward_kernel<K, false>;
-  const int64_t blocks = num_partials(T);
+      q_norm != nullptr ? qk_norm_rope_backward_kernel<kPairs, kPadded, true>
+                        : qk_norm_rope_backward_kernel<kPairs, kPadded, false>;
+  const int64_t blocks = num_partials(T), K = l.head_dim;
   kernel<<<static_cast<unsigned>(blocks), kQkvThreads, 0, stream>>>(
       dq, dk, dv, qkv, q_norm, k_norm, positions, l.frequencies, dqkv, scratch, T, static_cast<int>(l.num_heads),
-      static_cast<int>(l.num_kv_heads), static_cast<float>(l.eps));
+      static_cast<int>(l.num_kv_heads), static_cast<int>(K), static_cast<float>(l.eps));
   if (dq_norm != nullptr) {
     add_partials(scratch, dq_norm, blocks, 2 * K, 0, K, stream);
     add_partials(scratch, dk_norm, blocks, 2 * K, K, K, stream);
   }
   return cudaGetLastError();
+}
+
+// Calls launch(pairs, is_padded), which are std::integral_constants: the pairs of a lane, and whether there is room for
+// more, for heads of this size.
+template <typename Launch>
+cudaError_t launch_with_pairs(int64_t head_dim, const Launch& launch) {
+  if (!supports_head_dim(head_dim)) return cudaErrorInvalidValue;
+  const auto launch_with = [&](auto pairs) {
+    return head_dim == head_width(head_dim) ? launch(pairs, std::false_type()) : launch(pairs, std::true_type());
+  };
+  switch (head_width(head_dim)) {
+    case 64: return launch_with(std::integral_constant<int, 1>());
+    case 128: return launch_with(std::integral_constant<int, 2>());
+    default: return launch_with(std::integral_constant<int, 4>());
+  }
 }
 
 }  // namespace
@@ -485,9 +523,10 @@ cudaError_t silu_mul_backward(const bf16* dout, const bf16* gate_up, bf16* dgate
 cudaError_t qk_norm_rope(const bf16* qkv, const bf16* q_norm, const bf16* k_norm, const int32_t* positions, bf16* q,
                          bf16* k, bf16* v, int64_t T, const QkvLayout& layout, cudaStream_t stream) {
   if (T == 0) return cudaSuccess;
-  if (!supports_head_dim(layout.head_dim)) return cudaErrorInvalidValue;
-  const auto of = layout.head_dim == 64 ? qk_norm_rope_of<64> : qk_norm_rope_of<128>;
-  return of(qkv, q_norm, k_norm, positions, q, k, v, T, layout, stream);
+  return launch_with_pairs(layout.head_dim, [&](auto pairs, auto is_padded) {
+    return qk_norm_rope_of<decltype(pairs)::value, decltype(is_padded)::value>(qkv, q_norm, k_norm, positions, q, k, v,
+                                                                               T, layout, stream);
+  });
 }
 
 cudaError_t qk_norm_rope_backward(const bf16* dq, const bf16* dk, const bf16* dv, const bf16* qkv, const bf16* q_norm,
@@ -495,9 +534,10 @@ cudaError_t qk_norm_rope_backward(const bf16* dq, const bf16* dk, const bf16* dv
                                   float* dk_norm, float* scratch, int64_t T, const QkvLayout& layout,
                                   cudaStream_t stream) {
   if (T == 0) return cudaSuccess;
-  if (!supports_head_dim(layout.head_dim)) return cudaErrorInvalidValue;
-  const auto of = layout.head_dim == 64 ? qk_norm_rope_backward_of<64> : qk_norm_rope_backward_of<128>;
-  return of(dq, dk, dv, qkv, q_norm, k_norm, positions, dqkv, dq_norm, dk_norm, scratch, T, layout, stream);
+  return launch_with_pairs(layout.head_dim, [&](auto pairs, auto is_padded) {
+    return qk_norm_rope_backward_of<decltype(pairs)::value, decltype(is_padded)::value>(
+        dq, dk, dv, qkv, q_norm, k_norm, positions, dqkv, dq_norm, dk_norm, scratch, T, layout, stream);
+  });
 }
 
 }  // namespace tandem::device::cuda

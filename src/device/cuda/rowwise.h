@@ -21,8 +21,6 @@ namespace tandem::device::cuda {
 
 using bf16 = __nv_bfloat16;
 
-constexpr bool supports_head_dim(int64_t head_dim) { return head_dim == 64 || head_dim == 128; }
-
 // Computes out = a + b, [n].
 cudaError_t add(const bf16* a, const bf16* b, bf16* out, int64_t n, cudaStream_t stream);
 
@@ -46,7 +44,7 @@ cudaError_t silu_mul_backward(const bf16* dout, const bf16* gate_up, bf16* dgate
 
 // The frequencies of the rotation, [head_dim / 2], are handed to kernels by value.
 struct Frequencies {
-  float values[64];
+  float values[128];
 };
 struct QkvLayout {
   int64_t num_heads, num_kv_heads, head_dim;  // head_dim: supports_head_dim()

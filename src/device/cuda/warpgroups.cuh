@@ -1,6 +1,6 @@
 // Hopper's instructions (sm_90a): products of a warpgroup, four warps, on tensor cores (wgmma), copies of boxes of a tensor
-// to shared memory (TMA), and the barriers at which copies and products take turns. Only the code for compute capability
-// 9.0 has them, so kernels call these within `if constexpr (kHasWarpgroups)`.
+// to shared memory (TMA), and the barriers at which copies and products take turns. Only files that are compiled for
+// it alone (WGMMA in CMakeLists.txt) include this.
 //
 // Operands in shared memory have rows of 128 bytes, in which piece p of 16 bytes of row r lies at p ^ (r % 8), and begin at
 // multiples of 1,024 bytes.
@@ -14,12 +14,8 @@
 
 namespace tandem::device::cuda {
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-constexpr bool kHasWarpgroups = true;
-#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-#error "compile for sm_90a, which has wgmma: TANDEM_CUDA_ARCHS needs 90a in place of 90"
-#else
-constexpr bool kHasWarpgroups = false;
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "only sm_90a has wgmma: list this file after WGMMA in src/device/cuda/CMakeLists.txt"
 #endif
 
 constexpr int kWarpgroup = 128;  // threads

@@ -1,0 +1,23 @@
+#include "device/cuda/gpu_limits.h"
+
+#include <cuda_runtime_api.h>
+
+namespace tandem::device::cuda {
+
+GpuLimits gpu_limits() {
+  int device = 0;
+  bool answers = cudaGetDevice(&device) == cudaSuccess;
+  const auto ask = [&](cudaDeviceAttr attribute) {
+    int value = 0;
+    answers = answers && cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess;
+    return int64_t{value};
+  };
+  const GpuLimits limits = {
+      .capability = 10 * ask(cudaDevAttrComputeCapabilityMajor) + ask(cudaDevAttrComputeCapabilityMinor),
+      .shared_bytes = ask(cudaDevAttrMaxSharedMemoryPerBlockOptin),
+      .multiprocessors = ask(cudaDevAttrMultiProcessorCount),
+      .multiprocessor_shared_bytes = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor)};
+  return answers ? limits : GpuLimits{};
+}
+
+}  // namespace tandem::device::cuda

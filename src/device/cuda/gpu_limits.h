@@ -1,0 +1,11 @@
+// Asks the current device for the limits by which kernels are chosen. No torch.
+#pragma once
+
+#include "device/cuda/kernel_choice.h"
+
+namespace tandem::device::cuda {
+
+// Returns zeros where the device does not answer, for which no kernel with demands of its own is chosen.
+GpuLimits gpu_limits();
+
+}  // namespace tandem::device::cuda
