@@ -151,7 +151,7 @@ constexpr auto kNames = std::to_array<OtherName>({
     {"lora_target_parameters", "`--target-modules`",
      "the experts' matrices are `gate_proj,up_proj,down_proj` ([EXPERTS.md](EXPERTS.md#an-adapter-of-experts))"},
     {"lora_dropout", "none", "an adapter has no dropout"},
-    {"use_rslora", "none", "the scale of an adapter is alpha / rank"},
+    {"use_rslora", "`--use-rslora`", ""},
     {"use_dora", "none", "LoRA alone ([LOSSES.md](LOSSES.md#training-an-adapter-lora))"},
     {"tools", "`--custom-generate-function-path`",
      "a function calls engine and tools ([SAMPLING.md](SAMPLING.md#several-turns-and-tools))"},

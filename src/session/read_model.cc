@@ -47,7 +47,8 @@ model::ModelConfig read_model(const config::ModelOptions& options) {
   config.lora = {.rank = file.rank,
                  .alpha = file.alpha,
                  .target_modules = model::parse_target_modules(file.target_modules, config,
-                                                               place.adapter + "/adapter_config.json: target_modules")};
+                                                               place.adapter + "/adapter_config.json: target_modules"),
+                 .is_rank_stabilized = file.use_rslora};
   return config;
 }
 
@@ -80,7 +81,8 @@ model::ModelConfig read_model(const config::ModelOptions& options, const config:
   config.lora = {.rank = *lora.rank,
                  .alpha = lora.alpha.value_or(config::kDefaultLoraAlpha),
                  .target_modules = model::parse_target_modules(lora.target_modules.empty() ? all : lora.target_modules,
-                                                               config, "--target-modules")};
+                                                               config, "--target-modules"),
+                 .is_rank_stabilized = lora.use_rslora};
   return config;
 }
 

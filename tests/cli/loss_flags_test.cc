@@ -376,6 +376,8 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
               "6",
               "--overlong-penalty-factor",
               "0.5"});
+  train("d", {"--lr-decay-style",
+              "WSD", "--lr-wsd-decay-style", "cosine", "--lr-wsd-decay-iters", "1"});
   given_.insert("--lr");  // given in all of them
   config::LossOptions loss;
   config::OptimizerOptions optimizer;
