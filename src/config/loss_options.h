@@ -30,6 +30,7 @@ struct LossOptions {
   void visit_corrections(base::Options& options);
   void visit_advantages(base::Options& options);
   void visit_reward_shaping(base::Options& options);
+  void check_reward_aggregation() const;
   void check_reference() const;
 };
 

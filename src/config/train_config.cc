@@ -115,6 +115,11 @@ void TrainConfig::check() const {
       !lora.rank || loss.ref_load.empty() || !loss.ref_update_interval,
       "--ref-update-interval with --ref-load and --lora-rank: the reference would have to change from other "
       "weights to an adapter; leave one of the three out");
+  TANDEM_USER_CHECK(loss.loss.reward_aggregation == "sum_then_normalize" || reward.failure_reward == "lowest" ||
+                        reward.failure_reward == "drop",
+                    fmt::format("--multi-objective-aggregation normalize_then_sum and --rm-failure-reward {}: is the "
+                                "sum of rewards that are not summed; give lowest or drop",
+                                reward.failure_reward));
   TANDEM_USER_CHECK(loss.loss.overlong_buffer_tokens <= rollout.response_len(),
                     fmt::format("--overlong-buffer-len {}: is longer than --rollout-max-response-len {}; lower it",
                                 loss.loss.overlong_buffer_tokens, rollout.response_len()));

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "evaluation/rollout_metrics.h"
 #include "rl/advantages.h"
@@ -30,6 +31,28 @@ rl::HealthSettings health_settings(const TrainInputs& inputs) {
                                                 inputs.num_rollouts * inputs.config.steps_per_rollout());
   if (inputs.checkpoint) settings.differed_until = checkpoint::read_state(*inputs.checkpoint).rewards_differed_until;
   return settings;
+}
+
+// Returns what each of several rewards gave, for --multi-objective-aggregation; nothing where there is one reward.
+// Throws UserError for a rollout that was read from a file and lacks some of them.
+rl::RewardParts reward_parts(const config::RewardOptions& options, const sampling::Rollout& rollout) {
+  const std::vector<config::RewardOptions::Source> sources = options.sources();
+  if (sources.size() < 2) return {};
+  rl::RewardParts parts;
+  for (const config::RewardOptions::Source& source : sources) parts.weights.push_back(source.weight);
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    std::vector<std::optional<double>>& values = parts.values.emplace_back();
+    for (const config::RewardOptions::Source& source : sources) {
+      const std::vector<reward::RewardPart>& known = rollout.grades.at(i).parts;
+      const auto part = std::ranges::find(known, source.name, &reward::RewardPart::name);
+      TANDEM_USER_CHECK(part != known.end() || rollout.samples[i].grading_failed,
+                        fmt::format("--multi-objective-aggregation normalize_then_sum: sample {} of "
+                                    "--load-debug-rollout-data has no reward {}; give a rollout with all rewards",
+                                    rollout.samples[i].sample_id, source.name));
+      values.push_back(part == known.end() ? std::nullopt : part->reward);
+    }
+  }
+  return parts;
 }
 
 }  // namespace
@@ -80,7 +103,9 @@ void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, 
   const Clock::time_point begin = Clock::now();
   const rl::LossConfig& loss = inputs_.trainer.loss;
   rl::remove_truncated(loss, rollout.samples);
-  rl::assign_advantages(loss, rollout.samples);
+  const bool has_parts = loss.reward_aggregation == "normalize_then_sum";
+  rl::assign_advantages(loss, rollout.samples,
+                        has_parts ? reward_parts(inputs_.config.reward, rollout) : rl::RewardParts());
   evaluation::warn_of_large_rewards(rollout, rollout_id);
   const bool per_token = rl::loss_aggregation(loss) == rl::Aggregation::kTokenMean;
   std::optional<config::PassRule> pass;
