@@ -229,6 +229,13 @@ void LossOptions::visit_advantages(base::Options& options) {
           "how several rewards become one advantage: their weighted sum is normalised, or each is normalised in its "
           "group before they are summed (GDPO)")
       .one_of(rl::kRewardAggregations);
+  options
+      .option(custom_advantage_path, "custom-advantage-path", group,
+              "Python function that computes advantages of a rollout, FILE.py:function: it is given the groups, with "
+              "what --advantage-estimator made of them, and returns numbers for samples, turns or tokens; unset: those "
+              "of --advantage-estimator")
+      .path()
+      .does_not_affect_results();  // a checkpoint remembers the function itself: checkpoint/result_inputs.h
   options.option(loss.normalize_advantages, "normalize-advantages", group,
                  "whiten advantages over all tokens of the rollout");
   options
@@ -305,6 +312,10 @@ void LossOptions::check_reward_aggregation() const {
 void LossOptions::check() const {
   check_reference();
   check_reward_aggregation();
+  const size_t colon = custom_advantage_path.rfind(':');
+  TANDEM_USER_CHECK(custom_advantage_path.empty() ||
+                        (colon != std::string::npos && colon > 0 && colon + 1 < custom_advantage_path.size()),
+                    fmt::format("--custom-advantage-path {}: write it as FILE.py:FUNCTION", custom_advantage_path));
   TANDEM_USER_CHECK(loss.overlong_buffer_tokens > 0 || loss.overlong_penalty_factor == 1.0,
                     fmt::format("--overlong-penalty-factor {}: does nothing without --overlong-buffer-len; give both",
                                 loss.overlong_penalty_factor));

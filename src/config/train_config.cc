@@ -128,7 +128,8 @@ void TrainConfig::check() const {
   checkpoints.check();
   const int64_t n = rollout.n_samples_per_prompt;
   TANDEM_USER_CHECK(
-      n > 1 || !rl::find_estimator(loss.loss).needs_group || loss.loss.disable_rewards_normalization,
+      n > 1 || !rl::find_estimator(loss.loss).needs_group || loss.loss.disable_rewards_normalization ||
+          !loss.custom_advantage_path.empty(),
       fmt::format("--n-samples-per-prompt 1: --advantage-estimator {} compares the completions of a prompt; "
                   "give 2 or more, or --disable-rewards-normalization",
                   loss.loss.advantage_estimator));

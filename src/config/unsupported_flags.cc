@@ -121,6 +121,10 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
      "this hook is not in this version; --use-tis has --tis-level token, sequence and geometric, each with --tis-mode "
      "truncate, mask and reject, and there is --tis-veto",
      false, "use-tis tis-clip tis-clip-low"},
+    {"custom-advantage-function-path", nullptr,
+     "here it is --custom-advantage-path FILE.py:function, which is given the groups of a rollout: docs/ADVANTAGES.md"},
+    {"custom-reward-post-process-path", nullptr,
+     "--custom-advantage-path FILE.py:function makes advantages of a rollout's rewards: docs/ADVANTAGES.md"},
     {"custom-*", nullptr, kNoHook},
     {"data-source-path", nullptr, kNoHook},
     {"eval-function-path", nullptr, kNoHook},

@@ -75,6 +75,7 @@ Learner::Learner(const TrainInputs& inputs, session::RunMemory& memory)
                                           .sequence_parallel = inputs.config.mesh.sequence_parallel},
                        inputs.checkpoint, memory);
   }
+  if (!inputs.config.loss.custom_advantage_path.empty()) custom_advantages_.emplace(inputs);
   std::optional<trainer::OptimizerOffload> offload;
   if (options.offloads_optimizer()) {
     optimizer_memory_ = memory.make_host();
@@ -106,6 +107,7 @@ void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, 
   const bool has_parts = loss.reward_aggregation == "normalize_then_sum";
   rl::assign_advantages(loss, rollout.samples,
                         has_parts ? reward_parts(inputs_.config.reward, rollout) : rl::RewardParts());
+  if (custom_advantages_) custom_advantages_->assign(rollout_id, rollout, log);
   evaluation::warn_of_large_rewards(rollout, rollout_id);
   const bool per_token = rl::loss_aggregation(loss) == rl::Aggregation::kTokenMean;
   std::optional<config::PassRule> pass;
@@ -209,6 +211,7 @@ void Learner::update_reference(int64_t num_finished, RunLog& log) {
 
 void Learner::save(checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) const {
   state.rewards_differed_until = health_.differed_until();
+  if (custom_advantages_) custom_advantages_->save(state);
   if (!reference_) return;
   std::vector<checkpoint::SavedTensor> of_reference;
   reference_->save(state, of_reference);

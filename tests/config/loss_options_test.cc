@@ -315,6 +315,8 @@ TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
       {{"--multi-objective-aggregation", "normalize_then_sum", "--kl-coef", "0.1"},
        "--multi-objective-aggregation normalize_then_sum and --kl-coef 0.1: a penalty is taken from the sum of the "
        "rewards, which is not formed; leave one out"},
+      {{"--custom-advantage-path", "advantages.py"},
+       "--custom-advantage-path advantages.py: write it as FILE.py:FUNCTION"},
   };
   for (const auto& [arguments, expected] : cases) EXPECT_EQ(refusal(arguments), expected) << arguments[0];
 }
