@@ -101,7 +101,8 @@ TEST_F(CustomAdvantages, ThatAreTheEstimatorsChangeNoBit) {
   EXPECT_EQ(weights_of(folder_ / "same"), weights_of(folder_ / "plain"));
 }
 
-TEST_F(CustomAdvantages, ThatFailAreCountedAndEndARunInWhichNothingIsLearnt) {
+// tests/run/patience_test.cc asks when such a run ends.
+TEST_F(CustomAdvantages, ThatFailAreCountedAndTrainNothing) {
   const Captured result = run(arguments("fails", "second_fails"));
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.err.find("rollout 2: --custom-advantage-path failed, so nothing is learnt from this rollout: "
@@ -114,8 +115,6 @@ TEST_F(CustomAdvantages, ThatFailAreCountedAndEndARunInWhichNothingIsLearnt) {
   for (const base::Json& step : records("fails", "train/step")) {
     EXPECT_EQ(step["train/zero_gradient"].get<double>() != 0.0, step["train/step"].get<int>() >= 2) << step;
   }
-  expect_one_line_failure(run(arguments("ends", "second_fails", {"--max-failed-rollouts", "1"})), 2,
-                          "rollout 2: --custom-advantage-path failed, the last of 1 rollouts in a row that failed");
   expect_one_line_failure(run(arguments("none", "nothing")), 2, "the file has no nothing; its functions: ");
 }
 
