@@ -62,4 +62,10 @@ std::string Utf8Stream::finish() {
   return cut_short ? std::string(kReplacement) : std::string();
 }
 
+std::string utf8_text(std::string_view bytes) {
+  Utf8Stream stream;
+  const std::string text = stream.push(bytes);
+  return text + stream.finish();
+}
+
 }  // namespace tandem::base

@@ -18,4 +18,7 @@ class Utf8Stream {
   std::string waiting_;  // at most three bytes between calls
 };
 
+// Returns the text that all these bytes are, which may begin or end inside a character.
+std::string utf8_text(std::string_view bytes);
+
 }  // namespace tandem::base

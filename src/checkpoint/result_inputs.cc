@@ -134,6 +134,9 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   if (!inputs.generate_function.empty()) {
     result["the function of --custom-generate-function-path"] = identity_of(inputs.generate_function);
   }
+  if (!inputs.advantage_function.empty()) {
+    result["the function of --custom-advantage-path"] = identity_of(inputs.advantage_function);
+  }
   if (inputs.groups_in_flight) {
     result["over-sampling-batch-size"] = std::to_string(*inputs.groups_in_flight);
     result["the mode of docs/ASYNC.md"] = inputs.samples_while_training ? "while the run trains" : "phases";

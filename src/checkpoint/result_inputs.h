@@ -25,6 +25,7 @@ struct ResultInputs {
   std::vector<std::string> custom_rm_paths;  // FILE.py:function each, compared by checksums of the files
   std::string group_filter = {};             // name, or FILE.py:function; "": none
   std::string generate_function = {};        // FILE.py:function, or ""
+  std::string advantage_function = {};       // FILE.py:function, or ""
   // Set where groups are in flight between two rollouts, whose samples depend on how many, and on whether they are
   // sampled in phases or while the run trains.
   std::optional<int64_t> groups_in_flight = {};

@@ -64,6 +64,7 @@ Json RunState::to_json() const {
   json["evaluation_due"] = evaluation_due;
   json["weight_version"] = weight_version;
   if (reference_step > 0) json["reference_step"] = reference_step;
+  if (!advantage_state.empty()) json["advantage_state"] = advantage_state;
   json["epoch"] = cursor.epoch;
   json["offset"] = cursor.offset;
   if (best) {
@@ -92,6 +93,10 @@ RunState RunState::from_json(const Json& json, const std::string& file) {
   state.weight_version = static_cast<uint64_t>(count(json, "weight_version", file));
   const auto reference = json.find("reference_step");  // absent if the reference is not a copy made by the run
   if (reference != json.end()) state.reference_step = as_count(*reference, "reference_step", file, state.step);
+  if (const auto advantages = json.find("advantage_state"); advantages != json.end()) {
+    TANDEM_USER_CHECK(advantages->is_string(), file + ": advantage_state must be a string");
+    state.advantage_state = advantages->get<std::string>();
+  }
   state.cursor = {.epoch = count(json, "epoch", file), .offset = count(json, "offset", file)};
   if (const auto best = json.find("best"); best != json.end()) state.best = best_of(*best, file);
   const Json& files = member(json, "file_bytes", file);

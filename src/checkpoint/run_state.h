@@ -31,7 +31,8 @@ struct RunState {
   std::optional<int64_t> rewards_differed_until;  // rl::LearningHealth::differed_until()
   bool evaluation_due = false;                    // a signal ended the evaluation after this step
   uint64_t weight_version = 0;
-  int64_t reference_step = 0;  // finished rollouts of the policy that the KL reference is a copy of; 0: it is no copy
+  int64_t reference_step = 0;   // finished rollouts of the policy that the KL reference is a copy of; 0: it is no copy
+  std::string advantage_state;  // JSON of what --custom-advantage-path keeps from rollout to rollout; "": nothing
   rl::PromptCursor cursor;
   std::optional<BestEvaluation> best;
   std::map<std::string, int64_t> file_bytes;         // sizes of the run's growing files: metrics.jsonl, tensorboard/...

@@ -50,7 +50,8 @@ void CheckpointOptions::visit(base::Options& options) {
       .does_not_affect_results();
   options
       .option(max_failed_rollouts, "max-failed-rollouts", group,
-              "stop after this many rollouts in a row in which the reward failed on every sample")
+              "stop after this many rollouts in a row in which the reward failed on every sample, or "
+              "--custom-advantage-path")
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();

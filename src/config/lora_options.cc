@@ -18,6 +18,9 @@ void LoraOptions::visit(base::Options& options) {
               "what an adapter adds is multiplied by this number over --lora-rank; unset: 16")
       .greater_than(0.0)
       .at_most(1e6);
+  options.option(use_rslora, "use-rslora", group,
+                 "divide --lora-alpha by the square root of --lora-rank, and not by the rank itself (rank-stabilised "
+                 "LoRA): what an adapter adds does not get smaller as the rank grows");
   options
       .option(target_modules, "target-modules", group,
               "modules that get an adapter: all-linear, which leaves out the experts of a sparse model, or names like "
@@ -27,6 +30,7 @@ void LoraOptions::visit(base::Options& options) {
 
 void LoraOptions::check() const {
   TANDEM_USER_CHECK(rank || !alpha, "--lora-alpha: needs --lora-rank, without which all weights are trained");
+  TANDEM_USER_CHECK(rank || !use_rslora, "--use-rslora: needs --lora-rank, without which all weights are trained");
   TANDEM_USER_CHECK(rank || target_modules.empty(),
                     "--target-modules: needs --lora-rank, without which all weights are trained");
 }

@@ -16,6 +16,7 @@ struct LoraOptions {
   std::optional<int64_t> rank;              // unset: all weights are trained
   std::optional<double> alpha;              // unset: kDefaultLoraAlpha
   std::vector<std::string> target_modules;  // empty: "all-linear"
+  bool use_rslora = false;                  // scale by alpha over the square root of the rank
 
   void visit(base::Options& options);
   // UserError for a flag that needs --lora-rank.

@@ -94,6 +94,25 @@ void LossOptions::visit_policy_term(base::Options& options) {
       .greater_than(0.0)
       .finite();
   options.option(loss.dro_beta, "dro-beta", group, "weight of DRO's squared log ratio").at_least(0.0).finite();
+  options
+      .option(loss.vespo_k_pos, "vespo-k-pos", group,
+              "VESPO's exponent of a sequence's ratio, for advantages of 0 and above")
+      .at_least(0.0)
+      .finite();
+  options
+      .option(loss.vespo_lambda_pos, "vespo-lambda-pos", group,
+              "VESPO's decay in a sequence's ratio, for advantages of 0 and above")
+      .greater_than(0.0)
+      .finite();
+  options
+      .option(loss.vespo_k_neg, "vespo-k-neg", group, "VESPO's exponent of a sequence's ratio, for negative advantages")
+      .at_least(0.0)
+      .finite();
+  options
+      .option(loss.vespo_lambda_neg, "vespo-lambda-neg", group,
+              "VESPO's decay in a sequence's ratio, for negative advantages")
+      .greater_than(0.0)
+      .finite();
 }
 
 void LossOptions::visit_other_terms(base::Options& options) {
@@ -204,6 +223,19 @@ void LossOptions::visit_advantages(base::Options& options) {
       .option(loss.reward_std_scope, "reward-std-scope", group,
               "standard deviation that rewards are divided by: that of their group, or of the whole rollout (batch)")
       .one_of(rl::kRewardStdScopes);
+  options
+      .option(
+          loss.reward_aggregation, "multi-objective-aggregation", group,
+          "how several rewards become one advantage: their weighted sum is normalised, or each is normalised in its "
+          "group before they are summed (GDPO)")
+      .one_of(rl::kRewardAggregations);
+  options
+      .option(custom_advantage_path, "custom-advantage-path", group,
+              "Python function that computes advantages of a rollout, FILE.py:function: it is given the groups, with "
+              "what --advantage-estimator made of them, and returns numbers for samples, turns or tokens; unset: those "
+              "of --advantage-estimator")
+      .path()
+      .does_not_affect_results();  // a checkpoint remembers the function itself: checkpoint/result_inputs.h
   options.option(loss.normalize_advantages, "normalize-advantages", group,
                  "whiten advantages over all tokens of the rollout");
   options
@@ -258,8 +290,32 @@ void LossOptions::check_reference() const {
   }
 }
 
+void LossOptions::check_reward_aggregation() const {
+  if (loss.reward_aggregation == "sum_then_normalize") return;
+  const auto refuse = [](bool is_given, const std::string& flag, const std::string& why) {
+    TANDEM_USER_CHECK(
+        !is_given,
+        fmt::format("--multi-objective-aggregation normalize_then_sum and {}: {}; leave one out", flag, why));
+  };
+  refuse(rl::find_estimator(loss).advantage != rl::AdvantageKind::kGroupNormalised,
+         "--advantage-estimator " + loss.advantage_estimator, "its advantages are not divided by a standard deviation");
+  const std::string divides = "each reward is divided by its standard deviation in the group";
+  refuse(loss.disable_rewards_normalization, "--disable-rewards-normalization", divides);
+  refuse(loss.disable_grpo_std_normalization, "--disable-grpo-std-normalization", divides);
+  refuse(loss.reward_std_scope != "group", "--reward-std-scope " + loss.reward_std_scope, divides);
+  const std::string penalty = "a penalty is taken from the sum of the rewards, which is not formed";
+  refuse(loss.kl_coef > 0.0, fmt::format("--kl-coef {}", loss.kl_coef), penalty);
+  refuse(loss.overlong_buffer_tokens > 0, fmt::format("--overlong-buffer-len {}", loss.overlong_buffer_tokens),
+         penalty);
+}
+
 void LossOptions::check() const {
   check_reference();
+  check_reward_aggregation();
+  const size_t colon = custom_advantage_path.rfind(':');
+  TANDEM_USER_CHECK(custom_advantage_path.empty() ||
+                        (colon != std::string::npos && colon > 0 && colon + 1 < custom_advantage_path.size()),
+                    fmt::format("--custom-advantage-path {}: write it as FILE.py:FUNCTION", custom_advantage_path));
   TANDEM_USER_CHECK(loss.overlong_buffer_tokens > 0 || loss.overlong_penalty_factor == 1.0,
                     fmt::format("--overlong-penalty-factor {}: does nothing without --overlong-buffer-len; give both",
                                 loss.overlong_penalty_factor));

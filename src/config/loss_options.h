@@ -17,6 +17,7 @@ struct LossOptions {
   std::string ref_load;  // unset: --hf-checkpoint as it is at the start
   // The reference becomes a copy of the policy after every so many rollouts; unset means never.
   std::optional<int64_t> ref_update_interval;
+  std::string custom_advantage_path;  // FILE.py:function that computes advantages; "": --advantage-estimator alone
 
   void visit(base::Options& options);
   // Returns whether the reference is scored. That is so for the KL's metrics too, with --use-kl-loss at coefficient 0.
@@ -30,6 +31,7 @@ struct LossOptions {
   void visit_corrections(base::Options& options);
   void visit_advantages(base::Options& options);
   void visit_reward_shaping(base::Options& options);
+  void check_reward_aggregation() const;
   void check_reference() const;
 };
 

@@ -27,6 +27,15 @@ void OptimizerOptions::visit(base::Options& options) {
       .at_most(base::kMaxCount)
       // A checkpoint compares the step itself, so that a longer run may name the one at which the first decay ended.
       .does_not_affect_results();
+  options
+      .option(schedule.wsd_decay_style, "lr-wsd-decay-style", group,
+              "how the learning rate falls at the end of --lr-decay-style WSD")
+      .one_of(trainer::kWsdDecayStyles);
+  options
+      .option(schedule.wsd_decay_steps, "lr-wsd-decay-iters", group,
+              "optimizer steps over which the learning rate of --lr-decay-style WSD falls; before them it is --lr")
+      .at_least(0)
+      .at_most(base::kMaxCount);
   options.option(adamw.weight_decay, "weight-decay", group, "weight decay of AdamW, on embeddings and projections")
       .at_least(0.0);
   options.option(adamw.weight_decay_all, "weight-decay-all", group,
@@ -144,13 +153,20 @@ void check_routers(const OptimizerOptions& options) {
 }  // namespace
 
 void OptimizerOptions::check() const {
-  TANDEM_USER_CHECK(schedule.min_lr == 0.0 || schedule.decay_style != "constant",
-                    fmt::format("--min-lr {}: --lr-decay-style constant never decays to it; give linear or cosine, or "
-                                "leave --min-lr out",
-                                schedule.min_lr));
+  TANDEM_USER_CHECK(
+      schedule.min_lr == 0.0 || schedule.decay_style != "constant",
+      fmt::format("--min-lr {}: --lr-decay-style constant never decays to it; give linear, cosine or WSD, "
+                  "or leave --min-lr out",
+                  schedule.min_lr));
   TANDEM_USER_CHECK(schedule.min_lr <= schedule.max_lr,
                     fmt::format("--min-lr {}: is above --lr {}, which a decay begins with; lower it", schedule.min_lr,
                                 schedule.max_lr));
+  const bool is_wsd = schedule.decay_style == "WSD";
+  TANDEM_USER_CHECK(!is_wsd || schedule.wsd_decay_steps > 0,
+                    "--lr-decay-style WSD: needs --lr-wsd-decay-iters, the optimizer steps over which the rate falls");
+  TANDEM_USER_CHECK(is_wsd || schedule.wsd_decay_steps == 0,
+                    fmt::format("--lr-wsd-decay-iters {}: does nothing without --lr-decay-style WSD; give both",
+                                schedule.wsd_decay_steps));
   check_routers(*this);
 }
 
@@ -160,6 +176,10 @@ trainer::Schedule OptimizerOptions::run_schedule(int64_t total_steps) const {
   TANDEM_USER_CHECK(run.decay_style == "constant" || run.decay_steps > run.warmup_steps,
                     fmt::format("--lr-decay-iters {} must exceed --lr-warmup-iters {} when --lr-decay-style is {}",
                                 run.decay_steps, run.warmup_steps, run.decay_style));
+  TANDEM_USER_CHECK(run.decay_style != "WSD" || run.wsd_decay_steps <= run.decay_steps,
+                    fmt::format("--lr-wsd-decay-iters {}: is more than the {} optimizer steps up to the end of the "
+                                "decay (--lr-decay-iters); lower it",
+                                run.wsd_decay_steps, run.decay_steps));
   return run;
 }
 

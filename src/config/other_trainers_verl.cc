@@ -88,7 +88,7 @@ constexpr auto kNames = std::to_array<OtherName>({
      "the same names; `--loss-agg-mode token-mean` for verl's default"},
     {"actor_rollout_ref.actor.loss_scale_factor", "`--loss-norm-tokens`", ""},
     {"actor_rollout_ref.actor.policy_loss.loss_mode", "`--pg-loss-type`",
-     "`vanilla` is `ppo`; `gspo`, `sapo`, `cispo` and others are in [LOSSES.md](LOSSES.md)"},
+     "`vanilla` is `ppo`; `gspo`, `sapo`, `cispo`, `geo_mean` and others are in [LOSSES.md](LOSSES.md)"},
     {"actor_rollout_ref.actor.policy_loss.dro_beta", "`--dro-beta`", ""},
     {"actor_rollout_ref.actor.tau_pos", "`--sapo-tau-pos`", ""},
     {"actor_rollout_ref.actor.tau_neg", "`--sapo-tau-neg`", ""},

@@ -115,6 +115,11 @@ void TrainConfig::check() const {
       !lora.rank || loss.ref_load.empty() || !loss.ref_update_interval,
       "--ref-update-interval with --ref-load and --lora-rank: the reference would have to change from other "
       "weights to an adapter; leave one of the three out");
+  TANDEM_USER_CHECK(loss.loss.reward_aggregation == "sum_then_normalize" || reward.failure_reward == "lowest" ||
+                        reward.failure_reward == "drop",
+                    fmt::format("--multi-objective-aggregation normalize_then_sum and --rm-failure-reward {}: is the "
+                                "sum of rewards that are not summed; give lowest or drop",
+                                reward.failure_reward));
   TANDEM_USER_CHECK(loss.loss.overlong_buffer_tokens <= rollout.response_len(),
                     fmt::format("--overlong-buffer-len {}: is longer than --rollout-max-response-len {}; lower it",
                                 loss.loss.overlong_buffer_tokens, rollout.response_len()));
@@ -123,7 +128,8 @@ void TrainConfig::check() const {
   checkpoints.check();
   const int64_t n = rollout.n_samples_per_prompt;
   TANDEM_USER_CHECK(
-      n > 1 || !rl::find_estimator(loss.loss).needs_group || loss.loss.disable_rewards_normalization,
+      n > 1 || !rl::find_estimator(loss.loss).needs_group || loss.loss.disable_rewards_normalization ||
+          !loss.custom_advantage_path.empty(),
       fmt::format("--n-samples-per-prompt 1: --advantage-estimator {} compares the completions of a prompt; "
                   "give 2 or more, or --disable-rewards-normalization",
                   loss.loss.advantage_estimator));

@@ -26,7 +26,7 @@ constexpr const char* kHealth =
     "a device that only samples is given up when it is silent for --rollout-health-check-timeout";
 constexpr const char* kNoHook = "this hook is not in this version; --custom-rm-path takes Python functions for rewards";
 constexpr const char* kLoraFlags =
-    "an adapter is --lora-rank, --lora-alpha and --target-modules of train and sft, no more";
+    "an adapter is --lora-rank, --lora-alpha, --use-rslora and --target-modules of train and sft, no more";
 constexpr const char* kTrainedParameters = "all parameters are trained, or with --lora-rank an adapter";
 constexpr const char* kExpertsAreCut =
     "experts are cut as the rest of the model, by --tensor-model-parallel-size; leave it out (1 is accepted)";
@@ -121,6 +121,10 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
      "this hook is not in this version; --use-tis has --tis-level token, sequence and geometric, each with --tis-mode "
      "truncate, mask and reject, and there is --tis-veto",
      false, "use-tis tis-clip tis-clip-low"},
+    {"custom-advantage-function-path", nullptr,
+     "here it is --custom-advantage-path FILE.py:function, which is given the groups of a rollout: docs/ADVANTAGES.md"},
+    {"custom-reward-post-process-path", nullptr,
+     "--custom-advantage-path FILE.py:function makes advantages of a rollout's rewards: docs/ADVANTAGES.md"},
     {"custom-*", nullptr, kNoHook},
     {"data-source-path", nullptr, kNoHook},
     {"eval-function-path", nullptr, kNoHook},

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <unordered_set>
 
 #include "base/check.h"
@@ -53,6 +54,11 @@ void add_eos_ids(const std::vector<int32_t>& ids, ModelConfig& config) {
 int64_t dtype_bytes(Dtype dtype) { return dtype == Dtype::kFloat32 ? 4 : 2; }
 
 const char* to_string(Dtype dtype) { return dtype == Dtype::kFloat32 ? "float32" : "bfloat16"; }
+
+double LoraConfig::scale() const {
+  const auto parts = static_cast<double>(rank);
+  return alpha / (is_rank_stabilized ? std::sqrt(parts) : parts);
+}
 
 int64_t ModelConfig::num_parameters() const { return build_layout(whole_of(*this)).num_elements(); }
 

@@ -13,12 +13,15 @@ int64_t dtype_bytes(Dtype dtype);
 const char* to_string(Dtype dtype);  // "float32", "bfloat16"
 
 // An adapter of low rank for matrices that are frozen (LoRA, Hu et al. 2021). A matrix W [N, K] then computes
-//   W x + (alpha / rank) B A x    with A [rank, K] and B [N, rank]
+//   W x + scale B A x    with A [rank, K], B [N, rank], and scale = alpha / rank
 struct LoraConfig {
   int64_t rank = 0;
   double alpha = 0.0;
   std::vector<std::string> target_modules;  // whose matrices have one: "q_proj", ... in the model's order
-  double scale() const { return alpha / static_cast<double>(rank); }
+  // The scale is alpha / sqrt(rank), which does not fall as the rank grows (rsLoRA, Kalajdzievski 2023).
+  bool is_rank_stabilized = false;
+
+  double scale() const;
 };
 
 // The experts of each layer of a sparse model. An expert is an MLP of that width.

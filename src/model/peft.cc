@@ -24,10 +24,10 @@ constexpr int64_t kMaxRank = int64_t{1} << 20;
 
 // These keys of adapter_config.json are read, or their value changes nothing where no adapter is trained. Any other key
 // that is set asks for something that is not computed: DoRA, ranks by module, trained biases or embeddings.
-constexpr auto kReadKeys =
-    std::to_array<std::string_view>({"peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha",
-                                     "lora_dropout", "target_modules", "bias", "inference_mode", "init_lora_weights",
-                                     "megatron_core", "qalora_group_size", "peft_version", "revision", "auto_mapping"});
+constexpr auto kReadKeys = std::to_array<std::string_view>(
+    {"peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout", "target_modules",
+     "use_rslora", "bias", "inference_mode", "init_lora_weights", "megatron_core", "qalora_group_size", "peft_version",
+     "revision", "auto_mapping"});
 
 void refuse_other_keys(const ConfigReader& reader) {
   for (const auto& [key, value] : reader.object().items()) {
@@ -67,6 +67,7 @@ AdapterFile parse_adapter_config(const std::string& text, const std::string& nam
   file.rank = reader.required_int("r", 1, kMaxRank);
   file.alpha = reader.required_number("lora_alpha");
   if (!(file.alpha > 0.0 && file.alpha < 1e9)) reader.refuse("lora_alpha", "must be a positive number");
+  file.use_rslora = reader.bool_or("use_rslora", false);
   const Json& targets = reader.required("target_modules");
   if (targets.is_string() && targets == kAllLinear) {
     file.target_modules = {kAllLinear};
@@ -93,6 +94,7 @@ std::string adapter_config_text(const LoraConfig& lora, const std::string& base)
     json["lora_alpha"] = lora.alpha;
   }
   json["lora_dropout"] = 0.0;
+  if (lora.is_rank_stabilized) json["use_rslora"] = true;
   json["target_modules"] = lora.target_modules;
   json["bias"] = "none";
   json["fan_in_fan_out"] = false;

@@ -18,10 +18,11 @@ struct AdapterFile {
   int64_t rank = 0;
   double alpha = 0.0;
   std::vector<std::string> target_modules;  // as written: a word like "all-linear" alone, or names
+  bool use_rslora = false;                  // rank-stabilised scaling
 };
 // Reads that file. UserError, by key, for what is missing or of the wrong type, and for every key that is set and asks
-// for something that Tandem does not compute: DoRA, rank-stabilised scaling, ranks by module, trained biases, an
-// expression for modules.
+// for something that Tandem does not compute: DoRA, ranks by module, trained biases, an expression for
+// modules.
 AdapterFile read_adapter_config(const std::string& directory);
 // Reads the file's text; `name` stands for the file in messages.
 AdapterFile parse_adapter_config(const std::string& text, const std::string& name);

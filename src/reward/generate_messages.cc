@@ -122,13 +122,6 @@ GeneratorReply::Ended ended_of(const Json& entry) {
   return ended;
 }
 
-// A prompt's text may be cut inside a character; user code sees U+FFFD there.
-std::string as_text(const std::string& bytes) {
-  base::Utf8Stream stream;
-  const std::string text = stream.push(bytes);
-  return text + stream.finish();
-}
-
 }  // namespace
 
 Json to_json(const GenerateRequest& request, uint64_t run) {
@@ -137,7 +130,7 @@ Json to_json(const GenerateRequest& request, uint64_t run) {
            {{"group_id", request.group_id},
             {"sample_id", request.sample_id},
             {"prompt", request.prompt},
-            {"prompt_text", as_text(request.prompt_text)},
+            {"prompt_text", base::utf8_text(request.prompt_text)},
             {"prompt_tokens", request.prompt_tokens},
             {"label", request.label},
             {"metadata", request.metadata.is_object() ? request.metadata : Json::object()}}},

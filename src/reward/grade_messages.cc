@@ -25,19 +25,12 @@ void require(bool holds) {
   if (!holds) throw worker::BadReply("answered with something other than grades");
 }
 
-// A response is the model's and may end inside a character; user code sees U+FFFD there.
-std::string as_text(const std::string& bytes) {
-  base::Utf8Stream stream;
-  const std::string text = stream.push(bytes);
-  return text + stream.finish();
-}
-
 Json request_json(const GradeRequest& sample) {
   Json json = {{"group_id", sample.group_id},
                {"sample_id", sample.sample_id},
                {"prompt", sample.prompt},
-               {"prompt_text", as_text(sample.prompt_text)},
-               {"response", as_text(sample.response)},
+               {"prompt_text", base::utf8_text(sample.prompt_text)},
+               {"response", base::utf8_text(sample.response)},
                {"label", sample.label},
                {"metadata", sample.metadata.is_object() ? sample.metadata : Json::object()},
                {"rm_type", sample.rm_type},

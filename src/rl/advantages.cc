@@ -154,11 +154,82 @@ std::vector<double> group_advantages(const LossConfig& config, std::span<const d
   return advantages;
 }
 
+// A group's samples that have a reward, by their index in the rollout.
+using Groups = std::map<uint64_t, std::vector<size_t>>;
+
+// Returns the values of reward `k` in one group, in sample order. A failed sample has the lowest of them.
+std::vector<std::optional<double>> values_in_group(const RewardParts& parts, size_t k, std::span<const Sample> samples,
+                                                   const std::vector<size_t>& group) {
+  std::vector<std::optional<double>> values;
+  std::optional<double> lowest;
+  for (const size_t i : group) {
+    const std::optional<double> value = samples[i].grading_failed ? std::nullopt : parts.values[i][k];
+    if (value) lowest = std::min(lowest.value_or(*value), *value);
+    values.push_back(value);
+  }
+  for (size_t j = 0; j < group.size(); ++j) {
+    if (samples[group[j]].grading_failed) values[j] = lowest;
+  }
+  return values;
+}
+
+// Adds one reward to the sums of a group, normalised over the samples to which it applies.
+void add_normalised(const LossConfig& config, double weight, const std::vector<std::optional<double>>& values,
+                    const std::vector<size_t>& group, std::vector<double>& sums) {
+  std::vector<double> known;
+  for (const std::optional<double>& value : values) {
+    if (value) known.push_back(*value);
+  }
+  if (known.size() < 2 || are_equal(known)) return;
+  const double mean = mean_of(known);
+  const double spread = standard_deviation(known, mean) + config.group_epsilon;
+  if (!(spread > 0.0)) return;
+  for (size_t j = 0; j < group.size(); ++j) {
+    if (values[j]) sums[group[j]] += weight * ((*values[j] - mean) / spread);
+  }
+}
+
+// Computes TRL's advantages of multi_objective_aggregation "normalize_then_sum". TRL subtracts the mean of all sums,
+// which is 0 but for rounding: without it groups of equal rewards have advantages of exactly 0.
+void assign_normalised_parts(const LossConfig& config, std::span<Sample> samples, const RewardParts& parts) {
+  Groups groups;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    samples[i].advantages.assign(1, 0.0);
+    if (samples[i].has_reward) groups[samples[i].group_id].push_back(i);
+  }
+  std::vector<double> sums(samples.size(), 0.0), counted;
+  for (const auto& [id, group] : groups) {
+    for (size_t k = 0; k < parts.weights.size(); ++k) {
+      add_normalised(config, parts.weights[k], values_in_group(parts, k, samples, group), group, sums);
+    }
+    for (const size_t i : group) counted.push_back(sums[i]);
+  }
+  if (counted.size() < 2 || are_equal(counted)) return;
+  const double spread = standard_deviation(counted, mean_of(counted)) + config.group_epsilon;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (samples[i].has_reward && spread > 0.0) samples[i].advantages[0] = sums[i] / spread;
+  }
+}
+
+// Returns the rewards themselves as the only part.
+RewardParts single_part(std::span<const Sample> samples) {
+  RewardParts parts{.weights = {1.0}, .values = {}};
+  for (const Sample& sample : samples) parts.values.push_back({sample.reward});
+  return parts;
+}
+
 }  // namespace
 
-void assign_advantages(const LossConfig& config, std::span<Sample> samples) {
+void assign_advantages(const LossConfig& config, std::span<Sample> samples, const RewardParts& parts) {
   const AdvantageKind kind = advantage_kind(config);
   set_penalties(config, samples);
+  if (config.reward_aggregation == "normalize_then_sum") {
+    TANDEM_CHECK(parts.values.empty() || parts.values.size() == samples.size(), parts.values.size(),
+                 "samples' rewards");
+    assign_normalised_parts(config, samples, parts.values.empty() ? single_part(samples) : parts);
+    if (config.normalize_advantages) whiten(config, samples);
+    return;
+  }
   // Returns have the KL of each token in them; every other advantage is one number, and so is the KL.
   const auto reward_of = [&](const Sample& sample) {
     return kind == AdvantageKind::kDiscountedWhitened ? sample.reward - sample.overlong_penalty

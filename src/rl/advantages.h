@@ -3,12 +3,21 @@
 // rollout. docs/LOSSES.md gives formulas, sources and the golden cases.
 #pragma once
 
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "rl/loss_config.h"
 #include "rl/sample.h"
 
 namespace tandem::rl {
+
+// Holds the rewards that are added up to each sample's, for reward_aggregation "normalize_then_sum".
+struct RewardParts {
+  std::vector<double> weights;  // one for each reward
+  // values[sample][reward], before the weight; unset where the reward failed or does not apply.
+  std::vector<std::vector<std::optional<double>>> values;
+};
 
 // Sets the penalties of every sample (reward_shaping.h) and computes its `advantages` from what they leave of its
 // reward: [1] if all its tokens share one number, else [N]. Groups are told apart by group_id; their samples need not
@@ -16,6 +25,10 @@ namespace tandem::rl {
 // estimator subtracts the group's mean, equal rewards have advantages of exactly 0 before any whitening, and so has a
 // sample alone in its group. `samples` is the whole rollout, over which whitening goes. Throws BugError when a reward
 // is not finite, EnvironmentError when a log-prob of the reference is not.
-void assign_advantages(const LossConfig& config, std::span<Sample> samples);
+//
+// With reward_aggregation "normalize_then_sum" a sample's advantage is the weighted sum of its `parts`, each normalised
+// in its group, divided by the standard deviation of these sums over the rollout. Without parts the reward is the only
+// one. A failed sample that has a reward counts with the lowest value that its group has of each reward.
+void assign_advantages(const LossConfig& config, std::span<Sample> samples, const RewardParts& parts = {});
 
 }  // namespace tandem::rl

@@ -24,6 +24,7 @@ void check_names(const LossConfig& config) {
   check_name(config.tis_level, kTisLevels);
   check_name(config.old_logprobs, kOldLogprobs);
   check_name(config.reward_std_scope, kRewardStdScopes);
+  check_name(config.reward_aggregation, kRewardAggregations);
   find_estimator(config);
   find_surrogate(config);
 }
@@ -38,6 +39,10 @@ void check_clips(const LossConfig& config) {
   check_positive(config.sapo_tau_pos);
   check_positive(config.sapo_tau_neg);
   check_not_negative(config.dro_beta);
+  check_not_negative(config.vespo_k_pos);
+  check_not_negative(config.vespo_k_neg);
+  check_positive(config.vespo_lambda_pos);
+  check_positive(config.vespo_lambda_neg);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ inline constexpr std::string_view kTisModes[] = {"truncate", "mask", "reject"};
 inline constexpr std::string_view kTisLevels[] = {"token", "sequence", "geometric"};
 inline constexpr std::string_view kOldLogprobs[] = {"rollout", "proximal"};
 inline constexpr std::string_view kRewardStdScopes[] = {"group", "batch"};
+inline constexpr std::string_view kRewardAggregations[] = {"sum_then_normalize", "normalize_then_sum"};
 
 constexpr double kMaxLogRatio = 700.0;  // exp() overflows above
 constexpr double kMaxPenalty = 1e6;     // limit of kl_coef and overlong_penalty_factor: penalized rewards stay finite
@@ -54,6 +55,9 @@ struct LossConfig {
   double dro_beta = 0.1;      // weight of DRO's quadratic term
   double sapo_tau_pos = 1.0;  // temperatures of the soft gate for A > 0 and the rest
   double sapo_tau_neg = 1.05;
+  // VESPO's exponent and decay of a sequence's ratio, for A >= 0 and A < 0 (TRL's constants).
+  double vespo_k_pos = 2.0, vespo_lambda_pos = 3.0;
+  double vespo_k_neg = 3.0, vespo_lambda_neg = 2.0;
 
   // The KL estimator against the reference is "k1", "k2", "k3", "low_var_kl", "abs"; a "+" after it takes that value
   // with the gradient of k2 (verl). verl's "kl" is k1, "mse" is k2 and its "k3" is low_var_kl.
@@ -114,8 +118,11 @@ struct LossConfig {
   bool normalize_advantages = false;            // whiten over the tokens of the whole rollout
   double whiten_epsilon = 1e-8;
   std::string reward_std_scope = "group";  // "group", or "batch": one std of all rewards (TRL's scale_rewards)
-  double gamma = 1.0;                      // REINFORCE++ discount
-  bool discount_masked_tokens = true;      // tokens that the model did not write discount too; verl: false
+  // Several rewards are summed and their sum is normalised, or each is normalised in its group and then they are summed
+  // (GDPO, arXiv 2601.05242; TRL's multi_objective_aggregation).
+  std::string reward_aggregation = "sum_then_normalize";
+  double gamma = 1.0;                  // REINFORCE++ discount
+  bool discount_masked_tokens = true;  // tokens that the model did not write discount too; verl: false
 
   // These fields change a reward before its advantage is computed (reward_shaping.h).
   double kl_coef = 0.0;  // factor of the KL against the reference, which is subtracted from the reward; 0: off

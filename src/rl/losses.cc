@@ -159,29 +159,58 @@ class SampleLoss {
     sums_["loss"] += loss_share_ * sum;
   }
 
+  // Returns the log ratio that all tokens of the sample share, before any bound.
+  double sequence_log_ratio(RatioLevel level) const {
+    if (level == RatioLevel::kSequenceSum) return sum_tokens([&](int64_t t) { return log_ratio(t); });
+    if (level == RatioLevel::kClippedMean) return mean_tokens([&](int64_t t) { return clipped_log_ratio(t); });
+    return mean_tokens([&](int64_t t) { return log_ratio(t); });
+  }
+  // Returns the token's log ratio, clipped in the direction in which its advantage pushes it.
+  double clipped_log_ratio(int64_t t) const {
+    const double high = config_.eps_clip_high < 0 ? config_.eps_clip : config_.eps_clip_high;
+    if (input_.advantages[t] > 0) return std::min(log_ratio(t), high);
+    return input_.advantages[t] < 0 ? std::max(log_ratio(t), -config_.eps_clip) : 0.0;
+  }
+  bool is_clipped(int64_t t) const { return clipped_log_ratio(t) != log_ratio(t); }
+
+  // Puts the weights where the surrogate wants them. Returns the log of what the sample's ratio is multiplied by.
+  double place_weights(WeightLevel level, std::vector<double>& weights) const {
+    if (level == WeightLevel::kToken) return 0.0;
+    double log_sum = 0.0, count = 0.0;
+    sum_tokens([&](int64_t t) {
+      const double weight = weights[static_cast<size_t>(t)];
+      if (weight > 0.0) log_sum += std::log(weight), count += 1.0;
+      return 0.0;
+    });
+    const double mean = level == WeightLevel::kSequenceMean && count > 0.0 ? std::exp(log_sum / count) : 1.0;
+    for (double& weight : weights) weight = weight > 0.0 ? mean : 0.0;
+    return level == WeightLevel::kRatio ? log_sum : 0.0;
+  }
+
   void add_policy_term() {
     const Surrogate& surrogate = find_surrogate(config_);
-    const double sequence_log_ratio = surrogate.ratio_level == RatioLevel::kSequenceSum
-                                          ? sum_tokens([&](int64_t t) { return log_ratio(t); })
-                                          : mean_tokens([&](int64_t t) { return log_ratio(t); });
-    const std::vector<double> weights = token_weights();
+    std::vector<double> weights = token_weights();
+    const double shared_log_ratio = sequence_log_ratio(surrogate.ratio_level);
+    const double weighted_log_ratio = shared_log_ratio + place_weights(surrogate.weight_level, weights);
     std::vector<double> dlog_ratio(static_cast<size_t>(input_.length), 0.0);
     double num_clipped = 0.0;
     const double sum = sum_tokens([&](int64_t t) {
-      const double exact = surrogate.ratio_level == RatioLevel::kToken ? log_ratio(t) : sequence_log_ratio;
+      const double exact = surrogate.ratio_level == RatioLevel::kToken ? log_ratio(t) : weighted_log_ratio;
       const double bounded = clamped(exact);
       const SurrogateTerm term = surrogate.term(config_, double{input_.logprobs[t]}, bounded, input_.advantages[t]);
       const double weight = weights[static_cast<size_t>(t)];
       gradient_.dlogprobs[t] += loss_share_ * weight * term.dlogprob;
       if (bounded == exact) dlog_ratio[static_cast<size_t>(t)] = loss_share_ * weight * term.dlog_ratio;
-      num_clipped += term.clipped ? 1.0 : 0.0;
+      const bool clipped = surrogate.ratio_level == RatioLevel::kClippedMean ? is_clipped(t) : term.clipped;
+      num_clipped += clipped ? 1.0 : 0.0;
       return weight * term.value;
     });
     add_ratio_gradient(surrogate.ratio_level, dlog_ratio);
     add_part("pg_loss", sum, 1.0);
     sums_["pg_clipfrac"] += metric_share_ * num_clipped;
     add_metric("ppo_kl", [&](int64_t t) {
-      return surrogate.ratio_level == RatioLevel::kToken ? -log_ratio(t) : -sequence_log_ratio;
+      const RatioLevel level = surrogate.ratio_level;
+      return level == RatioLevel::kToken || level == RatioLevel::kClippedMean ? -log_ratio(t) : -shared_log_ratio;
     });
   }
 
@@ -192,10 +221,11 @@ class SampleLoss {
     double shared = 0.0;
     if (!own) {
       for (const double d : dlog_ratio) shared += d;
-      if (level == RatioLevel::kSequenceMean && num_tokens_ > 0) shared /= static_cast<double>(num_tokens_);
+      if (level != RatioLevel::kSequenceSum && num_tokens_ > 0) shared /= static_cast<double>(num_tokens_);
     }
     sum_tokens([&](int64_t t) {
-      gradient_.dlogprobs[t] += own ? dlog_ratio[static_cast<size_t>(t)] : shared;
+      const bool is_constant = level == RatioLevel::kClippedMean && is_clipped(t);
+      if (!is_constant) gradient_.dlogprobs[t] += own ? dlog_ratio[static_cast<size_t>(t)] : shared;
       return 0.0;
     });
   }

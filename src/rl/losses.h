@@ -127,8 +127,14 @@ class LossNormaliser {
 // ---- The tables ----
 
 // Selects the log ratio that a surrogate is given: the token's own, or the mean or sum over the sample's trained
-// tokens.
-enum class RatioLevel : uint8_t { kToken, kSequenceMean, kSequenceSum };
+// tokens. kClippedMean is the mean of log ratios that were clipped one by one, each from above by eps_clip_high where
+// its advantage is positive, from below by eps_clip where it is negative.
+enum class RatioLevel : uint8_t { kToken, kSequenceMean, kSequenceSum, kClippedMean };
+
+// Selects what the constant weights of a sample's tokens (use_tis, LossInput::weights) multiply: each token's term,
+// with its own weight or with the geometric mean of the sample's; or the sample's ratio, with their product. A weight
+// of 0 takes its token's term out in each case, and has no part in the mean and the product.
+enum class WeightLevel : uint8_t { kToken, kSequenceMean, kRatio };
 
 // Holds a token's term and its derivatives: one by the log ratio (which may be the sample's), one by the token's
 // log-prob directly.
@@ -145,6 +151,7 @@ struct Surrogate {
   std::string_view name;
   SurrogateFunction term;
   RatioLevel ratio_level;
+  WeightLevel weight_level = WeightLevel::kToken;
 };
 
 // Selects how an estimator computes advantages from rewards (advantages.h).

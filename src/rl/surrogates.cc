@@ -88,6 +88,23 @@ SurrogateTerm dro_term(const LossConfig& config, double logprob, double log_rati
           .dlogprob = -advantage};
 }
 
+// The term is -g A, where g is the geometric mean of the sample's clipped ratios: GMPO (arXiv 2507.20673).
+SurrogateTerm geo_mean_term(const LossConfig& /*config*/, double /*logprob*/, double log_ratio, double advantage) {
+  const double value = -std::exp(log_ratio) * advantage;
+  return {.value = value, .dlog_ratio = value};
+}
+
+// The term is -stop(phi(w)) A logp with phi(w) = w^k exp(lambda (1 - w)), where w is the product of the sample's
+// ratios: VESPO (arXiv 2602.10693). phi is 1 at w = 1 and falls to 0 on both sides of its peak.
+SurrogateTerm vespo_term(const LossConfig& config, double logprob, double log_ratio, double advantage) {
+  constexpr double kLeastLogRatio = -18.420680743952367;  // log(1e-8), TRL's
+  const double k = advantage >= 0 ? config.vespo_k_pos : config.vespo_k_neg;
+  const double lambda = advantage >= 0 ? config.vespo_lambda_pos : config.vespo_lambda_neg;
+  const double bounded = std::max(log_ratio, kLeastLogRatio);
+  const double weight = std::exp(lambda + k * bounded - lambda * std::exp(bounded));
+  return {.value = -weight * advantage * logprob, .dlogprob = -weight * advantage};
+}
+
 constexpr Surrogate kSurrogates[] = {
     {"ppo", ppo_term, RatioLevel::kToken},
     {"gspo", ppo_term, RatioLevel::kSequenceMean},
@@ -98,6 +115,8 @@ constexpr Surrogate kSurrogates[] = {
     {"dppo_tv", dppo_tv_term, RatioLevel::kToken},
     {"dppo_kl", dppo_kl_term, RatioLevel::kToken},
     {"dro", dro_term, RatioLevel::kToken},
+    {"geo_mean", geo_mean_term, RatioLevel::kClippedMean, WeightLevel::kSequenceMean},
+    {"vespo", vespo_term, RatioLevel::kSequenceSum, WeightLevel::kRatio},
 };
 
 constexpr Estimator kEstimators[] = {

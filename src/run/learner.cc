@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "evaluation/rollout_metrics.h"
 #include "rl/advantages.h"
@@ -32,6 +33,28 @@ rl::HealthSettings health_settings(const TrainInputs& inputs) {
   return settings;
 }
 
+// Returns what each of several rewards gave, for --multi-objective-aggregation; nothing where there is one reward.
+// Throws UserError for a rollout that was read from a file and lacks some of them.
+rl::RewardParts reward_parts(const config::RewardOptions& options, const sampling::Rollout& rollout) {
+  const std::vector<config::RewardOptions::Source> sources = options.sources();
+  if (sources.size() < 2) return {};
+  rl::RewardParts parts;
+  for (const config::RewardOptions::Source& source : sources) parts.weights.push_back(source.weight);
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    std::vector<std::optional<double>>& values = parts.values.emplace_back();
+    for (const config::RewardOptions::Source& source : sources) {
+      const std::vector<reward::RewardPart>& known = rollout.grades.at(i).parts;
+      const auto part = std::ranges::find(known, source.name, &reward::RewardPart::name);
+      TANDEM_USER_CHECK(part != known.end() || rollout.samples[i].grading_failed,
+                        fmt::format("--multi-objective-aggregation normalize_then_sum: sample {} of "
+                                    "--load-debug-rollout-data has no reward {}; give a rollout with all rewards",
+                                    rollout.samples[i].sample_id, source.name));
+      values.push_back(part == known.end() ? std::nullopt : part->reward);
+    }
+  }
+  return parts;
+}
+
 }  // namespace
 
 Learner::Learner(const TrainInputs& inputs, session::RunMemory& memory)
@@ -52,6 +75,7 @@ Learner::Learner(const TrainInputs& inputs, session::RunMemory& memory)
                                           .sequence_parallel = inputs.config.mesh.sequence_parallel},
                        inputs.checkpoint, memory);
   }
+  if (!inputs.config.loss.custom_advantage_path.empty()) custom_advantages_.emplace(inputs);
   std::optional<trainer::OptimizerOffload> offload;
   if (options.offloads_optimizer()) {
     optimizer_memory_ = memory.make_host();
@@ -80,7 +104,10 @@ void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, 
   const Clock::time_point begin = Clock::now();
   const rl::LossConfig& loss = inputs_.trainer.loss;
   rl::remove_truncated(loss, rollout.samples);
-  rl::assign_advantages(loss, rollout.samples);
+  const bool has_parts = loss.reward_aggregation == "normalize_then_sum";
+  rl::assign_advantages(loss, rollout.samples,
+                        has_parts ? reward_parts(inputs_.config.reward, rollout) : rl::RewardParts());
+  if (custom_advantages_) custom_advantages_->assign(rollout_id, rollout, log);
   evaluation::warn_of_large_rewards(rollout, rollout_id);
   const bool per_token = rl::loss_aggregation(loss) == rl::Aggregation::kTokenMean;
   std::optional<config::PassRule> pass;
@@ -184,6 +211,7 @@ void Learner::update_reference(int64_t num_finished, RunLog& log) {
 
 void Learner::save(checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) const {
   state.rewards_differed_until = health_.differed_until();
+  if (custom_advantages_) custom_advantages_->save(state);
   if (!reference_) return;
   std::vector<checkpoint::SavedTensor> of_reference;
   reference_->save(state, of_reference);

@@ -11,6 +11,7 @@
 #include "model/model.h"
 #include "report/report.h"
 #include "rl/learning_health.h"
+#include "run/custom_advantages.h"
 #include "run/patience.h"
 #include "run/reference.h"
 #include "run/run_log.h"
@@ -31,8 +32,9 @@ class Learner {
   // Computes log-probs of the reference for each sample, if the loss needs them.
   void score_reference(sampling::Rollout& rollout, RunLog& log);
   // Takes truncated samples out of the loss and penalties from the rewards, as flags ask; then computes the advantages
-  // within each group and logs the numbers of the rollout (counted from 0): rollout/*, fault/*. Warns of rewards from
-  // which nothing can be learnt.
+  // within each group, lets the
+  // user's function change them if there is one, and logs the numbers of the rollout (counted from 0): rollout/*,
+  // fault/*. Warns of rewards from which nothing can be learnt.
   void assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, RunLog& log);
   // Runs the optimizer steps of the rollout, in sample order, --num-epochs-per-rollout times, and logs a record train/*
   // for each. With --old-logprobs proximal it scores samples of older weights before, if it must. Returns the metrics
@@ -43,7 +45,8 @@ class Learner {
 
   // Call it after `num_finished` rollouts: the reference becomes the policy when --ref-update-interval says so.
   void update_reference(int64_t num_finished, RunLog& log);
-  // Adds what a checkpoint of this moment has to hold besides the optimizer: the reference, and when rewards differed.
+  // Adds what a checkpoint of this moment has to hold besides the optimizer: the reference, when rewards differed, and
+  // the state of the user's function of advantages.
   void save(checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) const;
 
   trainer::Trainer& trainer() { return *trainer_; }
@@ -68,6 +71,7 @@ class Learner {
   rl::LearningHealth health_;
   std::unique_ptr<model::Model> model_;
   std::optional<Reference> reference_;
+  std::optional<CustomAdvantages> custom_advantages_;     // --custom-advantage-path
   std::unique_ptr<device::HostMemory> optimizer_memory_;  // memory of --offload-optimizer
   std::unique_ptr<trainer::Trainer> trainer_;
 };

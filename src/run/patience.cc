@@ -41,10 +41,16 @@ void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metr
 }
 
 void Patience::observe_rollout(int64_t rollout_id, const sampling::Rollout& rollout) {
+  const bool has_no_advantages = !rollout.advantage_failure.empty();
   const bool has_filter_failed = rollout.filtered && rollout.filtered->always_failed();
   ungraded_rollouts_ = rollout.all_failed() ? ungraded_rollouts_ + 1 : 0;
   last_failure_ = rollout.first_failure;
-  failed_rollouts_ = rollout.all_failed() || has_filter_failed ? failed_rollouts_ + 1 : 0;
+  const bool has_failed = rollout.all_failed() || has_filter_failed || has_no_advantages;
+  failed_rollouts_ = has_failed ? failed_rollouts_ + 1 : 0;
+  TANDEM_USER_CHECK(!has_no_advantages || failed_rollouts_ < limits_.max_failed_rollouts,
+                    fmt::format("rollout {}: --custom-advantage-path failed, the last of {} rollouts in a row that "
+                                "failed (--max-failed-rollouts), so nothing is learnt: mend it: {}",
+                                rollout_id + 1, failed_rollouts_, rollout.advantage_failure));
   TANDEM_USER_CHECK(!has_filter_failed || failed_rollouts_ < limits_.max_failed_rollouts,
                     fmt::format("rollout {}: the filter of --dynamic-sampling-filter-path failed on every group, the "
                                 "last of {} rollouts in a row that failed (--max-failed-rollouts), so it filters "

@@ -1,6 +1,7 @@
 // Ends a run in which everything goes wrong: after too many optimizer steps in a row that were skipped, or too many
-// rollouts in a row in which the reward failed on every sample, or a group filter on every group; and at its end, if
-// the reward never worked. The counts are part of a checkpoint.
+// rollouts in a row in which the reward failed on every sample, or a group filter on every group, or the user's
+// function of advantages on the rollout; and at its end, if the reward never worked. The counts are part of a
+// checkpoint.
 #pragma once
 
 #include <cstdint>

@@ -21,6 +21,7 @@
 #include "run/reference.h"
 #include "run/train_warnings.h"
 #include "run/wandb_run.h"
+#include "session/advantage_setup.h"
 #include "session/answer_end.h"
 #include "session/generator_setup.h"
 #include "session/plan_together.h"
@@ -131,6 +132,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   session::try_out_reward(evaluation.reward_of_run(config.reward), reward_context(), graded);
   evaluation.try_out(grading, reward_context());
   groups::try_out_filter(config.dynamic_sampling, config.reward, reward_context());
+  session::try_out_advantages(config.loss.custom_advantage_path, config.reward, reward_context());
   session::try_out_generation(config.custom_generate, config.reward, session.directory(), reward_context());
   check_best(config.output.save_best, evaluation);
   check_start(config, session, prompts);
@@ -146,6 +148,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
        .custom_rm_paths = config.reward.custom_rm_path,
        .group_filter = config.dynamic_sampling.name(),
        .generate_function = config.custom_generate.function,
+       .advantage_function = config.loss.custom_advantage_path,
        .groups_in_flight = config.keeps_groups() ? std::optional(config.groups_at_once()) : std::nullopt,
        .samples_while_training = config.async.is_live(config.colocate),
        .definitions = rl::new_definitions(config.loss.loss)});

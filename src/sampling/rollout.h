@@ -83,9 +83,11 @@ struct Rollout {
   int64_t num_generate_repeated = 0;            // samples that were begun again
   int64_t num_unnamed = 0;                      // numbers and columns of rewards that limit_reward_names() left out
   std::string first_failure;                    // "sample 12: ValueError: ..."
+  std::string advantage_failure;                // why --custom-advantage-path gave no advantages; "": it did
   std::optional<FilteredGroups> filtered = {};  // set with dynamic sampling
   std::optional<InFlightNumbers> in_flight = {};  // set where completions go on over several rollouts
 
+  // All but what becomes known after the rollout was sent.
   static void fields(auto& wire, auto& m) {
     wire(m.samples, m.grades, m.stats, m.is_sampled, m.seconds, m.num_ranks, m.num_workers, m.num_lost_workers);
     wire(m.idle_share, m.pause_seconds, m.num_failed, m.num_dropped, m.num_repeated, m.num_restarts,

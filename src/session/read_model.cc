@@ -1,6 +1,7 @@
 #include "session/read_model.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <vector>
 
@@ -47,17 +48,44 @@ model::ModelConfig read_model(const config::ModelOptions& options) {
   config.lora = {.rank = file.rank,
                  .alpha = file.alpha,
                  .target_modules = model::parse_target_modules(file.target_modules, config,
-                                                               place.adapter + "/adapter_config.json: target_modules")};
+                                                               place.adapter + "/adapter_config.json: target_modules"),
+                 .is_rank_stabilized = file.use_rslora};
   return config;
 }
 
+namespace {
+
+// Returns the adapter that a run goes on to train, which is in the model's configuration. Throws UserError if the flags
+// ask for another one.
+model::LoraConfig begun_adapter(const config::ModelOptions& options, const config::LoraOptions& lora) {
+  const model::ModelConfig config = read_model(options);
+  const model::LoraConfig& begun = *config.lora;
+  const std::string adapter =
+      fmt::format("--hf-checkpoint {}: is an adapter of rank {}", options.hf_checkpoint, begun.rank);
+  TANDEM_USER_CHECK(lora.rank, fmt::format("{}; give --lora-rank {} to train it on, or write the merged model with "
+                                           "tandem export to train all weights",
+                                           adapter, begun.rank));
+  const auto same = [&](bool is_same, const std::string& flag, const std::string& has) {
+    TANDEM_USER_CHECK(is_same,
+                      fmt::format("{}: {} is trained on with {}; leave the flag out, or begin a new adapter on "
+                                  "the merged model",
+                                  flag, options.hf_checkpoint, has));
+  };
+  same(*lora.rank == begun.rank, fmt::format("--lora-rank {}", *lora.rank), fmt::format("its rank {}", begun.rank));
+  same(lora.alpha.value_or(begun.alpha) == begun.alpha, fmt::format("--lora-alpha {}", lora.alpha.value_or(0.0)),
+       fmt::format("its alpha {}", begun.alpha));
+  same(!lora.use_rslora || begun.is_rank_stabilized, "--use-rslora", "its scale of alpha over the rank");
+  const bool has_targets =
+      lora.target_modules.empty() ||
+      model::parse_target_modules(lora.target_modules, config, "--target-modules") == begun.target_modules;
+  same(has_targets, "--target-modules", fmt::format("its modules {}", fmt::join(begun.target_modules, ",")));
+  return begun;
+}
+
+}  // namespace
+
 model::ModelConfig read_model(const config::ModelOptions& options, const config::LoraOptions& lora,
                               const config::OptimizerOptions& optimizer) {
-  TANDEM_USER_CHECK(
-      !model::is_adapter_directory(options.hf_checkpoint),
-      fmt::format("--hf-checkpoint {}: is an adapter, and a model is needed here: write the merged one with tandem "
-                  "export, or go on with the run that saved it (--load)",
-                  options.hf_checkpoint));
   model::ModelConfig config = read_base(find_model(options.hf_checkpoint).directory, options.dtype);
   if (optimizer.freeze_moe_router) {
     TANDEM_USER_CHECK(config.experts, fmt::format("--freeze-moe-router: {} is of {}, which has no router; leave it out",
@@ -74,6 +102,10 @@ model::ModelConfig read_model(const config::ModelOptions& options, const config:
     TANDEM_USER_CHECK(
         !lora.rank, fmt::format("{}: balances routers, which --lora-rank does not train; leave one of them out", flag));
   }
+  if (model::is_adapter_directory(options.hf_checkpoint)) {
+    config.lora = begun_adapter(options, lora);
+    return config;
+  }
   if (!lora.rank) return config;
   // Above this rank B A is no smaller than the matrix that it is added to.
   TANDEM_USER_CHECK(
@@ -83,7 +115,8 @@ model::ModelConfig read_model(const config::ModelOptions& options, const config:
   config.lora = {.rank = *lora.rank,
                  .alpha = lora.alpha.value_or(config::kDefaultLoraAlpha),
                  .target_modules = model::parse_target_modules(lora.target_modules.empty() ? all : lora.target_modules,
-                                                               config, "--target-modules")};
+                                                               config, "--target-modules"),
+                 .is_rank_stabilized = lora.use_rslora};
   return config;
 }
 

@@ -23,8 +23,8 @@ ModelPlace find_model(const std::string& hf_checkpoint);
 // which names what is wrong with the directories.
 model::ModelConfig read_model(const config::ModelOptions& options);
 // Does the same for a verb that trains a model: the adapter that `lora` asks for, or all weights but those that
-// `optimizer` freezes. Throws UserError if --hf-checkpoint is an adapter, or if one of these flags does not go with the
-// model.
+// `optimizer` freezes. If --hf-checkpoint is an adapter, that one is trained on, and `lora` has its rank. Throws
+// UserError if one of these flags does not go with the model or the adapter.
 model::ModelConfig read_model(const config::ModelOptions& options, const config::LoraOptions& lora,
                               const config::OptimizerOptions& optimizer);
 

@@ -38,9 +38,10 @@ report::Metrics recorded(const trainer::Metrics& of_step) {
 }
 
 std::string lora_text(const model::ModelConfig& config) {
-  return fmt::format("LoRA: {} trained parameters: rank {}, alpha {:g} on {}",
+  return fmt::format("LoRA: {} trained parameters: rank {}, alpha {:g}{} on {}",
                      base::with_commas(model::adapter_layout(config).num_elements()), config.lora->rank,
-                     config.lora->alpha, fmt::join(config.lora->target_modules, ", "));
+                     config.lora->alpha, config.lora->is_rank_stabilized ? " over the rank's root" : "",
+                     fmt::join(config.lora->target_modules, ", "));
 }
 
 void account_optimizer(const ModelSession& session, const trainer::Trainer& trainer, bool is_offloaded,

@@ -84,7 +84,7 @@ class ChildProcess {
   void start(const WorkerConfig& config);
   void enter_sandbox(const WorkerConfig& config);
   void note_sender(pid_t sender);
-  bool runs_users_code() const { return mode_ == "grader" || mode_ == "generator"; }
+  bool runs_users_code() const { return mode_ == "grader" || mode_ == "generator" || mode_ == "advantage"; }
   std::string start_remedy(const WorkerConfig& config) const;
   base::Json call_with(std::string_view name, const base::Json& arguments, double deadline_s,
                        const std::vector<int>& descriptors);

@@ -265,6 +265,33 @@ TEST_F(LoraRun, ThePlanHasNoMasterNoMomentsAndNoGradientOfTheBase) {
       with["weights"].get<int64_t>() - without["weights"].get<int64_t>());
 }
 
+// A run begins with the adapter that another one left: with a learning rate of 0 it leaves the same one, and with
+// another its first step is on the policy of both products. It is resumed as any other.
+TEST_F(LoraRun, AnAdapterIsTrainedOn) {
+  ASSERT_EQ(run(words(folder_ / "first", {"--use-rslora"})).code, 0);
+  const std::string adapter = folder_ / "first/hf/latest";
+  const auto on = [&](const std::string& name, const std::string& lr, const Arguments& more = {}) {
+    Arguments arguments =
+        with_custom_reward(train_arguments(folder_ / name, Arguments{"--lora-rank", "4"} + more), reward_);
+    return with_flag(with_flag(arguments, "--hf-checkpoint", adapter), "--lr", lr);
+  };
+  ASSERT_EQ(run(with_flag(on("same", "0"), "--num-rollout", "1")).code, 0);
+  EXPECT_EQ(adapter_of(folder_ / "same"), adapter_of(folder_ / "first"));
+  const Captured result = run(on("second", "2e-2", {"--save-interval", "1"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("rank 4, alpha 6 over the rank's root on " + kAllNames), std::string::npos) << result.out;
+  EXPECT_NE(adapter_of(folder_ / "second"), adapter_of(folder_ / "first"));
+  EXPECT_EQ(base::read_json_file(folder_ / "second/hf/latest/adapter_config.json")["base_model_name_or_path"], kModel);
+  for (const base::Json& record : json_lines(folder_ / "second/metrics.jsonl")) {
+    if (record.contains("train/step") && record["train/step"] == 0) {
+      EXPECT_EQ(number(record, "train/train_rollout_logprob_abs_diff"), 0.0);
+    }
+  }
+  ASSERT_EQ(run(with_flag(on("killed", "2e-2", {"--save-interval", "1"}), "--num-rollout", "1")).code, 0);
+  ASSERT_EQ(run(on("killed", "2e-2", {"--save-interval", "1", "--load", folder_ / "killed"})).code, 0);
+  EXPECT_EQ(adapter_of(folder_ / "killed"), adapter_of(folder_ / "second"));
+}
+
 TEST_F(LoraRun, FlagsThatDoNotGoTogetherAreRefused) {
   const auto fails = [&](const Arguments& more, const std::string& says) {
     expect_one_line_failure(run(with_custom_reward(train_arguments(folder_ / "none", more), reward_)), 2, says);
@@ -286,12 +313,21 @@ TEST_F(LoraRun, FlagsThatDoNotGoTogetherAreRefused) {
   // --dry-run once reported that everything is in order for it.
   fails({"--lora-rank", "8", "--actor-num-gpus-per-node", "2", "--tensor-model-parallel-size", "2", "--dry-run"},
         "--tensor-model-parallel-size 2 with an adapter: adapters are not spread over devices in this version");
-  for (const std::string flag : {"--lora-rank", "--hf-checkpoint"}) {
-    const Arguments on_adapter = with_flag(with_custom_reward(train_arguments(folder_ / "none"), reward_),
-                                           "--hf-checkpoint", "tests/golden/lora");
-    expect_one_line_failure(run(with_flag(on_adapter, flag, flag == "--lora-rank" ? "4" : "tests/golden/lora")), 2,
-                            "--hf-checkpoint tests/golden/lora: is an adapter, and a model is needed here");
-  }
+  const auto fails_on_adapter = [&](const Arguments& more, const std::string& says) {
+    const Arguments arguments = with_custom_reward(train_arguments(folder_ / "none", more), reward_);
+    expect_one_line_failure(run(with_flag(arguments, "--hf-checkpoint", "tests/golden/lora")), 2, says);
+  };
+  fails_on_adapter({},
+                   "--hf-checkpoint tests/golden/lora: is an adapter of rank 4; give --lora-rank 4 to train it on, or "
+                   "write the merged model");
+  fails_on_adapter({"--lora-rank", "8"},
+                   "--lora-rank 8: tests/golden/lora is trained on with its rank 4; leave the flag");
+  fails_on_adapter({"--lora-rank", "4", "--lora-alpha", "8"},
+                   "--lora-alpha 8: tests/golden/lora is trained on with its alpha 6;");
+  fails_on_adapter({"--lora-rank", "4", "--use-rslora"},
+                   "--use-rslora: tests/golden/lora is trained on with its scale");
+  fails_on_adapter({"--lora-rank", "4", "--target-modules", "q_proj"},
+                   "--target-modules: tests/golden/lora is trained on with its modules q_proj,v_proj,o_proj,up_proj,");
   EXPECT_FALSE(base::directory_exists(folder_ / "none"));
 }
 

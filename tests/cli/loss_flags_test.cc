@@ -85,9 +85,9 @@ Advantages advantages_of(const std::string& row, const std::vector<SampleFacts>&
 
 // Returns a token's term at a ratio of 1.
 double policy_term(const std::string& row, double advantage, double logprob) {
-  if (row == "ppo" || row == "gspo" || row == "rloo") return -advantage;
+  if (row == "ppo" || row == "gspo" || row == "rloo" || row == "geo_mean") return -advantage;
   if (row == "sapo") return -2.0 / (advantage > 0 ? 1.0 : 1.05) * advantage;
-  const std::set<std::string> weighted = {"cispo", "reinforce", "dppo_tv", "dppo_kl", "dro"};
+  const std::set<std::string> weighted = {"cispo", "reinforce", "dppo_tv", "dppo_kl", "dro", "vespo"};
   EXPECT_TRUE(weighted.contains(row)) << "say here what the term of " << row << " is";
   return -advantage * logprob;
 }
@@ -376,6 +376,9 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
               "6",
               "--overlong-penalty-factor",
               "0.5"});
+  train("d", {"--multi-objective-aggregation", "normalize_then_sum", "--pg-loss-type", "vespo", "--vespo-k-pos", "1.5",
+              "--vespo-lambda-pos", "2.5", "--vespo-k-neg", "2.5", "--vespo-lambda-neg", "1.5", "--lr-decay-style",
+              "WSD", "--lr-wsd-decay-style", "cosine", "--lr-wsd-decay-iters", "1"});
   given_.insert("--lr");  // given in all of them
   config::LossOptions loss;
   config::OptimizerOptions optimizer;

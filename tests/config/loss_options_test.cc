@@ -160,6 +160,13 @@ const std::vector<FlagCase> kCases = {
     {"sapo-tau-pos", "2", {"--advantage-estimator", "sapo"}},
     {"sapo-tau-neg", "2", {"--advantage-estimator", "sapo"}},
     {"dro-beta", "0.5", {"--pg-loss-type", "dro"}},
+    {"pg-loss-type", "geo_mean", {}},
+    {"pg-loss-type", "vespo", {"--pg-loss-type", "reinforce"}},
+    {"vespo-k-pos", "1", {"--pg-loss-type", "vespo"}},
+    {"vespo-lambda-pos", "1", {"--pg-loss-type", "vespo"}},
+    {"vespo-k-neg", "1", {"--pg-loss-type", "vespo"}},
+    {"vespo-lambda-neg", "1", {"--pg-loss-type", "vespo"}},
+    {"multi-objective-aggregation", "normalize_then_sum", {}},
     {"use-kl-loss", "", {"--kl-loss-coef", "0"}},
     {"kl-loss-coef", "0.1", {"--use-kl-loss", "--kl-loss-coef", "0"}},
     {"kl-loss-type", "k2", kKl},
@@ -242,7 +249,7 @@ TEST(LossOptions, NamesAreThoseOfTheTables) {
     EXPECT_NE(refused.find(std::string(estimator.name)), std::string::npos) << refused;
   }
   EXPECT_TRUE(refused.starts_with("--advantage-estimator: 'ppo' is none of grpo, dr_grpo, dapo")) << refused;
-  EXPECT_TRUE(refusal({"--pg-loss-type", "vespo"}).starts_with("--pg-loss-type: 'vespo' is none of ppo, gspo"));
+  EXPECT_TRUE(refusal({"--pg-loss-type", "huber"}).starts_with("--pg-loss-type: 'huber' is none of ppo, gspo"));
   EXPECT_TRUE(
       refusal({"--loss-agg-mode", "mean"}).starts_with("--loss-agg-mode: 'mean' is none of seq-mean-token-mean"));
   EXPECT_TRUE(refusal({"--kl-loss-type", "k4"}).starts_with("--kl-loss-type: 'k4' is none of k1, k2, k3"));
@@ -295,6 +302,21 @@ TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
       {{"--calculate-per-token-loss", "--loss-agg-mode", "token-sum"},
        "--calculate-per-token-loss and --loss-agg-mode token-sum: contradict each other; leave one out"},
       {{"--calculate-per-token-loss", "--loss-agg-mode", "token-mean"}, "accepted"},
+      {{"--vespo-lambda-pos", "0"}, "--vespo-lambda-pos: must be greater than 0, not 0"},
+      {{"--multi-objective-aggregation", "apart"},
+       "--multi-objective-aggregation: 'apart' is none of sum_then_normalize, normalize_then_sum"},
+      {{"--multi-objective-aggregation", "normalize_then_sum", "--advantage-estimator", "rloo"},
+       "--multi-objective-aggregation normalize_then_sum and --advantage-estimator rloo: its advantages are not "
+       "divided "
+       "by a standard deviation; leave one out"},
+      {{"--multi-objective-aggregation", "normalize_then_sum", "--reward-std-scope", "batch"},
+       "--multi-objective-aggregation normalize_then_sum and --reward-std-scope batch: each reward is divided by its "
+       "standard deviation in the group; leave one out"},
+      {{"--multi-objective-aggregation", "normalize_then_sum", "--kl-coef", "0.1"},
+       "--multi-objective-aggregation normalize_then_sum and --kl-coef 0.1: a penalty is taken from the sum of the "
+       "rewards, which is not formed; leave one out"},
+      {{"--custom-advantage-path", "advantages.py"},
+       "--custom-advantage-path advantages.py: write it as FILE.py:FUNCTION"},
   };
   for (const auto& [arguments, expected] : cases) EXPECT_EQ(refusal(arguments), expected) << arguments[0];
 }

@@ -43,6 +43,22 @@ TEST(OptimizerOptions, TheLowestRateNeedsADecayFromAHigherOne) {
   EXPECT_TRUE(refusal([&] { options.check(); }).starts_with("--min-lr 1e-05: is above --lr 1e-06"));
 }
 
+TEST(OptimizerOptions, AWsdDecayHasItsOwnLength) {
+  OptimizerOptions options;
+  options.schedule.decay_style = "WSD";
+  EXPECT_EQ(refusal([&] { options.check(); }),
+            "--lr-decay-style WSD: needs --lr-wsd-decay-iters, the optimizer steps over which the rate falls");
+  options.schedule.wsd_decay_steps = 5;
+  EXPECT_EQ(refusal([&] { options.check(); }), "");
+  EXPECT_EQ(options.run_schedule(5).decay_steps, 5);
+  EXPECT_EQ(refusal([&] { options.run_schedule(4); }),
+            "--lr-wsd-decay-iters 5: is more than the 4 optimizer steps up to the end of the decay (--lr-decay-iters); "
+            "lower it");
+  options.schedule.decay_style = "linear";
+  EXPECT_EQ(refusal([&] { options.check(); }),
+            "--lr-wsd-decay-iters 5: does nothing without --lr-decay-style WSD; give both");
+}
+
 TEST(OptimizerOptions, ABalanceLossIsThatOfEachSampleOfATrainedRouter) {
   OptimizerOptions options;
   options.router.balancing_type = "aux_loss";

@@ -151,7 +151,7 @@ TEST(TrainConfig, NumbersOutOfRangeAreRefusedByTheirFlag) {
       {{"--rm-num-workers", "0"}, "--rm-num-workers: must be at least 1, not 0"},
       {{"--rm-concurrency", "4097"}, "--rm-concurrency: must be at most 4096, not 4097"},
       {{"--rm-timeout", "0"}, "--rm-timeout: must be greater than 0, not 0"},
-      {{"--lr-decay-style", "wsd"}, "--lr-decay-style: 'wsd' is none of constant, linear, cosine"},
+      {{"--lr-decay-style", "wsd"}, "--lr-decay-style: 'wsd' is none of constant, linear, cosine, WSD"},
       {{"--min-lr", "1", "--lr-decay-style", "linear"},
        "--min-lr 1: is above --lr 1e-06, which a decay begins with; lower it"},
   };

@@ -18,11 +18,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(std::isfinite(file->alpha) && file->alpha > 0.0, "the scale is usable");
   require(!file->base.empty() && !file->target_modules.empty(), "base and modules are named");
   // A file that Tandem writes from these values reads back as the same.
-  const AdapterFile again = tandem::model::parse_adapter_config(
-      tandem::model::adapter_config_text(
-          {.rank = file->rank, .alpha = file->alpha, .target_modules = file->target_modules}, file->base),
-      "adapter_config.json");
-  require(again.rank == file->rank && again.alpha == file->alpha && again.base == file->base, "it is written as read");
+  const AdapterFile again =
+      tandem::model::parse_adapter_config(tandem::model::adapter_config_text({.rank = file->rank,
+                                                                              .alpha = file->alpha,
+                                                                              .target_modules = file->target_modules,
+                                                                              .is_rank_stabilized = file->use_rslora},
+                                                                             file->base),
+                                          "adapter_config.json");
+  require(again.rank == file->rank && again.alpha == file->alpha && again.use_rslora == file->use_rslora &&
+              again.base == file->base,
+          "it is written as read");
   return 0;
 }
 

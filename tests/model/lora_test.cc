@@ -193,9 +193,22 @@ TEST_F(AdapterConfigTest, IsPeftsAndOursReadBack) {
   }
 }
 
+// PEFT's scaling of an adapter of rank 4 with lora_alpha 3 and use_rslora is 1.5, as without it with lora_alpha 6.
+TEST_F(AdapterConfigTest, ARankStabilizedScaleIsOverTheRanksRoot) {
+  json_["use_rslora"] = true;
+  json_["lora_alpha"] = 3;
+  const AdapterFile file = read();
+  EXPECT_TRUE(file.use_rslora);
+  const LoraConfig lora = {
+      .rank = file.rank, .alpha = file.alpha, .target_modules = kAll, .is_rank_stabilized = file.use_rslora};
+  EXPECT_EQ(lora.scale(), 1.5);
+  EXPECT_EQ((LoraConfig{.rank = 4, .alpha = 6.0, .target_modules = {}}.scale()), 1.5);
+  json_ = base::parse_json(adapter_config_text(lora, "models/x"), "x");
+  EXPECT_TRUE(read().use_rslora);
+}
+
 TEST_F(AdapterConfigTest, WhatIsNotComputedIsRefusedByItsKey) {
   for (const auto& [key, value] : std::map<std::string, base::Json>{{"use_dora", true},
-                                                                    {"use_rslora", true},
                                                                     {"rank_pattern", {{"q_proj", 8}}},
                                                                     {"modules_to_save", {"lm_head"}},
                                                                     {"layers_to_transform", {1}},

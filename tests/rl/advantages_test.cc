@@ -108,6 +108,23 @@ TEST(Advantages, AgreeWithTrl) {
   }
 }
 
+TEST(Advantages, OfSeveralRewardsAreTrlsIfEachIsNormalised) {
+  LossConfig config{.group_epsilon = 1e-4, .reward_aggregation = "normalize_then_sum"};
+  for (const std::string b : {"b0", "b1"}) {
+    std::vector<Sample> samples = golden_samples(b);
+    const std::vector<double> second = golden().doubles(b + ".in.rewards_b");
+    RewardParts parts{.weights = {1.0, 0.25}, .values = {}};
+    for (size_t i = 0; i < samples.size(); ++i) parts.values.push_back({samples[i].reward, second[i]});
+    assign_advantages(config, samples, parts);
+    const std::vector<double> theirs = golden().doubles(b + ".trl.advantages.two_rewards_normalize_then_sum");
+    ASSERT_EQ(theirs.size(), samples.size());
+    for (size_t i = 0; i < samples.size(); ++i) {
+      ASSERT_EQ(samples[i].advantages.size(), 1U);
+      ASSERT_NEAR(samples[i].advantages[0], theirs[i], 1e-5 + 5e-4 * std::abs(theirs[i])) << b << " sample " << i;
+    }
+  }
+}
+
 TEST(Advantages, EveryGoldenTensorIsClaimedOrLeftOut) {
   // Other baselines, which no row has, are left out (docs/LOSSES.md).
   const std::set<std::string> claimed = {"verl.grpo",
@@ -122,13 +139,10 @@ TEST(Advantages, EveryGoldenTensorIsClaimedOrLeftOut) {
                                          "trl.batch",
                                          "trl.none",
                                          "trl.rloo",
-                                         "trl.two_rewards_sum_then_normalize"};
-  const std::set<std::string> left_out = {"verl.opo",
-                                          "verl.gpg",
-                                          "verl.remax",
-                                          "verl.grpo_passk",
-                                          "trl.rloo_normalized",
-                                          "trl.two_rewards_normalize_then_sum"};
+                                         "trl.two_rewards_sum_then_normalize",
+                                         "trl.two_rewards_normalize_then_sum"};
+  const std::set<std::string> left_out = {"verl.opo", "verl.gpg", "verl.remax", "verl.grpo_passk",
+                                          "trl.rloo_normalized"};
   for (const auto& [id, value] : golden().cases().at("advantages").items()) {
     const std::string name = id.substr(3);
     EXPECT_EQ(claimed.count(name) + left_out.count(name), 1U) << id;
@@ -181,6 +195,37 @@ TEST(Advantages, OfASampleAloneInItsGroupAreZero) {
     assign_advantages({.advantage_estimator = estimator}, samples);
     EXPECT_EQ(samples[0].advantages, std::vector<double>{0.0}) << estimator;
   }
+}
+
+// Rewards that apply to some samples are normalised over these; a group in which each is the same has exactly 0, though
+// the other groups differ.
+TEST(Advantages, OfSeveralRewardsLeaveOutWhatDoesNotApply) {
+  const LossConfig config{.group_epsilon = 0.0, .reward_aggregation = "normalize_then_sum"};
+  std::vector<Sample> samples = small_samples({0, 0, 0, 0, 0, 0, 0, 0}, 4);
+  samples[3].has_reward = false;
+  RewardParts parts{.weights = {1.0, 2.0}, .values = {}};
+  const auto none = std::optional<double>();
+  for (const double first : {1.0, 3.0, 5.0, 1e9}) parts.values.push_back({first, first == 5.0 ? none : first});
+  for (int i = 0; i < 4; ++i) parts.values.push_back({0.1, i == 2 ? none : 0.1});
+  assign_advantages(config, samples, parts);
+  // The sums of the first group: (-1, 0, 1) + 2 (-1, 1, none) / sqrt(2).
+  const double root = std::sqrt(2.0);
+  const std::vector<double> sums = {-1 - root, root, 1, 0, 0, 0, 0};
+  double squares = 0.0;
+  for (const double sum : sums) squares += sum * sum;
+  const double spread = std::sqrt(squares / 6.0);
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(samples[i].advantages[0], sums[i] / spread, 1e-12) << i;
+  for (size_t i = 3; i < 8; ++i) EXPECT_EQ(samples[i].advantages, std::vector<double>{0.0}) << i;
+}
+
+TEST(Advantages, OfSeveralRewardsCountAFailedSampleAsTheLowest) {
+  const LossConfig config{.reward_aggregation = "normalize_then_sum"};
+  std::vector<Sample> samples = small_samples({0, 0, 0}, 3), others = samples;
+  samples[2].grading_failed = true;
+  const auto none = std::optional<double>();
+  assign_advantages(config, samples, {.weights = {1.0, 0.5}, .values = {{1.0, 4.0}, {0.0, 2.0}, {none, 3.0}}});
+  assign_advantages(config, others, {.weights = {1.0, 0.5}, .values = {{1.0, 4.0}, {0.0, 2.0}, {0.0, 2.0}}});
+  for (size_t i = 0; i < samples.size(); ++i) EXPECT_EQ(samples[i].advantages, others[i].advantages) << i;
 }
 
 // The mean of three times 0.1 is not 0.1: with --group-epsilon 0 such groups once trained at full strength.

@@ -550,7 +550,9 @@ TEST(LossConfig, RowsStandForTheirSurrogateAndAggregation) {
 TEST(LossConfig, WhatOptionsRefuseIsABug) {
   const std::vector<LossConfig> configs = {
       {.advantage_estimator = "ppo"},
-      {.pg_loss_type = "vespo"},
+      {.pg_loss_type = "huber"},
+      {.reward_aggregation = "sum"},
+      {.vespo_lambda_neg = 0.0},
       {.kl_loss_type = "k4"},
       {.loss_aggregation = "mean"},
       {.loss_type = "value_loss"},

@@ -85,6 +85,19 @@ class PatienceTest : public testing::Test {
   checkpoint::RunDirectory directory_{folder_ / "run", checkpoint::RunFolder::kNew, 0};
 };
 
+TEST_F(PatienceTest, EndsARunWhoseAdvantagesFailInARow) {
+  Patience patience = begin(after_failed_rollouts(1));
+  sampling::Rollout rollout = rollout_with(0);
+  rollout.advantage_failure = "KeyError: 'x' (advantages.py:3)";
+  patience.observe_rollout(4, rollout);
+  EXPECT_EQ(refusal([&] { patience.observe_rollout(5, rollout); }),
+            "rollout 6: --custom-advantage-path failed, the last of 3 rollouts in a row that failed "
+            "(--max-failed-rollouts), so nothing is learnt: mend it: KeyError: 'x' (advantages.py:3)");
+  Patience other = begin(after_failed_rollouts(2));
+  other.observe_rollout(4, rollout_with(0));
+  EXPECT_NO_THROW(other.observe_rollout(5, rollout));
+}
+
 TEST_F(PatienceTest, StepsThatAreSkippedInARowEndTheRunAndLeaveTheirRollout) {
   Patience patience = begin();
   const sampling::Rollout rollout = rollout_with(0);
