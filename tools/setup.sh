@@ -3,11 +3,12 @@
 # pinned requirements. Does nothing where that is already there. As root it installs the packages; as another user it
 # prints the line to type.
 #
-#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray|aarch64|npu
+#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ifbench|clusters|ray|aarch64|npu
 #   fuzz, cuda, wheel: what `make fuzz`, `make cuda` and `make wheel` alone need. wandb: what --use-wandb needs, and its
-#   tests. clusters: what the tests of examples/clusters need. ray: an environment .venv-ray for the tests of python -m
-#   tandem.ray. aarch64: compiler, emulator and libraries for `make test-aarch64`. npu: an environment .venv-npu with
-#   torch_npu, for the tests of the NPU module. PYTHON=python3.12 chooses the interpreter of a new .venv
+#   tests. ifbench: what --rm-type ifbench needs. clusters: what the tests of examples/clusters need. ray: an environment
+#   .venv-ray for the tests of python -m tandem.ray. aarch64: compiler, emulator and libraries for `make test-aarch64`.
+#   npu: an environment .venv-npu with torch_npu, for the tests of the NPU module. PYTHON=python3.12 chooses the
+#   interpreter of a new .venv
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -176,6 +177,7 @@ case "${1:-}" in
   cuda) install_more cuda "the CUDA libraries and compiler (about 2.2 GB)" ;;
   wheel) install_more wheel "what builds a wheel (1 MB)" ;;
   wandb) install_more wandb "the package of Weights & Biases (about 125 MB)" ;;
+  ifbench) install_more ifbench "what --rm-type ifbench needs (17 MB)" ;;
   clusters) install_more clusters "the schemas of cluster tools (45 MB)" ;;
   ray) install_ray ;;
   aarch64)
@@ -183,5 +185,5 @@ case "${1:-}" in
     unpack_aarch64_libraries
     ;;
   npu) install_npu ;;
-  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|clusters|ray|aarch64|npu"; exit 2 ;;
+  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ifbench|clusters|ray|aarch64|npu"; exit 2 ;;
 esac

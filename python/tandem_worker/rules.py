@@ -1,7 +1,7 @@
 """The built-in rewards by the names that --rm-type and a line's metadata.rm_type have for them. src/reward/reward_rules.h
 has the same names, for the program."""
 
-from tandem_worker import code_rule, rewards, slime_rules
+from tandem_worker import code_rule, ifbench_rule, rewards, slime_rules
 from tandem_worker.protocol import UserFault
 
 BOXED = "boxed_"
@@ -16,6 +16,7 @@ MAKERS = {
     "gpqa": lambda: slime_rules.gpqa,
     "random": lambda: slime_rules.random,
     "code": lambda: code_rule.code,
+    "ifbench": ifbench_rule.Ifbench,
 }
 
 

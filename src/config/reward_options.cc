@@ -97,7 +97,7 @@ void RewardOptions::visit(base::Options& options) {
               "of --custom-rm-path too, the weighted sum counts. metadata.rm_type of a line takes this one's place")
       .one_or_more()
       .one_of(reward::rule_names())
-      .unsupported({"ifbench", "boxed_ifbench", "boxed_remote_rm"},
+      .unsupported({"boxed_ifbench", "boxed_remote_rm"},
                    fmt::format("is known from slime and not in Tandem; use {} or {}, or {}", short_rule_names(),
                                reward::kRemoteRule, kFunction));
   options

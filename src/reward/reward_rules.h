@@ -21,11 +21,13 @@ struct RewardRule {
   double lowest_reward;  // the lowest that it gives; the highest of each is 1
   LabelKind label;
   std::span<const std::string_view> keys;  // names of its numbers, where it gives several: the first is the reward
+  bool reads_metadata = false;  // a line whose metadata it cannot read fails with every response, so it is refused
 };
 
 inline constexpr std::array<std::string_view, 2> kDapoKeys = {"score", "acc"};
 inline constexpr std::array<std::string_view, 2> kCodeKeys = {"score", "passed"};
-inline constexpr std::array<RewardRule, 8> kRewardRules = {{
+inline constexpr std::array<std::string_view, 4> kIfbenchKeys = {"score", "followed", "loose", "loose_followed"};
+inline constexpr std::array<RewardRule, 9> kRewardRules = {{
     {"exact", 0.0, LabelKind::kScalar, {}},
     {"math", 0.0, LabelKind::kScalar, {}},
     {"dapo", -1.0, LabelKind::kScalar, kDapoKeys},
@@ -34,6 +36,7 @@ inline constexpr std::array<RewardRule, 8> kRewardRules = {{
     {"gpqa", 0.0, LabelKind::kNone, {}},  // the line's metadata may say which letter is right
     {"random", 0.0, LabelKind::kNone, {}},
     {"code", 0.0, LabelKind::kTests, kCodeKeys},
+    {"ifbench", 0.0, LabelKind::kNone, kIfbenchKeys, /*reads_metadata=*/true},
 }};
 inline constexpr double kHighestReward = 1.0;
 
@@ -54,8 +57,9 @@ inline std::vector<std::string> rule_names() {
   std::vector<std::string> names;
   for (const RewardRule& rule : kRewardRules) names.emplace_back(rule.name);
   names.emplace_back(kRemoteRule);
-  for (const RewardRule& rule : kRewardRules) {  // no box holds a program
-    if (rule.label != LabelKind::kTests) names.push_back(std::string(kBoxed) + std::string(rule.name));
+  for (const RewardRule& rule : kRewardRules) {  // no box holds a program, or a text that follows instructions
+    if (rule.label != LabelKind::kTests && !rule.reads_metadata)
+      names.push_back(std::string(kBoxed) + std::string(rule.name));
   }
   return names;
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -94,6 +95,58 @@ void check_columns(const std::string& function, const std::vector<std::string>& 
   }
 }
 
+// The reward that grades a line: its own, or else the first of the grader's.
+const std::string& rule_of(const PromptLine& line, const reward::GraderConfig& config) {
+  return line.record.rm_type.empty() ? config.rm_types.front() : line.record.rm_type;
+}
+
+std::string place_of(const PromptSet& set, const PromptLine& line) {
+  const auto source = set.sources.find(line.prompt.get());
+  if (source != set.sources.end()) return source->second;
+  return fmt::format("{}:{}", rl::parse_data_path(set.path).file, line.record.line);
+}
+
+bool reads_metadata(const std::string& rule) {
+  const reward::RewardRule* const found = reward::find_rule(rule);
+  return found != nullptr && found->reads_metadata;
+}
+
+constexpr size_t kLinesAtOnce = 1024;  // bounds the copies of lines that exist at once
+
+// Has an empty response graded for each line whose reward reads its metadata. Throws UserError for the first line whose
+// grading fails.
+void check_lines(reward::Graders& graders, const reward::GraderConfig& config, const PromptSet& set) {
+  std::vector<const PromptLine*> lines;
+  for (const PromptLine& line : set.prompts) {
+    if (reads_metadata(rule_of(line, config))) lines.push_back(&line);
+  }
+  std::map<size_t, std::string> faults;  // by index in `lines`
+  for (size_t begin = 0; begin < lines.size() && faults.empty(); begin += kLinesAtOnce) {
+    const size_t end = std::min(lines.size(), begin + kLinesAtOnce);
+    for (size_t i = begin; i < end; ++i) {
+      const PromptLine& line = *lines[i];
+      reward::GradeRequest request = {.group_id = i, .sample_id = i};
+      request.prompt = line.record.prompt;
+      request.label = line.record.label;
+      request.metadata = line.record.metadata;
+      request.rm_type = line.record.rm_type;
+      graders.submit({std::move(request)});
+    }
+    for (size_t num_graded = 0; num_graded < end - begin;) {
+      for (reward::Grade& grade : graders.take_finished(1.0)) {
+        ++num_graded;
+        if (!grade.failed) continue;
+        TANDEM_ENV_CHECK(!grade.gives_none(), "cannot check the lines of the data: " + grade.reason);
+        faults.emplace(grade.sample_id, std::move(grade.reason));
+      }
+    }
+  }
+  if (faults.empty()) return;
+  const auto& [index, reason] = *faults.begin();
+  throw UserError(
+      fmt::format("{}: --rm-type {}: {}", place_of(set, *lines[index]), rule_of(*lines[index], config), reason));
+}
+
 }  // namespace
 
 RewardContext reward_context(const config::DataOptions& data, const config::RunMode& mode) {
@@ -140,13 +193,17 @@ void try_out_reward(const config::RewardOptions& options, const RewardContext& c
   quiet.output_path.clear();
   for (reward::RewardSource& source : scorer_config(options, quiet).sources) {
     for (std::optional<reward::GraderConfig>* config : {&source.graders, &source.service}) {
-      // Built-in rewards in our own interpreter are not tried out: nothing can be wrong with them.
-      if (!*config || (!(*config)->rm_types.empty() && options.python.empty())) continue;
+      if (!*config) continue;
+      // Other built-in rewards in our own interpreter are not tried out: nothing can be wrong with them.
+      const bool reads_lines = std::ranges::any_of((*config)->rm_types, reads_metadata);
+      if (!(*config)->rm_types.empty() && options.python.empty() && !reads_lines) continue;
       (*config)->limits.num_processes = 1;
       (*config)->warn_of_missing_layers = false;  // reported by the run's own graders
       if ((*config)->service) (*config)->service->try_connection = true;
-      const reward::Graders graders(**config);
+      reward::Graders graders(**config);
       check_columns((*config)->custom_rm_path, graders.columns(), context.label_key, data);
+      if (!reads_lines) continue;
+      for (const PromptSet* set : data) check_lines(graders, **config, *set);
     }
   }
 }

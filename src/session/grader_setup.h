@@ -30,7 +30,8 @@ reward::ScorerConfig scorer_config(const config::RewardOptions& options, const R
 
 // Loads each function, in --rm-python, and connects to --rm-url, once, so that what is missing or wrong is found before
 // weights are read and folders made. Throws UserError, also for a function that needs a column which one of `data` does
-// not have, and EnvironmentError for a service that cannot be reached.
+// not have and for a line that its built-in reward cannot read, and EnvironmentError for a service that cannot be
+// reached and a package that is missing.
 void try_out_reward(const config::RewardOptions& options, const RewardContext& context,
                     const std::vector<const PromptSet*>& data);
 

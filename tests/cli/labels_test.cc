@@ -70,6 +70,30 @@ TEST(Labels, TestsOfProgramsMayHaveAStructure) {
   expect_one_line_failure(run(eval_arguments(none, {"--rm-type", "code", "--dry-run"})), 2, ":1:19: label is null");
 }
 
+// Lines of --rm-type ifbench: what their responses should follow is read when the run starts.
+TEST(Instructions, ThatCannotBeCheckedAreRefusedWithTheirLine) {
+  const base::TemporaryDirectory folder;
+  const auto line = [](const std::string& name, const std::string& kwargs) {
+    return R"({"prompt": "say", "metadata": {"instruction_id_list": ["punctuation:no_comma", ")" + name +
+           R"("], "kwargs": [{}, )" + kwargs + "]}}";
+  };
+  const std::string good = line("count:numbers", R"({"N": 3, "keyword": null})");
+  EXPECT_EQ(run(eval_arguments(write_data(folder, {good, good}), {"--rm-type", "ifbench", "--dry-run"})).code, 0);
+  for (const auto& [bad, says] : std::vector<std::pair<std::string, std::string>>{
+           {line("count:fish", "{}"), ":2: --rm-type ifbench: instruction_id_list[1]: 'count:fish' is none of the 83"},
+           {line("count:numbers", R"({"M": 3})"),
+            ":2: --rm-type ifbench: instruction_id_list[1]: count:numbers has no"},
+           {line("count:numbers", "{}"), "count:numbers needs the argument N"},
+           {R"({"prompt": "say", "label": "4"})", ":2: --rm-type ifbench: instruction_id_list is to be a list"}}) {
+    const std::string data = write_data(folder, {good, bad, good});
+    expect_one_line_failure(run(eval_arguments(data, {"--rm-type", "ifbench", "--dry-run"})), 2, says);
+  }
+  const std::string of_line = write_data(
+      folder, {R"({"prompt": "say", "label": "4", "metadata": {"rm_type": "ifbench", "instruction_id_list": [""]}})"});
+  expect_one_line_failure(run(eval_arguments(of_line, {"--rm-type", "exact", "--dry-run"})), 2,
+                          of_line + ":1: --rm-type");
+}
+
 TEST(Labels, TheFlagThatWasTypedIsNamed) {
   const base::TemporaryDirectory folder;
   const std::string data = write_data(folder, {R"({"prompt": "say", "label": "4"})"});

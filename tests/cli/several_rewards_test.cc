@@ -122,8 +122,10 @@ TEST(SeveralRewards, AreAddedUpAndEachIsLoggedByName) {
 TEST(SeveralRewards, OfAllBuiltInRulesAtOnce) {
   base::TemporaryDirectory folder;
   reward::ServiceProcess service(worker::default_worker_config().python);
-  // A text that each rule can compare with, `code` too, to which it is a program of tests.
-  const std::string line = R"({"prompt": "2+2", "label": "assert f(2) == 4"})";
+  // A text that each rule can compare with, `code` too, to which it is a program of tests, and an instruction for
+  // ifbench.
+  const std::string line =
+      R"({"prompt": "2+2", "label": "assert f(2) == 4", "instruction_id_list": ["punctuation:no_comma"]})";
   base::write_file_durably(folder / "data.jsonl", line + "\n" + line + "\n");
   Arguments arguments = {"eval",
                          "--hf-checkpoint",
@@ -170,10 +172,11 @@ TEST(RewardsOfLines, TakeThePlaceOfTheFlag) {
   EXPECT_EQ(json_lines(folder / "samples.jsonl").at(3)["reward"], -1.0);  // score by the flag's type
   EXPECT_EQ(json_lines(folder / "samples.jsonl").at(0)["reward"], 0.0);   // score by the line's type
   const std::string some = folder / "some.jsonl";
-  expect_one_line_failure(evaluated(some, {}), 2,
-                          some +
-                              ":4:1: the line names no rm_type in its metadata, and no reward is given: give "
-                              "--rm-type exact, math, dapo, deepscaler, f1, gpqa, random or code, or --custom-rm-path");
+  expect_one_line_failure(
+      evaluated(some, {}), 2,
+      some +
+          ":4:1: the line names no rm_type in its metadata, and no reward is given: give "
+          "--rm-type exact, math, dapo, deepscaler, f1, gpqa, random, code or ifbench, or --custom-rm-path");
   expect_one_line_failure(
       evaluated(some, {"--rm-type", "f1", "exact"}), 2,
       some + ":1:46: rm_type exact takes the place of --rm-type, and there are 2 of it (f1, exact)");

@@ -391,5 +391,36 @@ TEST(GraderFaults, DieWithTheTrainer) {
   std::filesystem::remove(path);
 }
 
+GradeRequest instructed(uint64_t sample_id, const std::string& response, const std::string& name,
+                        const base::Json& arguments) {
+  GradeRequest sample = request(sample_id, response);
+  sample.metadata = {{"instruction_id_list", base::Json::array({name})}, {"kwargs", base::Json::array({arguments})}};
+  return sample;
+}
+
+// A keyword is a regular expression of the data, and a response is the policy's: together they may take for ever.
+TEST(Instructions, OnesThatTakeForEverCostTheirSampleOnly) {
+  GraderConfig config = rule("ifbench");
+  config.limits.deadline_s = 3.0;
+  Graders graders(config);
+  const std::string has = "keywords:existence";
+  const Grade late = grade_one(graders, instructed(0, std::string(60, 'a') + "!", has, {{"keywords", {"(a+)+$"}}}));
+  EXPECT_EQ(late.reason_class, "deadline") << late.reason;
+  const std::vector<GradeRequest> honest = {
+      instructed(1, "A tide.", has, {{"keywords", {"tide"}}}),
+      instructed(2, "A boat.", has, {{"keywords", {"tide"}}}),
+      instructed(3, std::string("a\0b", 3), "format:no_whitespace", base::Json::object()),
+      instructed(4, "\u202Eone\u202C 2", "count:numbers", {{"N", 1}}),
+      instructed(5, std::string(1'000'000, '\n') + "- x", "detectable_format:number_bullet_lists",
+                 {{"num_bullets", 1}}),
+  };
+  for (const GradeRequest& sample : honest) {
+    const Grade grade = grade_one(graders, sample);
+    EXPECT_FALSE(grade.failed) << grade.reason;
+    EXPECT_EQ(grade.reward, sample.sample_id == 2 ? 0.0 : 1.0) << sample.sample_id;
+  }
+  EXPECT_EQ(graders.restarts(), 1);
+}
+
 }  // namespace
 }  // namespace tandem::reward

@@ -37,6 +37,8 @@ class SlimeRules(unittest.TestCase):
         pieces = [" ", "answer", "answer is ", "\\boxed{", "{", "}", "\\text{", "1", "1 ", "1,", "A ", "the ", "\n", "\\frac"]
         began = time.process_time()
         for name in rules.MAKERS:
+            if name == "ifbench":  # ifbench_rule_test.py asks it of each instruction
+                continue
             rule = rules.make(name)
             for piece in pieces:
                 text = piece * (LONG // len(piece))
