@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
-#include "device/cuda/cuda_vmm.h"
+#include "device/cuda/memory/cuda_vmm.h"
 #include "memory/arena.h"
 
 namespace tandem {

@@ -28,6 +28,8 @@ function(tandem_cuda_kernels target)
   endforeach()
   foreach(source ${arg_SOURCES})
     set(object "${CMAKE_CURRENT_BINARY_DIR}/${source}.o")
+    get_filename_component(folder "${object}" DIRECTORY)
+    file(MAKE_DIRECTORY "${folder}")
     add_custom_command(OUTPUT "${object}"
       COMMAND ${TANDEM_CCACHE} "${nvcc}" ${flags} ${arg_FLAGS} "-I${CMAKE_SOURCE_DIR}/src"
         -MD -MF "${object}.d" -c "${CMAKE_CURRENT_SOURCE_DIR}/${source}" -o "${object}"

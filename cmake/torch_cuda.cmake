@@ -11,7 +11,7 @@ if(TANDEM_CUDA AND TANDEM_TORCH)
   target_link_libraries(tandem_torch_cuda INTERFACE tandem_torch tandem_cuda_headers
     "${TANDEM_TORCH_ROOT}/lib/libtorch_cuda.so" "${TANDEM_TORCH_ROOT}/lib/libc10_cuda.so"
     "${site_packages}/nvidia/cu13/lib/libcudart.so.13")
-  # Headers alone: LibTorch's CUDA half has loaded the library, and src/device/cuda/nccl.cc looks it up there.
+  # Headers alone: LibTorch's CUDA half has loaded the library, and src/device/cuda/ranks/nccl.cc looks it up there.
   add_library(tandem_nccl_headers INTERFACE)
   target_include_directories(tandem_nccl_headers SYSTEM INTERFACE "${site_packages}/nvidia/nccl/include")
   # The library is loaded by LibTorch's CUDA half; its frontend, which is headers alone, names functions of NVRTC too.

@@ -1,6 +1,6 @@
 // The gradient of attention, cut into calls of cuDNN: together they have each query and key that belong together once,
 // and take no more memory than is planned.
-#include "device/cuda/attention_parts.h"
+#include "device/cuda/attention/attention_parts.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Work lists of paged attention, read as the kernels read them.
-#include "device/cuda/attention_work.h"
+#include "device/cuda/attention/attention_work.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // Tests of the virtual memory of an NVIDIA GPU: the conformance tests of every Vmm, and copies at the edges of
 // registrations.
-#include "device/cuda/cuda_vmm.h"
+#include "device/cuda/memory/cuda_vmm.h"
 
-#include "device/cuda/cuda_host_memory.h"
+#include "device/cuda/memory/cuda_host_memory.h"
 #include "tests/device/vmm_conformance.h"
 
 namespace tandem::device {

@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "base/check.h"
-#include "device/cuda/cuda_allocator_hook.h"
-#include "device/cuda/cuda_attention.h"
-#include "device/cuda/cuda_experts.h"
-#include "device/cuda/cudnn_attention.h"
+#include "device/cuda/attention/cuda_attention.h"
+#include "device/cuda/attention/cudnn_attention.h"
 #include "device/cuda/embedding.h"
+#include "device/cuda/experts/cuda_experts.h"
 #include "device/cuda/graph.h"
 #include "device/cuda/linear_plans.h"
 #include "device/cuda/logprob.h"
+#include "device/cuda/memory/cuda_allocator_hook.h"
 #include "device/cuda/optimizer.h"
 #include "device/cuda/rowwise.h"
 #include "device/cuda/sample.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "device/block.h"
-#include "device/cuda/attention_parts.h"
-#include "device/cuda/attention_work.h"
+#include "device/cuda/attention/attention_parts.h"
+#include "device/cuda/attention/attention_work.h"
 #include "device/cuda/scratch.h"
 #include "device/cuda/served_sizes.h"
 

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "device/cuda/attention_work.h"
+#include "device/cuda/attention/attention_work.h"
 #include "device/cuda/served_sizes.h"
 
 namespace tandem::device::cuda {

@@ -1,0 +1,291 @@
+#include "device/cuda/attention/cuda_attention.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "device/block.h"
+#include "device/cuda/gpu_limits.h"
+#include "device/cuda/rowwise.h"
+
+namespace tandem::device {
+namespace {
+
+cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+void check(cudaError_t error) {
+  TANDEM_ENV_CHECK(error == cudaSuccess, "the GPU's attention failed:", cudaGetErrorString(error));
+}
+
+const int32_t* host_data(const Tensor& x) { return x.const_data_ptr<int32_t>(); }
+
+cuda::PagedRows paged(const AttentionRows& rows) {
+  return {.sequence_of_row = host_data(rows.sequence_of_row),
+          .row_position = host_data(rows.row_position),
+          .num_rows = rows.sequence_of_row.size(0),
+          .block_table = host_data(rows.block_table),
+          .num_sequences = rows.block_table.size(0),
+          .max_blocks = rows.block_table.size(1)};
+}
+
+cuda::PagedKv paged(const Tensor& kv_layer) {
+  return {.data = kv_layer.mutable_data_ptr(),
+          .block_stride = kv_layer.stride(0),
+          .num_kv_heads = kv_layer.size(2),
+          .head_dim = kv_layer.size(3) / kBlockTokens,
+          .num_blocks = kv_layer.size(0)};
+}
+
+bool is_capturing() {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream(), &status));
+  return status == cudaStreamCaptureStatusActive;
+}
+
+cuda::AttentionHeads heads_of(const Tensor& q_THK, const Tensor& kv_layer) {
+  const int64_t num_kv_heads = kv_layer.size(2);
+  return {.group = q_THK.size(1) / num_kv_heads, .num_kv_heads = num_kv_heads, .head_dim = q_THK.size(2)};
+}
+
+// While it lives, LibTorch's operations give the same bits at each call.
+class Deterministic {
+ public:
+  Deterministic() {
+    context_.setDeterministicAlgorithms(true, /*warn_only=*/false);
+    context_.setDeterministicFillUninitializedMemory(false);
+  }
+  ~Deterministic() {
+    context_.setDeterministicAlgorithms(was_on_, warned_only_);
+    context_.setDeterministicFillUninitializedMemory(filled_);
+  }
+  Deterministic(const Deterministic&) = delete;
+  Deterministic& operator=(const Deterministic&) = delete;
+
+ private:
+  at::Context& context_ = at::globalContext();
+  const bool was_on_ = context_.deterministicAlgorithms(), warned_only_ = context_.deterministicAlgorithmsWarnOnly(),
+             filled_ = context_.deterministicFillUninitializedMemory();
+};
+
+}  // namespace
+
+CudaRows::CudaRows(const AttentionRows& rows, at::Device device, cuda::Staging& staging)
+    : rows_(rows), device_(device), staging_(staging) {
+  rows_.prepared = nullptr;
+}
+
+Tensor CudaRows::on_device(const int32_t* values, int64_t count) const {
+  Tensor tensor = at::empty({count}, at::TensorOptions(at::kInt).device(device_));
+  staging_.to_device(values, tensor.mutable_data_ptr(), static_cast<size_t>(count) * sizeof(int32_t), stream());
+  return tensor;
+}
+
+void CudaRows::fill(Forward& forward) {
+  std::vector<int32_t> words;
+  // Rows with memory of their own are refilled under a captured graph, which has the kernel of all rows alone.
+  const int64_t head_dim = forward.heads.head_dim;
+  forward.work = cuda::build_work(paged(rows_), forward.heads, words,
+                                  {.at_once = cuda::attention_items_at_once(cuda::gpu_limits(), head_dim),
+                                   .large_items = !rows_.memory.defined() && cuda::computes_large_items(head_dim)});
+  const auto num_words = static_cast<int64_t>(words.size());
+  if (!forward.words.defined() && rows_.memory.defined()) {
+    forward.words = rows_.memory.view(at::kInt).narrow(0, 0, num_words);
+  }
+  if (!forward.words.defined()) {
+    forward.words = on_device(words.data(), num_words);
+    return;
+  }
+  TANDEM_CHECK_EQ(forward.words.numel(), num_words, "other numbers of rows, sequences or blocks");
+  staging_.to_device(words.data(), forward.words.mutable_data_ptr(), words.size() * sizeof(int32_t), stream());
+}
+
+void CudaRows::refill(const AttentionRows& rows) {
+  const Tensor memory = rows_.memory;  // recorded work reads it
+  rows_ = rows;
+  rows_.memory = memory;
+  rows_.prepared = nullptr;
+  if (forward_) fill(*forward_);
+  backward_.reset();
+  aten_.reset();
+}
+
+const CudaRows::Forward& CudaRows::forward(const cuda::AttentionHeads& heads) {
+  if (!forward_ || forward_->heads != heads) {
+    forward_.emplace().heads = heads;
+    fill(*forward_);
+  }
+  return *forward_;
+}
+
+const CudaRows::Backward& CudaRows::backward(const cuda::AttentionHeads& heads) {
+  if (backward_ && backward_->heads == heads) return *backward_;
+  const cuda::ExpandedRows rows =
+      cuda::expand_rows(paged(rows_), host_data(rows_.kv_tokens), host_data(rows_.kv_slots), rows_.kv_tokens.size(0));
+  const auto send = [&](const std::vector<int32_t>& values) {
+    return on_device(values.data(), static_cast<int64_t>(values.size()));
+  };
+  std::vector<cuda::PartsCall> calls = cuda::cut_into_parts(rows, heads);
+  std::vector<int32_t> place_words;
+  for (const cuda::PartsCall& call : calls) cuda::append_place_words(call, place_words);
+  backward_ = {.cu_q = send(rows.cu_q),
+               .cu_k = send(rows.cu_k),
+               .slots = send(rows.slots),
+               .token_offsets = send(rows.token_offsets),
+               .rows_of_token = send(rows.expanded_rows_of_token),
+               .max_q = rows.max_q,
+               .max_k = rows.max_k,
+               .heads = heads,
+               .calls = std::move(calls),
+               .places = send(place_words)};
+  return *backward_;
+}
+
+const AttentionRows& CudaRows::prepared_by(const Ops& aten) {
+  if (!aten_) aten_ = aten.prepare(rows_);
+  return *aten_;
+}
+
+bool has_cuda_attention(const Tensor& q_THK, const Tensor& kv_layer) {
+  return q_THK.scalar_type() == at::kBFloat16 &&
+         cuda::supports_attention(q_THK.size(2), q_THK.size(1), kv_layer.size(2));
+}
+
+void cuda_kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
+                    const Tensor& slot_mapping) {
+  check(cuda::kv_append(paged(kv_layer), k_TGK.const_data_ptr(), v_TGK.const_data_ptr(),
+                        tokens.const_data_ptr<int32_t>(), slot_mapping.const_data_ptr<int32_t>(), slot_mapping.size(0),
+                        stream()));
+}
+
+Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& rows, const Tensor& lse_TH) {
+  Tensor out_THK = at::empty_like(q_THK);
+  if (q_THK.numel() == 0) return out_THK;
+  const CudaRows::Forward& forward = rows.forward(heads_of(q_THK, kv_layer));
+  check(cuda::attention_forward({.q_THK = q_THK.const_data_ptr(),
+                                 .out_THK = out_THK.mutable_data_ptr(),
+                                 .lse_TH = lse_TH.defined() ? lse_TH.mutable_data_ptr<float>() : nullptr,
+                                 .num_heads = q_THK.size(1),
+                                 .kv = paged(kv_layer),
+                                 .work = forward.work,
+                                 .words = forward.words.mutable_data_ptr<int32_t>(),
+                                 .refillable = is_capturing()},
+                                stream()));
+  return out_THK;
+}
+
+namespace {
+
+// The gradient with regard to queries and expanded keys and values.
+struct ExpandedGrad {
+  Tensor dq_THK, dk_nGK, dv_nGK;
+};
+
+struct ExpandedInputs {
+  const Tensor &dout_THK, &q_THK, &k_nGK, &v_nGK, &out_THK, &lse_TH;
+};
+
+// Computes a += b in rows that a part in full has, where b was written.
+void add_rows_of(const std::vector<cuda::PartsCall>& calls, const Tensor& a_THK, const Tensor& b_THK) {
+  std::vector<cuda::AttentionPart> parts;
+  for (const cuda::PartsCall& call : calls) {
+    if (call.shape.form == cuda::PartForm::kFull) parts.insert(parts.end(), call.parts.begin(), call.parts.end());
+  }
+  std::ranges::sort(parts, {}, &cuda::AttentionPart::row);
+  for (size_t begin = 0; begin < parts.size();) {
+    int64_t end_row = parts[begin].row;
+    const int64_t row = end_row;
+    while (begin < parts.size() && parts[begin].row == end_row) end_row += parts[begin++].rows;
+    const Tensor a = a_THK.narrow(0, row, end_row - row), b = b_THK.narrow(0, row, end_row - row);
+    auto* const sum = static_cast<cuda::bf16*>(a.mutable_data_ptr());
+    check(cuda::add(sum, static_cast<const cuda::bf16*>(b.const_data_ptr()), sum, a.numel(), stream()));
+  }
+}
+
+// Returns tensors that are not defined where cuDNN does not cover the rows.
+ExpandedGrad parts_backward(const ExpandedInputs& in, const CudaRows::Backward& b, cuda::CudnnAttention* cudnn) {
+  if (cudnn == nullptr || b.calls.empty()) return {};
+  int64_t workspace_bytes = 0;
+  for (const cuda::PartsCall& call : b.calls) {
+    workspace_bytes = std::max<int64_t>(workspace_bytes, cuda::workspace_bytes(call.shape));
+  }
+  const Tensor memory = at::empty({workspace_bytes}, in.q_THK.options().dtype(at::kByte));
+  void* const workspace = memory.mutable_data_ptr();
+  for (const cuda::PartsCall& call : b.calls) {
+    if (!cudnn->covers(call.shape, workspace, stream())) return {};
+  }
+  const ExpandedGrad grad = {at::empty_like(in.q_THK), at::empty_like(in.k_nGK), at::empty_like(in.v_nGK)};
+  Tensor dq_of_prefixes_THK;
+  const int32_t* places = b.places.const_data_ptr<int32_t>();
+  for (const cuda::PartsCall& call : b.calls) {
+    const bool is_prefix = call.shape.form == cuda::PartForm::kFull;
+    if (is_prefix && !dq_of_prefixes_THK.defined()) dq_of_prefixes_THK = at::empty_like(in.q_THK);
+    const Tensor& dq_THK = is_prefix ? dq_of_prefixes_THK : grad.dq_THK;
+    cudnn->run(call.shape,
+               {.q_THK = in.q_THK.const_data_ptr(),
+                .k_nGK = in.k_nGK.const_data_ptr(),
+                .v_nGK = in.v_nGK.const_data_ptr(),
+                .out_THK = in.out_THK.const_data_ptr(),
+                .dout_THK = in.dout_THK.const_data_ptr(),
+                .lse_TH = in.lse_TH.const_data_ptr<float>(),
+                .dq_THK = dq_THK.mutable_data_ptr(),
+                .dk_nGK = grad.dk_nGK.mutable_data_ptr(),
+                .dv_nGK = grad.dv_nGK.mutable_data_ptr()},
+               places, workspace, stream());
+    places += cuda::num_place_words(call.shape.parts);
+  }
+  if (dq_of_prefixes_THK.defined()) add_rows_of(b.calls, grad.dq_THK, dq_of_prefixes_THK);
+  return grad;
+}
+
+ExpandedGrad flash_backward(const ExpandedInputs& in, const CudaRows::Backward& b) {
+  const Deterministic deterministic;
+  const Tensor no_dropout = at::empty({2}, in.q_THK.options().dtype(at::kUInt64));
+  ExpandedGrad grad;
+  std::tie(grad.dq_THK, grad.dk_nGK, grad.dv_nGK) = at::_flash_attention_backward(
+      in.dout_THK, in.q_THK, in.k_nGK, in.v_nGK, in.out_THK, in.lse_TH.t().contiguous(), b.cu_q, b.cu_k, b.max_q,
+      b.max_k, /*dropout_p=*/0.0, /*is_causal=*/true, no_dropout, no_dropout);
+  return grad;
+}
+
+}  // namespace
+
+Ops::AttentionGrad cuda_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
+                                           const Tensor& lse_TH, const Tensor& kv_layer, CudaRows& rows,
+                                           cuda::CudnnAttention* cudnn) {
+  const int64_t T = q_THK.size(0), G = kv_layer.size(2), K = q_THK.size(2);
+  const CudaRows::Backward& b = rows.backward(heads_of(q_THK, kv_layer));
+  const int64_t num_expanded = b.slots.size(0);
+  const at::TensorOptions options = q_THK.options();
+  ExpandedGrad expanded;
+  {
+    const Tensor k_nGK = at::empty({num_expanded, G, K}, options), v_nGK = at::empty_like(k_nGK);
+    check(cuda::gather_kv(paged(kv_layer), b.slots.const_data_ptr<int32_t>(), num_expanded, k_nGK.mutable_data_ptr(),
+                          v_nGK.mutable_data_ptr(), stream()));
+    const ExpandedInputs inputs = {dout_THK, q_THK, k_nGK, v_nGK, out_THK, lse_TH};
+    expanded = parts_backward(inputs, b, cudnn);
+    if (!expanded.dq_THK.defined()) expanded = flash_backward(inputs, b);
+  }
+  Ops::AttentionGrad grad = {.dq_THK = std::move(expanded.dq_THK),
+                             .dk_TGK = at::empty({T, G, K}, options),
+                             .dv_TGK = at::empty({T, G, K}, options)};
+  check(cuda::reduce_kv_grad({.dk_nGK = expanded.dk_nGK.const_data_ptr(),
+                              .dv_nGK = expanded.dv_nGK.const_data_ptr(),
+                              .token_offsets = b.token_offsets.const_data_ptr<int32_t>(),
+                              .rows_of_token = b.rows_of_token.const_data_ptr<int32_t>(),
+                              .num_tokens = T,
+                              .num_kv_heads = G,
+                              .head_dim = K,
+                              .dk_TGK = grad.dk_TGK.mutable_data_ptr(),
+                              .dv_TGK = grad.dv_TGK.mutable_data_ptr()},
+                             stream()));
+  return grad;
+}
+
+}  // namespace tandem::device
