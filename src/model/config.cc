@@ -67,6 +67,10 @@ ModelConfig shard_of(const ModelConfig& whole, const TensorShard& shard) {
                                   whole.experts ? "experts' width" : "MLP's width", whole.mlp_width()));
     return number / shard.size;
   };
+  TANDEM_USER_CHECK(family_of(whole).can_be_sharded(),
+                    fmt::format("--tensor-model-parallel-size {}: {} is not spread over devices in this version; leave "
+                                "the flag out",
+                                shard.size, whole.architecture));
   TANDEM_USER_CHECK(!whole.lora,
                     fmt::format("--tensor-model-parallel-size {} with an adapter: adapters are not spread over devices "
                                 "in this version; leave one of the two out",
