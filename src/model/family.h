@@ -10,9 +10,12 @@ namespace tandem::model {
 // The MLP pieces that a block may have. A new one has a case wherever the compiler then asks for it: its tensors
 // (decoder/layout.cc), its cost (decoder/cost.cc) and its forward and backward (decoder/block.cc).
 enum class MlpKind : uint8_t {
-  kSwiglu,
-  kSparse,  // a router chooses a few of many experts, each of which is a kSwiglu (ModelConfig::experts)
+  kGated,   // down(activation(gate) * up)
+  kSparse,  // a router chooses a few of many experts, each of which is a kGated (ModelConfig::experts)
 };
+
+// The activation of a kGated MLP: SiLU, or GELU in its tanh form.
+enum class Activation : uint8_t { kSilu, kGelu };
 
 // What q and k are normalised over, before the rotation.
 enum class QkNorm : uint8_t {
@@ -43,6 +46,13 @@ enum class UnrotatedLayers : uint8_t {
   kListed,  // those with a 0 in no_rope_layers, or every no_rope_layer_interval-th
 };
 
+// What the rotary embedding of a layer with a window is.
+enum class WindowRope : uint8_t {
+  kSame,      // that of the other layers
+  kUnscaled,  // the same, but not scaled
+  kOwn,       // it has a base of its own and is not scaled
+};
+
 // Which layers have a sliding window (LayerAttention::window), where config.json has a number in sliding_window.
 enum class WindowedLayers : uint8_t {
   kNone,   // the family has none; config.json may say that in other keys too (Family::fixed_keys)
@@ -66,7 +76,12 @@ struct Family {
   bool reads_attention_bias = false;  // they have biases where attention_bias says true (ModelConfig)
   QkNorm qk_norm = QkNorm::kNone;
   BlockNorms norms = {};
-  MlpKind mlp = MlpKind::kSwiglu;
+  double norm_offset = 0.0;  // what is added to the weights of all norms (device::Norm)
+  MlpKind mlp = MlpKind::kGated;
+  Activation activation = Activation::kSilu;
+  bool scales_embeddings = false;  // the embedding of a token is multiplied by sqrt(E), rounded to the weights' dtype
+  // Attention divides by the root of query_pre_attn_scalar in place of that of K.
+  bool reads_query_scalar = false;
 
   // The checkpoint has q, k and v, or gate and up, in one matrix.
   bool fuses_qkv = false, fuses_gate_up = false;
@@ -82,14 +97,18 @@ struct Family {
   WindowedLayers windowed = WindowedLayers::kNone;
   // With kTyped, and without layer_types, every so many layers one has no window; 0: all have it.
   int64_t unwindowed_interval = 0;
+  bool reads_window_pattern = false;  // sliding_window_pattern stands for unwindowed_interval
+  WindowRope window_rope = WindowRope::kSame;
   bool needs_window_key = false;  // a missing sliding_window would mean a number: it is asked for, if only as null
   std::span<const FixedKey> fixed_keys = {};
-  std::span<const char* const> zero_keys = {};  // keys of which 0 alone is computed, which a missing key means
+  std::span<const char* const> zero_keys = {};   // keys of which 0 alone is computed, which a missing key means
+  std::span<const char* const> unset_keys = {};  // keys that must be missing or null
 
   // Whether tensor ranks can share a model: no packed matrix is cut by more than the rows that its names have.
   bool can_be_sharded() const {
     return !fuses_qkv && !fuses_gate_up && qk_norm != QkNorm::kWhole && norms.attention_input != nullptr &&
-           norms.attention_output == nullptr && norms.mlp_input != nullptr && norms.mlp_output == nullptr;
+           norms.attention_output == nullptr && norms.mlp_input != nullptr && norms.mlp_output == nullptr &&
+           !scales_embeddings;
   }
 };
 

@@ -27,6 +27,14 @@ constexpr auto kSmolLM3Keys = std::to_array<FixedKey>({{"attention_bias", false,
                                                        {"mlp_bias", false, kNoBiases},
                                                        {"use_sliding_window", false, kNoSlidingWindow}});
 constexpr auto kUnbiasedKeys = std::to_array<FixedKey>({{"attention_bias", false, kNoBiases}});
+constexpr auto kGemma3Keys =
+    std::to_array<FixedKey>({{"attention_bias", false, kNoBiases},
+                             {"use_bidirectional_attention", false, "attention to later tokens is not supported"}});
+constexpr auto kSoftCaps = std::to_array<const char*>({"attn_logit_softcapping", "final_logit_softcapping"});
+constexpr BlockNorms kOlmoNorms = {.attention_input = nullptr,
+                                   .attention_output = "post_attention_layernorm",
+                                   .mlp_input = nullptr,
+                                   .mlp_output = "post_feedforward_layernorm"};
 constexpr auto kPhi3ZeroKeys = std::to_array<const char*>({"resid_pdrop", "embd_pdrop"});
 
 // The formula of each is that of transformers' class of the same name.
@@ -52,17 +60,41 @@ constexpr std::array kFamilies = {
            .windowed = WindowedLayers::kAll,
            .needs_window_key = true,
            .fixed_keys = kUnbiasedKeys},
+    Family{.architecture = "MinistralForCausalLM", .windowed = WindowedLayers::kTyped, .fixed_keys = kUnbiasedKeys},
     Family{.architecture = "SmolLM3ForCausalLM",
            .ties_embeddings = true,
            .unrotated = UnrotatedLayers::kListed,
            .fixed_keys = kSmolLM3Keys},
     Family{.architecture = "Olmo2ForCausalLM",
            .qk_norm = QkNorm::kWhole,
-           .norms = {.attention_input = nullptr,
-                     .attention_output = "post_attention_layernorm",
-                     .mlp_input = nullptr,
-                     .mlp_output = "post_feedforward_layernorm"},
+           .norms = kOlmoNorms,
            .fixed_keys = kUnbiasedKeys},
+    // OLMo 3. Its models were trained with YaRN in the layers without a window alone.
+    Family{.architecture = "Olmo3ForCausalLM",
+           .qk_norm = QkNorm::kWhole,
+           .norms = kOlmoNorms,
+           .windowed = WindowedLayers::kTyped,
+           .unwindowed_interval = 4,
+           .window_rope = WindowRope::kUnscaled,
+           .fixed_keys = kUnbiasedKeys},
+    // The text models of Gemma 3
+    Family{.architecture = "Gemma3ForCausalLM",
+           .qk_norm = QkNorm::kHead,
+           .norms = {.attention_output = "post_attention_layernorm",
+                     .mlp_input = "pre_feedforward_layernorm",
+                     .mlp_output = "post_feedforward_layernorm"},
+           .norm_offset = 1.0,
+           .activation = Activation::kGelu,
+           .scales_embeddings = true,
+           .reads_query_scalar = true,
+           .needs_head_dim = true,
+           .ties_embeddings = true,
+           .windowed = WindowedLayers::kTyped,
+           .unwindowed_interval = 6,
+           .reads_window_pattern = true,
+           .window_rope = WindowRope::kOwn,
+           .fixed_keys = kGemma3Keys,
+           .unset_keys = kSoftCaps},
     // Phi-3 and Phi-4
     Family{.architecture = "Phi3ForCausalLM",
            .fuses_qkv = true,

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -217,6 +218,82 @@ TEST(ModelConfig, YarnOutOfRangeIsRefused) {
   }
 }
 
+TEST(ModelConfig, WindowsAreThoseOfTheLayersThatHaveThem) {
+  const auto windows_of = [](const ModelConfig& config) {
+    std::vector<int64_t> windows;
+    for (int64_t layer = 0; layer < config.num_layers; ++layer) windows.push_back(config.attention_of(layer).window);
+    return windows;
+  };
+  using Windows = std::vector<int64_t>;
+  Json mistral = golden_config("mistral-window");
+  EXPECT_EQ(windows_of(parse(mistral)), (Windows{20, 20}));
+  mistral["sliding_window"] = 256;
+  EXPECT_EQ(windows_of(parse(mistral)), (Windows{0, 0})) << "it holds every sequence of the model";
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(windows_of(parse(mistral)), (Windows{0, 0}));
+  mistral.erase("sliding_window");
+  EXPECT_NE(refusal(mistral.dump()).find("sliding_window is missing"), std::string::npos)
+      << "transformers would take 4096";
+
+  EXPECT_EQ(windows_of(parse(golden_config("ministral"))), (Windows{20, 0}));
+  Json olmo = golden_config("olmo3");
+  EXPECT_EQ(windows_of(parse(olmo)), (Windows{20, 0, 20}));
+  olmo.erase("layer_types");
+  olmo["num_hidden_layers"] = 5;
+  EXPECT_EQ(windows_of(parse(olmo)), (Windows{20, 20, 20, 0, 20})) << "every fourth layer has none";
+  Json gemma = golden_config("gemma3");
+  gemma.erase("layer_types");
+  EXPECT_EQ(windows_of(parse(gemma)), (Windows{20, 20, 20})) << "every sixth layer has none";
+  gemma["sliding_window_pattern"] = 2;
+  EXPECT_EQ(windows_of(parse(gemma)), (Windows{20, 0, 20}));
+  Json qwen = golden_config("qwen3-tied");
+  qwen["sliding_window"] = 16;  // counts where use_sliding_window says true, which is refused
+  EXPECT_EQ(windows_of(parse(qwen)), (Windows{0, 0, 0}));
+}
+
+TEST(ModelConfig, ContextsEndAtTheWindowWhereItIsNotComputed) {
+  ModelConfig config = parse(golden_config("gemma3"));
+  limit_to_windows(config, "which nobody computes");
+  EXPECT_EQ(config.max_positions, 20);
+  EXPECT_EQ(config.limit_of_positions, "sliding_window of config.json, which nobody computes");
+  for (const LayerAttention& layer : config.attention) EXPECT_EQ(layer.window, 0);
+  ModelConfig unwindowed = parse(golden_config("mistral-yarn"));
+  limit_to_windows(unwindowed, "which nobody computes");
+  EXPECT_EQ(unwindowed.max_positions, 256);
+  EXPECT_EQ(unwindowed.limit_of_positions, "max_position_embeddings of config.json");
+}
+
+// OLMo 3 was trained with YaRN in the layers without a window alone, Gemma 3 has a base of its own in the others.
+TEST(ModelConfig, LayersWithAWindowHaveTheirOwnRotation) {
+  Json olmo = golden_config("olmo3");
+  olmo["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+  const ModelConfig scaled = parse(olmo);
+  EXPECT_TRUE(scaled.attention_of(0).rope_factors.empty());
+  EXPECT_EQ(scaled.attention_of(0).query_scale, 1.0);
+  EXPECT_FALSE(scaled.attention_of(1).rope_factors.empty());
+  EXPECT_GT(scaled.attention_of(1).query_scale, 1.1);
+  const ModelConfig gemma = parse(golden_config("gemma3"));
+  EXPECT_EQ(gemma.attention_of(0).rope_theta, 1e4);
+  EXPECT_TRUE(gemma.attention_of(0).rope_factors.empty());
+  EXPECT_EQ(gemma.attention_of(2).rope_theta, 1e5);
+  EXPECT_EQ(gemma.attention_of(2).rope_factors, std::vector<float>(8, 0.5F));
+  EXPECT_NEAR(gemma.attention_of(0).query_scale, std::sqrt(16.0 / 24.0), 1e-15);
+}
+
+TEST(ModelConfig, ListedLayersAreNotRotated) {
+  const auto rotates = [](const LayerAttention& layer) {
+    return std::ranges::any_of(layer.rope_factors, [](float factor) { return factor != 0.0F; });
+  };
+  Json json = golden_config("smollm3-linear");
+  const ModelConfig listed = parse(json);
+  EXPECT_TRUE(rotates(listed.attention_of(0)) && !rotates(listed.attention_of(1)) && rotates(listed.attention_of(2)));
+  json.erase("no_rope_layers");
+  const ModelConfig none = parse(json);
+  EXPECT_TRUE(rotates(none.attention_of(0)) && rotates(none.attention_of(2))) << "the first would be the fourth layer";
+  json["no_rope_layer_interval"] = 2;
+  EXPECT_FALSE(rotates(parse(json).attention_of(1)));
+}
+
 TEST(ModelConfig, HeadDimIsTheQuotientWhereAFamilySaysSo) {
   for (const std::string model : {"qwen2-tied", "llama3-untied-sharded"}) {
     Json json = golden_config(model);
@@ -292,10 +369,9 @@ TEST(ModelConfig, EveryRequiredKeyIsAskedForByName) {
 TEST(ModelConfig, WhatItWouldComputeDifferentlyIsRefused) {
   using Settings = std::vector<std::pair<std::string, Json>>;
   const Settings of_all = {
-      {"hidden_act", "gelu"},
       {"attention_dropout", 0.1},
       {"quantization_config", {{"quant_method", "fp8"}}},
-      {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
+      {"layer_types", {"full_attention", "chunked_attention", "full_attention"}},
       {"layer_types", {"full_attention"}},
       {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}},
       {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}},
@@ -311,6 +387,7 @@ TEST(ModelConfig, WhatItWouldComputeDifferentlyIsRefused) {
   };
   for (const TestFamily& family : kTestFamilies) {
     Settings settings = of_all;
+    if (find_family(family.architecture)->activation == Activation::kSilu) settings.emplace_back("hidden_act", "gelu");
     for (const auto& [key, value] : family.refused) settings.emplace_back(key, base::parse_json(value, key));
     for (const auto& [key, value] : settings) {
       SCOPED_TRACE(family.architecture + ", " + key + " = " + value.dump());
@@ -490,7 +567,8 @@ TEST(Layout, SaysHowTensorsBeginAndWhichDecay) {
     for (const weights::PackedTensor& packed : build_layout(read_model_config(models_folder() + model)).tensors) {
       SCOPED_TRACE(model + ", " + packed.name);
       const bool is_norm = packed.name.ends_with("norm"), is_bias = packed.name.ends_with("bias");
-      EXPECT_EQ(packed.init, is_norm ? Init::kOnes : is_bias ? Init::kZeros : Init::kNormal);
+      const bool has_offset = model == "gemma3";
+      EXPECT_EQ(packed.init, is_norm && !has_offset ? Init::kOnes : is_norm || is_bias ? Init::kZeros : Init::kNormal);
       EXPECT_EQ(packed.decays, !is_norm && !is_bias);
     }
   }

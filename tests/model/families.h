@@ -26,6 +26,7 @@ struct TestFamily {
   bool scales_queries = false;
   bool rotates_a_part = false;
   bool has_attention_bias = false;
+  bool has_windows = false;
   // Its blocks compute nothing that those of another row do not.
   bool is_like_another = false;
 };
@@ -53,9 +54,15 @@ inline const std::vector<TestFamily> kTestFamilies = {
      .refused = {{"attention_bias", "true"}, {"mlp_bias", "true"}},
      .scales_rope = true},
     {.architecture = "MistralForCausalLM",
-     .golden_models = {"mistral-yarn"},
-     .required_keys = {},
+     .golden_models = {"mistral-yarn", "mistral-window"},
      .refused = {{"attention_bias", "true"}, {"layer_types", R"(["sliding_attention", "sliding_attention"])"}},
+     .is_like_another = true},
+    {.architecture = "MinistralForCausalLM",
+     .golden_models = {"ministral"},
+     .refused = {{"attention_bias", "true"},
+                 {"layer_types", R"(["chunked_attention", "full_attention"])"},
+                 {"sliding_window", "0"},
+                 {"sliding_window", "-1"}},
      .is_like_another = true},
     {.architecture = "SmolLM3ForCausalLM",
      .golden_models = {"smollm3-linear"},
@@ -70,6 +77,23 @@ inline const std::vector<TestFamily> kTestFamilies = {
      .golden_models = {"olmo2"},
      .refused = {{"attention_bias", "true"}},
      .scales_queries = true},
+    {.architecture = "Olmo3ForCausalLM",
+     .golden_models = {"olmo3"},
+     .refused = {{"attention_bias", "true"}},
+     .is_like_another = true},
+    {.architecture = "Gemma3ForCausalLM",
+     .golden_models = {"gemma3"},
+     .required_keys = {"head_dim"},
+     .refused = {{"attention_bias", "true"},
+                 {"use_bidirectional_attention", "true"},
+                 {"attn_logit_softcapping", "50.0"},
+                 {"final_logit_softcapping", "30.0"},
+                 {"hidden_activation", R"("silu")"},
+                 {"query_pre_attn_scalar", "0"},
+                 {"rope_local_base_freq", "0.5"},
+                 {"rope_parameters", R"({"sliding_attention": {"rope_type": "linear", "factor": 2.0}})"},
+                 {"rope_parameters", R"({"sliding_attention": {"rope_theta": 1e4}, "other": {}})"}},
+     .has_windows = true},
     {.architecture = "Phi3ForCausalLM",
      .golden_models = {"phi4"},
      .refused = {{"attention_bias", "true"},
@@ -130,6 +154,11 @@ inline ModelConfig in_family(ModelConfig config, const std::string& architecture
     if (family.architecture != architecture) continue;
     if (family.is_sparse) config.experts = {.count = 6, .chosen = 2, .width = config.mlp, .normalises = true};
     config.attention_bias = family.has_attention_bias;
+    if (family.has_windows) {
+      // Two layers with a window that ends within a KV block, then one without.
+      config.attention.assign(3, {.query_scale = 1.25, .window = 11});
+      config.attention.back() = {.rope_theta = 1e6};
+    }
     if (family.scales_queries) config.attention.front().query_scale = 1.25;
     if (family.rotates_a_part) {
       config.rotary_dims = std::max<int64_t>(2, config.head_dim / 4 * 2);

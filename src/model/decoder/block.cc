@@ -14,11 +14,28 @@ std::string name_if(const char* hf_name, const char* packed) { return hf_name ==
 
 bool has_qkv_bias(const Layer& layer) { return layer.family.qkv_bias || layer.config.attention_bias; }
 
-// Computes middle + down(silu(gate) * up); gate and up are products with the normalised middle.
-class SwigluMlp final : public MlpPiece {
+// The gated activation of a family.
+class GatedActivation {
  public:
-  explicit SwigluMlp(const Layer& layer)
-      : ops_(layer.ops),
+  GatedActivation(Activation kind, const device::Ops& ops) : is_silu_(kind == Activation::kSilu), ops_(ops) {}
+  Tensor forward(const Tensor& gate_up_T2F) const {
+    return is_silu_ ? ops_.silu_mul(gate_up_T2F) : ops_.gelu_mul(gate_up_T2F);
+  }
+  Tensor backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const {
+    return is_silu_ ? ops_.silu_mul_backward(dy_TF, gate_up_T2F) : ops_.gelu_mul_backward(dy_TF, gate_up_T2F);
+  }
+
+ private:
+  const bool is_silu_;
+  const device::Ops& ops_;
+};
+
+// Computes middle + down(activation(gate) * up); gate and up are products with the normalised middle.
+class GatedMlp final : public MlpPiece {
+ public:
+  explicit GatedMlp(const Layer& layer)
+      : activation_(layer.family.activation, layer.ops),
+        ops_(layer.ops),
         sink_(layer.sink),
         norms_(layer, name_if(layer.family.norms.mlp_input, "post_norm"),
                name_if(layer.family.norms.mlp_output, "mlp_output_norm")),
@@ -34,12 +51,12 @@ class SwigluMlp final : public MlpPiece {
   Tensor forward(const Tensor& middle_TE, int64_t num_tokens) const override {
     return differentiable({middle_TE}, [&] {
       const Tensor gate_up_T2F = gate_up_.forward(norms_.input(middle_TE, num_tokens));
-      PieceNorms::Sum out = norms_.add(down_, ops_.silu_mul(gate_up_T2F), middle_TE);
+      PieceNorms::Sum out = norms_.add(down_, activation_.forward(gate_up_T2F), middle_TE);
       const auto backward = [this, middle_TE, gate_up_T2F, given_TE = out.given_TE,
                              num_tokens](const Tensors& d) -> Tensors {
         const Tensor ddown_TE = norms_.output_backward(d[0], given_TE, sink_);
-        const Tensor dactivated_TF = down_.backward(ddown_TE, ops_.silu_mul(gate_up_T2F), sink_);
-        const Tensor dgate_up_T2F = ops_.silu_mul_backward(dactivated_TF, gate_up_T2F);
+        const Tensor dactivated_TF = down_.backward(ddown_TE, activation_.forward(gate_up_T2F), sink_);
+        const Tensor dgate_up_T2F = activation_.backward(dactivated_TF, gate_up_T2F);
         const Tensor dinput_TE = gate_up_.backward(dgate_up_T2F, norms_.input(middle_TE, num_tokens), sink_);
         return {ops_.add(d[0], norms_.input_backward(dinput_TE, middle_TE, sink_))};
       };
@@ -48,6 +65,7 @@ class SwigluMlp final : public MlpPiece {
   }
 
  private:
+  const GatedActivation activation_;
   const device::Ops& ops_;
   const GradientSlot& sink_;
   PieceNorms norms_;
@@ -57,7 +75,7 @@ class SwigluMlp final : public MlpPiece {
 std::unique_ptr<MlpPiece> make_mlp(const Layer& layer) {
   std::unique_ptr<MlpPiece> mlp;
   switch (layer.family.mlp) {
-    case MlpKind::kSwiglu: mlp = std::make_unique<SwigluMlp>(layer); break;
+    case MlpKind::kGated: mlp = std::make_unique<GatedMlp>(layer); break;
     case MlpKind::kSparse: mlp = std::make_unique<SparseMlp>(layer); break;
   }
   return mlp;
@@ -110,7 +128,11 @@ Tensor AttentionPiece::add_output(const Tensor& hidden_TE, const Tensor& attende
   })[0];
 }
 
-Block::Block(const Layer& layer) : layer_(layer.index), attention_(layer), mlp_(make_mlp(layer)) {}
+Block::Block(const Layer& layer)
+    : layer_(layer.index),
+      window_(layer.config.attention_of(layer.index).window),
+      attention_(layer),
+      mlp_(make_mlp(layer)) {}
 
 void Block::bind(const weights::WeightsView& view) {
   attention_.bind(view);
@@ -119,7 +141,7 @@ void Block::bind(const weights::WeightsView& view) {
 
 Tensor Block::forward(const Tensor& hidden_TE, const Tensor& positions_T, Attention& attention) const {
   const Tensors qkv = attention_.project(hidden_TE, positions_T);
-  const Tensor attended_THK = attention.forward(layer_, qkv[0], qkv[1], qkv[2]);
+  const Tensor attended_THK = attention.forward(layer_, window_, qkv[0], qkv[1], qkv[2]);
   return mlp_->forward(attention_.add_output(hidden_TE, attended_THK), positions_T.size(0));
 }
 

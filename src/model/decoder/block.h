@@ -3,7 +3,7 @@
 //   hidden -> q, k, v              AttentionPiece::project(); keeps hidden, and with norms on q and k their input
 //   q, k, v -> attended            the caller's attention (model/attention.h)
 //   hidden, attended -> middle     AttentionPiece::add_output(); keeps attended, and what an output norm reads
-//   middle -> next hidden          an MlpPiece; SwigluMlp keeps middle, gate_up, and what an output norm reads;
+//   middle -> next hidden          an MlpPiece; GatedMlp keeps middle, gate_up, and what an output norm reads;
 //                                  SparseMlp keeps the routing too
 //
 // hidden and middle are the residual stream (model/residual_stream.h): all rows, or this rank's own.
@@ -67,7 +67,7 @@ class Block {
   at::Tensor forward(const at::Tensor& hidden_TE, const at::Tensor& positions_T, Attention& attention) const;
 
  private:
-  const int64_t layer_;
+  const int64_t layer_, window_;
   AttentionPiece attention_;
   std::unique_ptr<MlpPiece> mlp_;
 };

@@ -49,13 +49,23 @@ Dtype read_dtype(const ConfigReader& reader) {
       fmt::format("is {}; supported are \"bfloat16\", \"float32\" and \"float16\"", ConfigReader::shown(name)));
 }
 
-void refuse_unsupported_features(const ConfigReader& reader, const Family& family) {
-  const std::string activation = reader.string_or("hidden_act", "silu");
-  if (activation != "silu") {
-    reader.refuse("hidden_act", fmt::format("is {}; only \"silu\" is supported", ConfigReader::shown(activation)));
+// Gemma's files say hidden_activation, and some hidden_act too, which transformers does not read.
+void refuse_other_activations(const ConfigReader& reader, const Family& family) {
+  const bool is_silu = family.activation == Activation::kSilu;
+  const std::string key = is_silu ? "hidden_act" : "hidden_activation", known = is_silu ? "silu" : "gelu_pytorch_tanh";
+  const std::string said = reader.string_or(key, known);
+  if (said != known) {
+    reader.refuse(key, fmt::format("is {}; only \"{}\" is supported", ConfigReader::shown(said), known));
   }
+}
+
+void refuse_unsupported_features(const ConfigReader& reader, const Family& family) {
+  refuse_other_activations(reader, family);
   if (reader.number_or("attention_dropout", 0.0) != 0.0) {
     reader.refuse("attention_dropout", "is not 0; dropout is not supported, set it to 0");
+  }
+  for (const char* key : family.unset_keys) {
+    if (reader.has(key)) reader.refuse(key, "is set, which is not supported; take a model without it");
   }
   for (const char* key : family.zero_keys) {
     if (reader.number_or(key, 0.0) != 0.0) reader.refuse(key, "is not 0, which is not supported; set it to 0");

@@ -328,26 +328,27 @@ PieceCost attention_cost(const LayerCost& layer, const AttentionBytes& attention
   return piece;
 }
 
-PieceCost swiglu_cost(const LayerCost& layer) {
+PieceCost gated_cost(const LayerCost& layer) {
   const char *const input_norm = layer.family.norms.mlp_input, *const output_norm = layer.family.norms.mlp_output;
+  const bool is_silu = layer.family.activation == Activation::kSilu;
   PieceCost piece;
   // The middle, gate and up, and what an output norm reads
   piece.graph = layer.size.stream + layer.size.gate_up + (output_norm != nullptr ? layer.size.hidden : Size(0));
-  piece.forward = [&layer, input_norm, output_norm](Walk& walk, bool has_graph) {
+  piece.forward = [&layer, is_silu, input_norm, output_norm](Walk& walk, bool has_graph) {
     const Size input = walk_input(walk, layer, input_norm);
     walk.run(layer.ops.linear(layer.rows, layer.config.hidden, 2 * layer.config.mlp, layer.element));
     layer.adapters.forward(walk, "gate_up");
     walk.drop(input);
-    walk.run(layer.ops.silu_mul(layer.rows));
+    walk.run(is_silu ? layer.ops.silu_mul(layer.rows) : layer.ops.gelu_mul(layer.rows));
     walk_add(walk, layer, layer.config.mlp, "down", output_norm, has_graph);
   };
-  piece.backward = [&layer, input_norm, output_norm](Walk& walk) {
+  piece.backward = [&layer, is_silu, input_norm, output_norm](Walk& walk) {
     if (output_norm != nullptr) walk.run(layer.norm_backward());  // stays to the end
-    walk.run(layer.ops.silu_mul(layer.rows));
+    walk.run(is_silu ? layer.ops.silu_mul(layer.rows) : layer.ops.gelu_mul(layer.rows));
     layer.linear.backward_of_add(walk, layer.config.mlp);
     layer.adapters.backward(walk, "down");
     walk.drop(layer.size.activated);
-    walk.run(layer.ops.silu_mul_backward(layer.rows));
+    walk.run(is_silu ? layer.ops.silu_mul_backward(layer.rows) : layer.ops.gelu_mul_backward(layer.rows));
     const Size input = walk_input(walk, layer, input_norm);
     layer.linear.hidden_gradient(walk, 2 * layer.config.mlp);
     layer.adapters.backward(walk, "gate_up");
@@ -433,7 +434,7 @@ PieceCost sparse_cost(const LayerCost& layer) {
 PieceCost mlp_cost(const LayerCost& layer) {
   PieceCost piece;
   switch (layer.family.mlp) {
-    case MlpKind::kSwiglu: piece = swiglu_cost(layer); break;
+    case MlpKind::kGated: piece = gated_cost(layer); break;
     case MlpKind::kSparse: piece = sparse_cost(layer); break;
   }
   return piece;
@@ -445,7 +446,7 @@ double mlp_weights(const ModelConfig& config, const Family& family) {
   const double swiglu = 3 * hidden * static_cast<double>(config.mlp_width());
   double weights = 0;
   switch (family.mlp) {
-    case MlpKind::kSwiglu: weights = swiglu; break;
+    case MlpKind::kGated: weights = swiglu; break;
     case MlpKind::kSparse:
       weights = hidden * static_cast<double>(config.experts->count);
       weights += static_cast<double>(config.experts->chosen) * swiglu;

@@ -7,17 +7,17 @@ namespace tandem::model::decoder {
 using at::Tensor;
 
 RmsNorm norm_of(const Layer& layer, const std::string& tensor) {
-  return {layer.ops, layer.stream, layer.packed_name(tensor), layer.config.rms_norm_eps};
+  return {layer.ops, layer.stream, layer.packed_name(tensor), {layer.config.rms_norm_eps, layer.family.norm_offset}};
 }
 
 Tensor RmsNorm::forward(const Tensor& x_TE, int64_t num_tokens) const {
-  return stream_.whole(ops_.rms_norm(x_TE, weight_E_, eps_), num_tokens);
+  return stream_.whole(ops_.rms_norm(x_TE, weight_E_, norm_), num_tokens);
 }
 
 Tensor RmsNorm::backward(const Tensor& dy_TE, const Tensor& x_TE, const GradientSlot& sink) const {
-  if (!stream_.is_cut()) return ops_.rms_norm_backward(dy_TE, x_TE, weight_E_, eps_, sink(name_).accumulator());
+  if (!stream_.is_cut()) return ops_.rms_norm_backward(dy_TE, x_TE, weight_E_, norm_, sink(name_).accumulator());
   const Tensor own_E = at::zeros({x_TE.size(1)}, x_TE.options().dtype(at::kFloat));
-  Tensor dx_TE = ops_.rms_norm_backward(dy_TE, x_TE, weight_E_, eps_, own_E);
+  Tensor dx_TE = ops_.rms_norm_backward(dy_TE, x_TE, weight_E_, norm_, own_E);
   sink.add(name_, stream_.ranks().sum(own_E, /*residual=*/{}, at::kFloat));
   return dx_TE;
 }

@@ -19,8 +19,8 @@ namespace tandem::model::decoder {
 // The norm between the residual stream and what reads all of its rows. Its weight is whole on each rank.
 class RmsNorm {
  public:
-  RmsNorm(const device::Ops& ops, const ResidualStream& stream, std::string packed_name, double eps)
-      : ops_(ops), stream_(stream), name_(std::move(packed_name)), eps_(eps) {}
+  RmsNorm(const device::Ops& ops, const ResidualStream& stream, std::string packed_name, const device::Norm& norm)
+      : ops_(ops), stream_(stream), name_(std::move(packed_name)), norm_(norm) {}
 
   void bind(const weights::WeightsView& view) { weight_E_ = view[name_]; }
   // Returns all rows [num_tokens, E] normalised; x_TE is what the stream keeps of them.
@@ -34,7 +34,7 @@ class RmsNorm {
   const device::Ops& ops_;
   const ResidualStream& stream_;
   std::string name_;
-  double eps_;
+  device::Norm norm_;
   at::Tensor weight_E_;
 };
 

@@ -85,7 +85,52 @@ Rope over_the_head(Rope rope, int64_t head_dim) {
   return rope;
 }
 
+constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
+
+// Returns the object that `key` has for the layers of that type. A family whose layers with a window have their own
+// rotary embedding may have an object of each type in rope_parameters.
+std::optional<ConfigReader> rope_object(const ConfigReader& reader, const Family& family, const std::string& key,
+                                        const char* type) {
+  const Json* value = reader.find(key);
+  if (value == nullptr) return std::nullopt;
+  const ConfigReader whole(*value, reader.name() + ": " + key);
+  const bool is_by_type = family.window_rope == WindowRope::kOwn && (whole.has(kFull) || whole.has(kSliding));
+  if (!is_by_type) return type == kFull ? std::optional(whole) : std::nullopt;
+  for (const auto& [name, setting] : value->items()) {
+    if (name != kFull && name != kSliding) {
+      whole.refuse(ConfigReader::shown(name), fmt::format("is neither {} nor {}; remove it", kFull, kSliding));
+    }
+  }
+  const Json* of_type = whole.find(type);
+  return of_type == nullptr ? std::nullopt : std::optional(ConfigReader(*of_type, whole.name() + ": " + type));
+}
+
+void check_theta(const ConfigReader& reader, const std::string& key, double theta) {
+  if (!(theta >= 1.0) || !std::isfinite(theta)) {
+    reader.refuse(key, fmt::format("is {}; it must be a finite number of at least 1", theta));
+  }
+}
+
 }  // namespace
+
+Rope read_window_rope(const ConfigReader& reader, const Family& family, const Rope& rope) {
+  if (family.window_rope == WindowRope::kSame) return rope;
+  Rope unscaled{.theta = rope.theta, .factors = {}, .rotary_dims = rope.rotary_dims};
+  if (family.window_rope == WindowRope::kUnscaled) return unscaled;
+  constexpr const char* kBase = "rope_local_base_freq";
+  constexpr double kDefaultBase = 1e4;
+  unscaled.theta = reader.number_or(kBase, kDefaultBase);
+  check_theta(reader, kBase, unscaled.theta);
+  if (const std::optional<ConfigReader> own = rope_object(reader, family, "rope_parameters", kSliding)) {
+    if (read_form(*own, family, kSliding) != nullptr) own->refuse("rope_type", "must be \"default\" here");
+    refuse_unknown_keys(*own, nullptr);
+    if (own->has("rope_theta")) {
+      unscaled.theta = own->required_number("rope_theta");
+      check_theta(*own, "rope_theta", unscaled.theta);
+    }
+  }
+  return unscaled;
+}
 
 Rope read_rope(const ConfigReader& reader, const Family& family, int64_t head_dim) {
   std::optional<double> theta, rotary_factor;
@@ -94,9 +139,9 @@ Rope read_rope(const ConfigReader& reader, const Family& family, int64_t head_di
   const RopeForm* form = nullptr;
   if (reader.has("rope_theta")) theta = reader.required_number("rope_theta");
   for (const std::string key : {"rope_scaling", "rope_parameters"}) {
-    const Json* value = reader.find(key);
-    if (value == nullptr) continue;
-    const ConfigReader rope(*value, reader.name() + ": " + key);
+    const std::optional<ConfigReader> found = rope_object(reader, family, key, kFull);
+    if (!found) continue;
+    const ConfigReader& rope = *found;
     const RopeForm* named = read_form(rope, family, key);
     if (named != nullptr && scaled) rope.refuse("rope_type", "is said by rope_scaling too; remove one of the two");
     if (named != nullptr) {
@@ -114,9 +159,7 @@ Rope read_rope(const ConfigReader& reader, const Family& family, int64_t head_di
     refuse_unknown_keys(rope, named);
   }
   if (!theta) reader.refuse("rope_theta", "is missing (and rope_parameters.rope_theta too); add one of the two");
-  if (!(*theta >= 1.0) || !std::isfinite(*theta)) {
-    reader.refuse("rope_theta", fmt::format("is {}; it must be a finite number of at least 1", *theta));
-  }
+  check_theta(reader, "rope_theta", *theta);
   const double factor = rotary_factor.value_or(family.rotary_factor == 0.0 ? 1.0 : family.rotary_factor);
   Rope rope{.theta = *theta, .factors = {}, .rotary_dims = rotary_dims_of(reader, factor, head_dim)};
   if (scaled) {

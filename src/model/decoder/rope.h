@@ -24,6 +24,8 @@ struct Rope {
 // partial and the family does not have that, is scaled in a form that Tandem does not know (decoder/rope_scaling.h), or
 // has other keys.
 Rope read_rope(const ConfigReader& reader, const Family& family, int64_t head_dim);
+// Returns that of the layers with a window, given that of the others.
+Rope read_window_rope(const ConfigReader& reader, const Family& family, const Rope& rope);
 
 // Returns whether the dims of a head lie elsewhere than where device::Ops rotates them (decoder/rotation.h).
 bool reorders_heads(const ModelConfig& config, const Family& family);

@@ -14,13 +14,14 @@ using at::Tensor;
 
 namespace {
 
-device::Ops::QkvShape qkv_shape(const ModelConfig& config, const LayerAttention& attention) {
+device::Ops::QkvShape qkv_shape(const ModelConfig& config, const Family& family, const LayerAttention& attention) {
   return {.num_heads = config.num_heads,
           .num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
           .rope_theta = attention.rope_theta,
           .eps = config.rms_norm_eps,
-          .rope_factors = attention.rope_factors};
+          .rope_factors = attention.rope_factors,
+          .norm_offset = family.norm_offset};
 }
 
 }  // namespace
@@ -29,7 +30,7 @@ Rotation::Rotation(const Layer& layer)
     : ops_(layer.ops),
       ranks_(layer.stream.ranks()),
       sink_(layer.sink),
-      shape_(qkv_shape(layer.config, layer.config.attention_of(layer.index))),
+      shape_(qkv_shape(layer.config, layer.family, layer.config.attention_of(layer.index))),
       query_scale_(layer.config.attention_of(layer.index).query_scale),
       norm_(layer.family.qk_norm),
       pairs_(layer.family.rotary_pairs),
@@ -74,7 +75,7 @@ Tensor Rotation::normed_whole(const Tensor& qkv_TN) const {
   for (const Tensor& weight : {q_norm_, k_norm_}) {
     const int64_t width = weight.size(0);
     result_TN.narrow(1, begin, width)
-        .copy_(ops_.rms_norm(qkv_TN.narrow(1, begin, width).contiguous(), weight, shape_.eps));
+        .copy_(ops_.rms_norm(qkv_TN.narrow(1, begin, width).contiguous(), weight, shape_.norm()));
     begin += width;
   }
   const int64_t width_of_v = qkv_TN.size(1) - begin;
@@ -87,8 +88,8 @@ void Rotation::normed_whole_backward(const Tensor& dqkv_TN, const Tensor& qkv_TN
   for (const auto& [name, weight] : {std::pair(&q_norm_name_, q_norm_), std::pair(&k_norm_name_, k_norm_)}) {
     const int64_t width = weight.size(0);
     const Tensor dy_TW = dqkv_TN.narrow(1, begin, width), x_TW = qkv_TN.narrow(1, begin, width);
-    dy_TW.copy_(
-        ops_.rms_norm_backward(dy_TW.contiguous(), x_TW.contiguous(), weight, shape_.eps, sink_(*name).accumulator()));
+    dy_TW.copy_(ops_.rms_norm_backward(dy_TW.contiguous(), x_TW.contiguous(), weight, shape_.norm(),
+                                       sink_(*name).accumulator()));
     begin += width;
   }
 }

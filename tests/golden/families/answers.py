@@ -69,6 +69,18 @@ def add_greedy_texts(tensors, models):
     return min(margins)
 
 
+def mean_loss(model, batch):
+    """The mean cross-entropy over all labels of the batch that are not -100. A row at a time: with a window, padding would attend to
+    nothing, and its gradient be NaN."""
+    losses = []
+    for ids, mask, labels in zip(batch["input_ids"], batch["attention_mask"], batch["labels"]):
+        length = int(mask.sum())
+        logits = model(ids[None, :length], use_cache=False).logits[0, : length - 1]
+        losses.append(torch.nn.functional.cross_entropy(logits, labels[1:length], ignore_index=-100, reduction="none"))
+    count = int((batch["labels"][:, 1:] != -100).sum())
+    return torch.cat(losses).sum() / count
+
+
 def make(folder, dtype, num_tokens, pad, seed):
     """Returns the tensors of reference.safetensors and the content of reference.json."""
     tensors = draw_inputs(num_tokens, pad, seed)
@@ -80,7 +92,7 @@ def make(folder, dtype, num_tokens, pad, seed):
 
     def trained(name):
         model = models[name]
-        return train(dict(model.named_parameters()), lambda: model(**batch, use_cache=False).loss)
+        return train(dict(model.named_parameters()), lambda: mean_loss(model, batch))
 
     steps, gradients, after = trained("float32")
     exact_steps, exact_gradients, _ = trained("float64")

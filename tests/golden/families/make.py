@@ -26,14 +26,27 @@ COMMON = {
     "pad_token_id": BEGIN, "tie_word_embeddings": False,
 }
 ROPE = {"rope_type": "default", "rope_theta": 1e4}
+WINDOW = 20  # shorter than two KV blocks, and than the longer sequences
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 # The class of the model, the dtype of its checkpoint, and what its configuration has beside COMMON.
 MODELS = {
     "mistral-yarn": ("Mistral", "float32", {"head_dim": 16, "sliding_window": None, "rope_parameters": YARN}),
+    "mistral-window": ("Mistral", "bfloat16", {"head_dim": 8, "sliding_window": WINDOW, "rope_parameters": ROPE}),
+    "ministral": ("Ministral", "float32", {"head_dim": 16, "sliding_window": WINDOW, "rope_parameters": ROPE,
+                                           "layer_types": ["sliding_attention", "full_attention"]}),
     "smollm3-linear": ("SmolLM3", "bfloat16", {
         "num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
     "olmo2": ("Olmo2", "bfloat16", {"rope_parameters": ROPE}),
+    # transformers 5.10.4 would scale the rotary embedding of all layers alike, which is not how the models were trained.
+    "olmo3": ("Olmo3", "float32", {"num_hidden_layers": 3, "sliding_window": WINDOW, "rope_parameters": ROPE,
+                                   "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    "gemma3": ("Gemma3", "bfloat16", {
+        "num_hidden_layers": 3, "head_dim": 16, "query_pre_attn_scalar": 24, "tie_word_embeddings": True, "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e5, "factor": 2.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
     "phi4": ("Phi3", "float32", {"hidden_size": 64, "rope_parameters": ROPE | {"partial_rotary_factor": 0.75},
                                  "original_max_position_embeddings": 256}),
     "glm": ("Glm", "float32", {"head_dim": 16, "attention_bias": True, "rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}),
@@ -43,7 +56,7 @@ MODELS = {
 
 
 def draw(family, dtype, settings, seed):
-    config = getattr(transformers, family + "Config")(**COMMON | settings)
+    config = getattr(transformers, CONFIGS.get(family, family + "Config"))(**COMMON | settings)
     generator = torch.Generator().manual_seed(seed)
     model = getattr(transformers, family + "ForCausalLM")(config)
     for name, parameter in model.named_parameters():
@@ -59,6 +72,9 @@ def config_other_style(config):
     other = {key: value for key, value in config.items() if key != "rope_parameters"}
     other["torch_dtype"] = other.pop("dtype")
     rope = dict(config["rope_parameters"])
+    if "sliding_attention" in rope:
+        other["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = dict(rope["full_attention"])
     other["rope_theta"] = rope.pop("rope_theta")
     if "partial_rotary_factor" in rope:
         other["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
