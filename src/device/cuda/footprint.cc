@@ -80,7 +80,8 @@ class CudaOpsPlan final : public OpsPlan {
   }
   bool records_steps() const override {
     const OpsShape& s = shape();
-    return has_attention_kernel() && (s.experts == 0 || cuda::can_record_experts(s.experts, s.chosen, s.hidden, s.mlp));
+    return has_attention_kernel() && !s.norms_have_offset &&
+           (s.experts == 0 || cuda::can_record_experts(s.experts, s.chosen, s.hidden, s.mlp));
   }
   Size prepared(const AttentionLoad& load, bool has_backward) const override {
     if (!has_attention_kernel()) return OpsPlan::prepared(load, has_backward);
