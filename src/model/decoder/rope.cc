@@ -75,11 +75,18 @@ int64_t rotary_dims_of(const ConfigReader& reader, double factor, int64_t head_d
   return static_cast<int64_t>(dims);
 }
 
+void check_theta(const ConfigReader& reader, const std::string& key, double theta) {
+  if (!(theta >= 1.0) || !std::isfinite(theta)) {
+    reader.refuse(key, fmt::format("is {}; it must be a finite number of at least 1", theta));
+  }
+}
+
 // Returns theta and factors for the frequencies of the whole head, given those of its rotated dims.
-Rope over_the_head(Rope rope, int64_t head_dim) {
+Rope over_the_head(const ConfigReader& reader, Rope rope, int64_t head_dim) {
   const int64_t dims = rope.rotary_dims;
   if (dims == head_dim) return rope;
   rope.theta = std::pow(rope.theta, static_cast<double>(head_dim) / static_cast<double>(dims));
+  check_theta(reader, "rope_theta", rope.theta);
   if (rope.factors.empty()) rope.factors.assign(static_cast<size_t>(dims / 2), 1.0F);
   rope.factors.resize(static_cast<size_t>(head_dim / 2), 0.0F);
   return rope;
@@ -103,12 +110,6 @@ std::optional<ConfigReader> rope_object(const ConfigReader& reader, const Family
   }
   const Json* of_type = whole.find(type);
   return of_type == nullptr ? std::nullopt : std::optional(ConfigReader(*of_type, whole.name() + ": " + type));
-}
-
-void check_theta(const ConfigReader& reader, const std::string& key, double theta) {
-  if (!(theta >= 1.0) || !std::isfinite(theta)) {
-    reader.refuse(key, fmt::format("is {}; it must be a finite number of at least 1", theta));
-  }
 }
 
 }  // namespace
@@ -170,7 +171,7 @@ Rope read_rope(const ConfigReader& reader, const Family& family, int64_t head_di
       scaled->refuse("attention_factor", "is not 1, which is not supported where a part of a head is rotated");
     }
   }
-  return over_the_head(std::move(rope), head_dim);
+  return over_the_head(reader, std::move(rope), head_dim);
 }
 
 bool reorders_heads(const ModelConfig& config, const Family& family) {
