@@ -49,7 +49,7 @@ model::ModelConfig bench_shape(std::string_view name) {
     config.experts = shape.experts;
     config.vocab = shape.vocab;
     config.max_positions = 40960;
-    config.rope_theta = 1e6;
+    config.attention.front().rope_theta = 1e6;
     config.tied_embeddings = shape.tied_embeddings;
     return config;
   }

@@ -150,12 +150,23 @@ Tensor ungroup_heads(const Tensor& x, int64_t num_rows) {
       .reshape({num_rows, num_kv_heads * per_group, x.size(2)});
 }
 
-// Returns q k^T / sqrt(K) with the keys after each row's position at -inf: [G, R * (H / G), keys].
-Tensor masked_scores(const Tensor& q, const Tensor& k, const Sequence& sequence) {
+// Returns which keys a row of a sequence does not see: those after its position, and those before its window. A key
+// lies before the window if the one that is `window` keys later does not lie after the position.
+Tensor hidden_keys(const Sequence& sequence, int64_t window) {
+  const int64_t num_keys = sequence.hidden.size(1);
+  if (window == 0 || window >= num_keys) return sequence.hidden;
+  const Tensor hidden = sequence.hidden.clone();
+  hidden.narrow(1, 0, num_keys - window)
+      .logical_or_(sequence.hidden.narrow(1, window, num_keys - window).logical_not());
+  return hidden;
+}
+
+// Returns q k^T / sqrt(K) with the keys that a row does not see at -inf: [G, R * (H / G), keys].
+Tensor masked_scores(const Tensor& q, const Tensor& k, const Sequence& sequence, int64_t window) {
   const Tensor scores = at::bmm(q, k.transpose(1, 2)).div_(std::sqrt(static_cast<double>(q.size(2))));
   const int64_t num_rows = sequence.rows.size(0), num_keys = k.size(1);
   scores.view({q.size(0), num_rows, -1, num_keys})
-      .masked_fill_(sequence.hidden.view({1, num_rows, 1, num_keys}), kMinusInfinity);
+      .masked_fill_(hidden_keys(sequence, window).view({1, num_rows, 1, num_keys}), kMinusInfinity);
   return scores;
 }
 
@@ -211,7 +222,7 @@ std::shared_ptr<const AttentionTiles> AttentionAten::plan(const AttentionRows& r
   return plan;
 }
 
-Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const AttentionTiles& tiles,
+Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const AttentionTiles& tiles, int64_t window,
                               const Tensor& lse_TH) const {
   if (q_THK.size(0) == 0) return at::empty_like(q_THK);
   const auto [G, P, K] = heads_of(q_THK, kv_layer);
@@ -232,7 +243,9 @@ Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const
     for (int64_t begin = 0; begin < tiles.num_active[level]; begin += B) {
       const auto of_call = [&](const Tensor& x) { return x.narrow(0, begin * G, B * G); };
       const Tensor blocks = tiles.blocks.narrow(0, begin, B).narrow(1, first_key / kBlockTokens, kTileBlocks);
-      const Tensor hidden = keys.gt(tiles.positions.narrow(0, begin, B).view({B, 1, R, 1, 1}));
+      const Tensor positions = tiles.positions.narrow(0, begin, B).view({B, 1, R, 1, 1});
+      const Tensor hidden = keys.gt(positions);
+      if (window > 0) hidden.logical_or_(keys.le(positions - window));
       const Tensor unseen = keys.gt(tiles.last_positions.narrow(0, begin, B).view({B, 1, 1}));
       const Tensor k = gather_blocks(cache, blocks, 0), v = gather_blocks(cache, blocks, 1);
       v.view({B, G, kTileKeys, K}).masked_fill_(unseen.unsqueeze(-1), 0.0F);
@@ -242,6 +255,8 @@ Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const
       scores.view({B, G, R, P, kTileKeys}).masked_fill_(hidden, kMinusInfinity);
 
       const Tensor before = of_call(maximum), now = at::maximum(before, scores.amax(-1, /*keepdim=*/true));
+      // A row that sees none of these keys has no maximum yet, and -inf less -inf would be NaN.
+      if (window > 0) now.clamp_min_(std::numeric_limits<float>::lowest());
       const Tensor shrink = (before - now).exp_(), weights = scores.sub_(now).exp_();
       of_call(total).mul_(shrink).add_(weights.sum(-1, /*keepdim=*/true));
       of_call(out).mul_(shrink).add_(at::bmm(weights, v));
@@ -258,7 +273,8 @@ Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const
 }
 
 Tensor AttentionAten::backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK, const Tensor& lse_TH,
-                               const Tensor& kv_layer, const AttentionTiles& tiles, const Tensor& dkv) const {
+                               const Tensor& kv_layer, const AttentionTiles& tiles, int64_t window,
+                               const Tensor& dkv) const {
   const Tensor cache = as_slots(kv_layer), dcache = as_slots(dkv), dq_THK = at::empty_like(q_THK);
   const int64_t num_kv_heads = kv_layer.size(2);
   const double scale = 1.0 / std::sqrt(static_cast<double>(q_THK.size(2)));
@@ -266,7 +282,7 @@ Tensor AttentionAten::backward(const Tensor& dout_THK, const Tensor& q_THK, cons
     const Tensor q = group_heads(q_THK, sequence, num_kv_heads), dout = group_heads(dout_THK, sequence, num_kv_heads);
     const Tensor k = gather_keys(cache, sequence, 0), v = gather_keys(cache, sequence, 1);
     const Tensor lse = group_heads(lse_TH.unsqueeze(-1), sequence, num_kv_heads);
-    const Tensor probability = masked_scores(q, k, sequence).sub_(lse).exp_();
+    const Tensor probability = masked_scores(q, k, sequence, window).sub_(lse).exp_();
     // This is sum_j p_j dp_j, which is dout . out because out = sum_j p_j v_j.
     const Tensor mean_dprobability = (dout * group_heads(out_THK, sequence, num_kv_heads)).sum(-1, /*keepdim=*/true);
     const Tensor dscores = at::bmm(dout, v.transpose(1, 2)).sub_(mean_dprobability).mul_(probability).mul_(scale);

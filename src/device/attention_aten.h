@@ -2,9 +2,10 @@
 //
 // Forward: query rows of one sequence go into tiles of kTileRows, keys into tiles of kTileKeys from position 0 on, and
 // a row takes its key tiles in order, with a running maximum (Milakov & Gimelshein 2018). A tile that lies past a row's
-// position multiplies what the row has by exp(0) and adds 0: it changes no bit. Every library call has one shape,
-// `tiles_per_call` tiles, so a result cannot depend on the batch.
-// Backward: one sequence is computed after the other, all its rows and keys at once. It is repeatable, no more.
+// position multiplies what the row has by exp(0) and adds 0: it changes no bit. Nor does one that lies before a row's
+// window: it comes first, and adds 0 to 0. Every library call has one shape, `tiles_per_call` tiles, so a result cannot
+// depend on the batch. Backward: one sequence is computed after the other, all its rows and keys at once. It is
+// repeatable, no more.
 #pragma once
 
 #include <memory>
@@ -42,10 +43,11 @@ class AttentionAten {
   std::shared_ptr<const AttentionTiles> plan(const AttentionRows& rows) const;
 
   // Computes Ops::paged_attention() of rows that plan() has cut into tiles.
-  Tensor forward(const Tensor& q_THK, const Tensor& kv_layer, const AttentionTiles& tiles, const Tensor& lse_TH) const;
+  Tensor forward(const Tensor& q_THK, const Tensor& kv_layer, const AttentionTiles& tiles, int64_t window,
+                 const Tensor& lse_TH) const;
   // Returns dq_THK and adds the gradients of the cached keys and values to dkv, which has kv_layer's shape, float32.
   Tensor backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK, const Tensor& lse_TH,
-                  const Tensor& kv_layer, const AttentionTiles& tiles, const Tensor& dkv) const;
+                  const Tensor& kv_layer, const AttentionTiles& tiles, int64_t window, const Tensor& dkv) const;
 
  private:
   at::Device device_;

@@ -16,6 +16,8 @@ struct Footprint {
   bool shares_host_memory = false;
   // Whether operations allocate temporaries that are large beside their results. They leave holes in an arena.
   bool has_large_temporaries = true;
+  // Whether attention may have a window (AttentionRows::window).
+  bool has_windows = true;
   int64_t context_bytes = 0;       // a process's context on the device, before anything is computed
   int64_t library_bytes = 0;       // what libraries take beside the context, for all that a run computes
   int64_t communicator_bytes = 0;  // what the library that moves tensors takes for one group of ranks

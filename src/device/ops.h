@@ -19,6 +19,7 @@
 
 #include "device/block.h"
 #include "device/experts.h"
+#include "device/gelu.h"
 
 namespace tandem::device {
 
@@ -26,7 +27,7 @@ using at::Tensor;
 
 // States which keys each query row sees. Keys live in blocks of kBlockTokens consecutive positions of one sequence:
 // position p of sequence s is slot block_table[s][p / kBlockTokens] * kBlockTokens + p % kBlockTokens. Row t attends to
-// positions 0..row_position[t] of sequence sequence_of_row[t].
+// positions 0..row_position[t] of sequence sequence_of_row[t], or, with a window, to the last `window` of them.
 struct AttentionRows {
   Tensor sequence_of_row;  // [T] int32; -1: the row only fills up a batch, and its result means nothing
   Tensor row_position;     // [T] int32
@@ -40,12 +41,22 @@ struct AttentionRows {
   // prepare() writes its results into this device memory: uint8 [>= Ops::prepared_bytes()], aligned to 512 bytes. If it
   // is undefined, prepare() allocates.
   Tensor memory = {};
-  // The backend's own result of Ops::prepare(). If it is null, each call computes it anew.
+  // The backend's own result of Ops::prepare(), which is that of every window. If it is null, each call computes it
+  // anew.
   std::shared_ptr<const void> prepared = nullptr;
+  // How many positions a row sees, its own included; 0: all. A backend whose footprint does not have windows is given
+  // 0.
+  int64_t window = 0;
 };
 
 // States whether the gradient of a weight is added to what its memory holds, or is the first and overwrites it.
 enum class GradientUse : uint8_t { kAdd, kSet };
+
+// The numbers of a root-mean-square norm: y = x / sqrt(mean(x^2) + eps) * (offset + w).
+struct Norm {
+  Norm(double eps, double offset = 0.0) : eps(eps), offset(offset) {}  // implicit: most norms are their epsilon
+  double eps, offset;
+};
 
 // kv_layer is the KV cache of one layer: [B, 2, G, K * kBlockTokens] in model dtype. Dim 0 may be strided (block-major
 // caches hold all layers of a block together), the rest is contiguous. Inside a block the layout is the backend's own.
@@ -109,10 +120,11 @@ class Ops {
   // Computes dbias += the sum of dy's rows. dbias is float32.
   virtual void add_bias_backward(const Tensor& dy_TN, const Tensor& dbias_N) const = 0;
 
-  // Returns y = x / sqrt(mean(x^2) + eps) * w. This is HF's Qwen3RMSNorm, except that bf16 rounds once, at the end.
-  virtual Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const = 0;
+  // Returns y = x / sqrt(mean(x^2) + eps) * (offset + w). This is HF's Qwen3RMSNorm, and with an offset of 1
+  // Gemma3RMSNorm, except that bf16 rounds once, at the end. The width may be any.
+  virtual Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, const Norm& norm) const = 0;
   // Returns dx and adds to dw (float32), unless dw is undefined.
-  virtual Tensor rms_norm_backward(const Tensor& dy_TE, const Tensor& x_TE, const Tensor& w_E, double eps,
+  virtual Tensor rms_norm_backward(const Tensor& dy_TE, const Tensor& x_TE, const Tensor& w_E, const Norm& norm,
                                    const Tensor& dw_E) const = 0;
 
   // Splits qkv_TN (N = (H + 2G) K), RMS-normalises each head of q and k, and rotates them (HF rotate_half RoPE at
@@ -125,6 +137,8 @@ class Ops {
     double rope_theta, eps;  // eps: epsilon of the norms
     // Each rotary frequency theta^(-2i/K) is multiplied by its factor, [K/2]; empty means 1.
     std::vector<float> rope_factors = {};
+    double norm_offset = 0.0;  // Norm::offset of the norms
+    Norm norm() const { return {eps, norm_offset}; }
   };
   virtual Qkv qk_norm_rope(const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K,
                            const Tensor& positions_T, const QkvShape& shape) const = 0;
@@ -143,6 +157,10 @@ class Ops {
   // Returns silu(gate) * up of gate_up_T[2F] = [gate | up].
   virtual Tensor silu_mul(const Tensor& gate_up_T2F) const = 0;
   virtual Tensor silu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const = 0;
+  // Returns gelu(gate) * up with the tanh form of GELU (Hendrycks and Gimpel 2016), HF's gelu_pytorch_tanh:
+  //   gelu(g) = g / 2 (1 + tanh(z)) = g sigmoid(2 z)    with z = sqrt(2 / pi) (g + 0.044715 g^3)
+  virtual Tensor gelu_mul(const Tensor& gate_up_T2F) const = 0;
+  virtual Tensor gelu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const = 0;
 
   // The next eight are a layer of experts (device/experts.h). Where a place's row is said to be of its token, it is the
   // row of x, or of dy, that the token has.

@@ -95,12 +95,18 @@ Normalised normalise(const Tensor& x_float, double eps) {
   return {x_float * inverse, inverse};
 }
 
-// Returns dx of y = unit(x) * w and adds to dw, where it is defined, the sum over all dims but the last. float32.
-Tensor normalise_backward(const Tensor& dy_float, const Tensor& x_float, const Tensor& w, double eps,
+// What a norm multiplies by.
+Tensor factor_of(const Tensor& w, const Norm& norm) {
+  return norm.offset == 0.0 ? to_float(w) : to_float(w) + norm.offset;
+}
+
+// Returns dx of y = unit(x) * factor_of(w) and adds to dw, where it is defined, the sum over all dims but the last.
+// float32.
+Tensor normalise_backward(const Tensor& dy_float, const Tensor& x_float, const Tensor& w, const Norm& norm,
                           const Tensor& dw) {
-  const auto [unit, inverse] = normalise(x_float, eps);
+  const auto [unit, inverse] = normalise(x_float, norm.eps);
   if (dw.defined()) dw.add_((dy_float * unit).reshape({-1, dw.size(0)}).sum(0));
-  const Tensor dunit = dy_float * to_float(w);
+  const Tensor dunit = dy_float * factor_of(w, norm);
   const Tensor along = (dunit * unit).mean(-1, /*keepdim=*/true);
   return dunit.sub_(unit.mul_(along)).mul_(inverse);
 }
@@ -226,12 +232,12 @@ class AtenOps final : public Ops {
     dbias_N.add_(to_float(dy_TN).sum(0));
   }
 
-  Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const override {
-    return normalise(to_float(x_TE), eps).unit.mul_(to_float(w_E)).to(x_TE.scalar_type());
+  Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, const Norm& norm) const override {
+    return normalise(to_float(x_TE), norm.eps).unit.mul_(factor_of(w_E, norm)).to(x_TE.scalar_type());
   }
-  Tensor rms_norm_backward(const Tensor& dy_TE, const Tensor& x_TE, const Tensor& w_E, double eps,
+  Tensor rms_norm_backward(const Tensor& dy_TE, const Tensor& x_TE, const Tensor& w_E, const Norm& norm,
                            const Tensor& dw_E) const override {
-    return normalise_backward(to_float(dy_TE), to_float(x_TE), w_E, eps, dw_E).to(x_TE.scalar_type());
+    return normalise_backward(to_float(dy_TE), to_float(x_TE), w_E, norm, dw_E).to(x_TE.scalar_type());
   }
 
   Qkv qk_norm_rope(const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K, const Tensor& positions_T,
@@ -239,7 +245,8 @@ class AtenOps final : public Ops {
     const auto [q, k, v] = split_qkv(qkv_TN, shape);
     const Rotation r = rotation(positions_T, shape);
     const auto norm_rope = [&](const Tensor& x, const Tensor& weight) {
-      return rotate(normalise(to_float(x), shape.eps).unit.mul_(to_float(weight)), r, 1.0).to(x.scalar_type());
+      return rotate(normalise(to_float(x), shape.eps).unit.mul_(factor_of(weight, shape.norm())), r, 1.0)
+          .to(x.scalar_type());
     };
     return {norm_rope(q, q_norm_K), norm_rope(k, k_norm_K), v.clone(at::MemoryFormat::Contiguous)};
   }
@@ -250,8 +257,8 @@ class AtenOps final : public Ops {
     const Rotation r = rotation(positions_T, shape);
     const Tensor dqkv_TN = at::empty_like(qkv_TN);
     const auto [dq, dk, dv] = split_qkv(dqkv_TN, shape);
-    dq.copy_(normalise_backward(rotate(to_float(dq_THK), r, -1.0), to_float(q), q_norm_K, shape.eps, dq_norm_K));
-    dk.copy_(normalise_backward(rotate(to_float(dk_TGK), r, -1.0), to_float(k), k_norm_K, shape.eps, dk_norm_K));
+    dq.copy_(normalise_backward(rotate(to_float(dq_THK), r, -1.0), to_float(q), q_norm_K, shape.norm(), dq_norm_K));
+    dk.copy_(normalise_backward(rotate(to_float(dk_TGK), r, -1.0), to_float(k), k_norm_K, shape.norm(), dk_norm_K));
     dv.copy_(dv_TGK);
     return dqkv_TN;
   }
@@ -285,6 +292,22 @@ class AtenOps final : public Ops {
     const int64_t width = gate.size(1);
     dgate_up_T2F.narrow(1, width, width).copy_((dy * gate).mul_(sigmoid));
     const Tensor slope = (1.0 - sigmoid).mul_(gate).add_(1.0);  // derivative of silu, divided by sigmoid
+    dgate_up_T2F.narrow(1, 0, width).copy_(slope.mul_(sigmoid).mul_(up).mul_(dy));
+    return dgate_up_T2F;
+  }
+
+  Tensor gelu_mul(const Tensor& gate_up_T2F) const override {
+    const auto [gate, up] = split_gate_up(gate_up_T2F);
+    return gelu_sigmoid(gate).mul_(gate).mul_(up).to(gate_up_T2F.scalar_type());
+  }
+  Tensor gelu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const override {
+    const auto [gate, up] = split_gate_up(gate_up_T2F);
+    const Tensor dy = to_float(dy_TF), sigmoid = gelu_sigmoid(gate), dgate_up_T2F = at::empty_like(gate_up_T2F);
+    const int64_t width = gate.size(1);
+    dgate_up_T2F.narrow(1, width, width).copy_((dy * gate).mul_(sigmoid));
+    // The derivative of gelu, divided by the sigmoid, is 1 + (1 - sigmoid) g du/dg.
+    const Tensor du = (gate * gate).mul_(3.0 * kGeluCubic).add_(1.0).mul_(kGeluScale);
+    const Tensor slope = (1.0 - sigmoid).mul_(gate).mul_(du).add_(1.0);
     dgate_up_T2F.narrow(1, 0, width).copy_(slope.mul_(sigmoid).mul_(up).mul_(dy));
     return dgate_up_T2F;
   }
@@ -327,7 +350,7 @@ class AtenOps final : public Ops {
   }
   Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,
                          const Tensor& lse_TH) const override {
-    return attention_.forward(q_THK, kv_layer, *tiles_of(rows), lse_TH);
+    return attention_.forward(q_THK, kv_layer, *tiles_of(rows), rows.window, lse_TH);
   }
   AttentionGrad attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
                                    const Tensor& lse_TH, const Tensor& kv_layer,
@@ -335,7 +358,7 @@ class AtenOps final : public Ops {
     const std::shared_ptr<const AttentionTiles> tiles = tiles_of(rows);
     TANDEM_CHECK(tiles->kv_tokens.defined(), "rows of attention without what the backward needs");
     const Tensor dkv = at::zeros(kv_layer.sizes(), q_THK.options().dtype(at::kFloat));
-    Tensor dq_THK = attention_.backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *tiles, dkv);
+    Tensor dq_THK = attention_.backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *tiles, rows.window, dkv);
     // This is the transpose of kv_append(): the sum over the slots of each token.
     const auto collect = [&](int64_t half) {
       const Tensor sum = at::zeros({q_THK.size(0), kv_layer.size(2), q_THK.size(2)}, dkv.options());
@@ -435,6 +458,10 @@ class AtenOps final : public Ops {
   static GateUp split_gate_up(const Tensor& gate_up_T2F) {
     const int64_t width = gate_up_T2F.size(1) / 2;
     return {to_float(gate_up_T2F.narrow(1, 0, width)), to_float(gate_up_T2F.narrow(1, width, width))};
+  }
+  // Returns sigmoid(u) of gelu(g) = g sigmoid(u).
+  static Tensor gelu_sigmoid(const Tensor& gate) {
+    return (gate * gate).mul_(kGeluCubic).add_(1.0).mul_(gate).mul_(kGeluScale).sigmoid_();
   }
   bool in_bfloat16(const Tensor& factor) const {
     return call_.multiplies_bfloat16 && factor.scalar_type() == at::kBFloat16;

@@ -117,6 +117,15 @@ OpBytes OpsPlan::silu_mul_backward(Size rows) const {
   return op(result, result + count * (3 * cast_ + 2 * kFloatBytes));
 }
 
+// Its one tensor beside those of silu_mul() is what the sigmoid is made of, in place.
+OpBytes OpsPlan::gelu_mul(Size rows) const { return silu_mul(rows); }
+
+OpBytes OpsPlan::gelu_mul_backward(Size rows) const {
+  const Size count = rows * shape_.mlp, result = 2 * count * element_;
+  // The temporaries are gate, up and dy in float32, the sigmoid, and two factors of the derivative.
+  return op(result, result + count * (3 * cast_ + 3 * kFloatBytes));
+}
+
 // Ids, weights, places and sources of each place, and the first place of each expert. The temporaries are the logits
 // without -0 and sorted with their indices; or what sorts the places.
 OpBytes OpsPlan::route(Size rows) const {

@@ -15,6 +15,7 @@ struct OpsShape {
   Size hidden = 0, q_width = 0, kv_width = 0, mlp = 0, vocab = 0;
   Size experts = 0, chosen = 0;  // of a layer, of a token (device/experts.h); mlp is then an expert's width
   Size num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  bool norms_have_offset = false;  // Norm::offset
 };
 
 // Bytes that one operation takes in addition to its arguments.
@@ -87,6 +88,8 @@ class OpsPlan {
   virtual OpBytes add_bias_backward(Size rows, Size width) const;
   virtual OpBytes silu_mul(Size rows) const;
   virtual OpBytes silu_mul_backward(Size rows) const;
+  virtual OpBytes gelu_mul(Size rows) const;
+  virtual OpBytes gelu_mul_backward(Size rows) const;
   // The operations of experts, for so many tokens; their places are rows * chosen. Where an operand has rows of tokens,
   // `gathers` says so, or `gathered_width` its width, because its rows may be copied to places.
   virtual OpBytes route(Size rows) const;

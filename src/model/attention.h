@@ -11,9 +11,9 @@ namespace tandem::model {
 class Attention {
  public:
   virtual ~Attention() = default;
-  // Returns out_THK for this layer's tokens, whose q and k are already normalised and rotated. It is differentiable
-  // when gradients are on and the implementation supports it.
-  virtual at::Tensor forward(int64_t layer, const at::Tensor& q_THK, const at::Tensor& k_TGK,
+  // Returns out_THK for this layer's tokens, whose q and k are already normalised and rotated. `window` is the layer's
+  // (LayerAttention::window). It is differentiable when gradients are on and the implementation supports it.
+  virtual at::Tensor forward(int64_t layer, int64_t window, const at::Tensor& q_THK, const at::Tensor& k_TGK,
                              const at::Tensor& v_TGK) = 0;
 };
 

@@ -73,6 +73,10 @@ ModelConfig shard_of(const ModelConfig& whole, const TensorShard& shard) {
                                   whole.experts ? "experts' width" : "MLP's width", whole.mlp_width()));
     return number / shard.size;
   };
+  TANDEM_USER_CHECK(family_of(whole).can_be_sharded(),
+                    fmt::format("--tensor-model-parallel-size {}: {} is not spread over devices in this version; leave "
+                                "the flag out",
+                                shard.size, whole.architecture));
   TANDEM_USER_CHECK(!whole.lora,
                     fmt::format("--tensor-model-parallel-size {} with an adapter: adapters are not spread over devices "
                                 "in this version; leave one of the two out",
@@ -96,6 +100,17 @@ ModelConfig whole_of(const ModelConfig& part) {
   whole.mlp_width() *= part.shard.size;
   whole.shard = {};
   return whole;
+}
+
+void limit_to_windows(ModelConfig& config, const std::string& why) {
+  for (LayerAttention& layer : config.attention) {
+    if (layer.window == 0) continue;
+    if (layer.window < config.max_positions) {
+      config.max_positions = layer.window;
+      config.limit_of_positions = "sliding_window of config.json, " + why;
+    }
+    layer.window = 0;
+  }
 }
 
 VocabRows vocab_rows(const ModelConfig& part) {

@@ -1,6 +1,7 @@
 // A model's shape, read from a Hugging Face config.json. Plans, layouts and tests use it, so it needs no torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -45,6 +46,15 @@ struct TensorShard {
   bool operator==(const TensorShard&) const = default;
 };
 
+// What the attention of a layer does with positions.
+struct LayerAttention {
+  double rope_theta = 10000.0;
+  std::vector<float> rope_factors = {};  // [K/2], what each rotary frequency is multiplied by (device::Ops); empty: 1
+  double query_scale = 1.0;              // what q is multiplied by after the rotation
+  int64_t window = 0;                    // how many tokens a token sees, itself included; 0: all before it
+  bool operator==(const LayerAttention&) const = default;
+};
+
 struct ModelConfig {
   std::string architecture;                   // "Qwen3ForCausalLM"
   int64_t hidden = 0;                         // E
@@ -56,8 +66,11 @@ struct ModelConfig {
   std::optional<ExpertsConfig> experts = {};  // of a sparse model
   int64_t vocab = 0;                          // V
   int64_t max_positions = 0;                  // context limit in tokens
-  double rope_theta = 10000.0;
-  std::vector<float> rope_factors = {};  // [K/2], what each rotary frequency is multiplied by (device::Ops); empty: 1
+  std::string limit_of_positions = "max_position_embeddings of config.json";  // what the limit is, for messages
+  // The attention of each layer, from the first on; after the last entry the first comes again. At least one.
+  std::vector<LayerAttention> attention = {LayerAttention{}};
+  int64_t rotary_dims = 0;      // how many dims of a head are rotated, of those first; 0: all K
+  bool attention_bias = false;  // q, k and v have biases, in a family whose configuration may say so
   double rms_norm_eps = 1e-6;
   bool tied_embeddings = false;
   double initializer_range = 0.02;
@@ -71,6 +84,14 @@ struct ModelConfig {
   TensorShard shard = {};
 
   int64_t num_parameters() const;  // of the whole model, without an adapter
+  const LayerAttention& attention_of(int64_t layer) const {
+    return attention[static_cast<size_t>(layer) % attention.size()];
+  }
+  int64_t rotated_dims() const { return rotary_dims > 0 ? rotary_dims : head_dim; }
+  // Returns whether a layer multiplies q by another number than 1.
+  bool scales_queries() const {
+    return std::ranges::any_of(attention, [](const LayerAttention& layer) { return layer.query_scale != 1.0; });
+  }
   // Returns the width of the MLP that a token meets in a layer: F.
   int64_t mlp_width() const { return experts ? experts->width : mlp; }
   int64_t& mlp_width() { return experts ? experts->width : mlp; }
@@ -91,6 +112,10 @@ struct VocabRows {
 VocabRows vocab_rows(const ModelConfig& part);
 // Returns how many of these rows each rank has, by rank.
 std::vector<int64_t> vocab_row_counts(const ModelConfig& part);
+
+// Takes the windows away from a model whose sequences are no longer than they: the context limit becomes the shortest
+// window. `why` completes "sliding_window of config.json, ...". It does nothing where there is no window.
+void limit_to_windows(ModelConfig& config, const std::string& why);
 
 // Parses DIR/config.json (both spellings: rope_theta + torch_dtype, and rope_parameters + dtype) and the EOS
 // ids of DIR/generation_config.json where it exists. UserError names file, key and remedy for anything missing,

@@ -54,8 +54,8 @@ class Model {
   // Returns the tensor-parallel group that holds the model.
   virtual const TensorRanks& ranks() const = 0;
 
-  // These are the backward of embed and head, outside autograd: gradients go to the sink. dlogits_RV is float32 or
-  // dtype(), with the columns that head() gives.
+  // These are the backward of embed and head, outside autograd: gradients go to the sink. dhidden_TE may be
+  // overwritten. dlogits_RV is float32 or dtype(), with the columns that head() gives.
   virtual void embed_backward(const at::Tensor& dhidden_TE, const at::Tensor& ids_T) const = 0;
   virtual at::Tensor head_backward(const at::Tensor& dlogits_RV, const at::Tensor& hidden_RE) const = 0;  // dhidden_RE
 

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "memory/arena_allocator.h"
 #include "model/lora.h"
+#include "model/model_plan.h"
 #include "rollout/drafter.h"
 #include "rollout/draws.h"
 #include "rollout/kv_cache.h"
@@ -78,6 +79,8 @@ bool can_record(const model::Model& model) {
     };
     return can_record_width(e.width) && (!model::adapts_experts(config) || can_record_width(config.lora->rank));
   };
+  // A rotation after norms with an offset may wait for the host: a backend may leave it to plain ATen.
+  if (model::ops_shape(config).norms_have_offset) return false;
   return model.ops().can_record(model.dtype(), config.num_heads, config.num_kv_heads, config.head_dim) &&
          (!config.experts || can_record_experts(*config.experts));
 }

@@ -21,10 +21,11 @@ void PagedAttention::end_batch() {
   slots_T_ = tokens_T_ = at::Tensor();
 }
 
-at::Tensor PagedAttention::forward(int64_t layer, const at::Tensor& q_THK, const at::Tensor& k_TGK,
+at::Tensor PagedAttention::forward(int64_t layer, int64_t window, const at::Tensor& q_THK, const at::Tensor& k_TGK,
                                    const at::Tensor& v_TGK) {
   const at::Tensor& kv_layer = cache_.layer(layer);
   ops_.kv_append(kv_layer, k_TGK, v_TGK, tokens_T_, slots_T_);
+  rows_.window = window;
   return ops_.paged_attention(q_THK, kv_layer, rows_, /*lse_TH=*/at::Tensor());
 }
 

@@ -20,7 +20,8 @@ class PagedAttention final : public model::Attention {
   // Releases the batch: between rollouts the device's memory belongs to training.
   void end_batch();
 
-  at::Tensor forward(int64_t layer, const at::Tensor& q_THK, const at::Tensor& k_TGK, const at::Tensor& v_TGK) override;
+  at::Tensor forward(int64_t layer, int64_t window, const at::Tensor& q_THK, const at::Tensor& k_TGK,
+                     const at::Tensor& v_TGK) override;
 
  private:
   const device::Ops& ops_;

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/hub_name.h"
+#include "device/backends.h"
 #include "model/config_reader.h"
 #include "model/lora.h"
 #include "model/peft.h"
@@ -16,8 +17,13 @@ namespace tandem::session {
 
 namespace {
 
-model::ModelConfig read_base(const std::string& directory, const std::string& dtype) {
+model::ModelConfig read_base(const std::string& directory, const config::ModelOptions& options) {
   model::ModelConfig config = model::read_model_config(directory);
+  const std::string& dtype = options.dtype;
+  if (!device::footprint_of(options.device).has_windows) {
+    model::limit_to_windows(config,
+                            fmt::format("which --device {} does not compute beyond its length", options.device));
+  }
   if (dtype == "float32") config.dtype = model::Dtype::kFloat32;
   if (dtype == "bfloat16") config.dtype = model::Dtype::kBFloat16;
   return config;
@@ -42,7 +48,7 @@ ModelPlace find_model(const std::string& hf_checkpoint) {
 
 model::ModelConfig read_model(const config::ModelOptions& options) {
   const ModelPlace place = find_model(options.hf_checkpoint);
-  model::ModelConfig config = read_base(place.directory, options.dtype);
+  model::ModelConfig config = read_base(place.directory, options);
   if (place.adapter.empty()) return config;
   const model::AdapterFile file = model::read_adapter_config(place.adapter);
   config.lora = {.rank = file.rank,
@@ -86,7 +92,7 @@ model::LoraConfig begun_adapter(const config::ModelOptions& options, const confi
 
 model::ModelConfig read_model(const config::ModelOptions& options, const config::LoraOptions& lora,
                               const config::OptimizerOptions& optimizer) {
-  model::ModelConfig config = read_base(find_model(options.hf_checkpoint).directory, options.dtype);
+  model::ModelConfig config = read_base(find_model(options.hf_checkpoint).directory, options);
   if (optimizer.freeze_moe_router) {
     TANDEM_USER_CHECK(config.experts, fmt::format("--freeze-moe-router: {} is of {}, which has no router; leave it out",
                                                   options.hf_checkpoint, config.architecture));

@@ -16,7 +16,8 @@ class VarlenAttention final : public model::Attention {
  public:
   VarlenAttention(const device::Ops& ops, const PackedBatch& batch) : ops_(ops), batch_(batch) {}
 
-  at::Tensor forward(int64_t layer, const at::Tensor& q_THK, const at::Tensor& k_TGK, const at::Tensor& v_TGK) override;
+  at::Tensor forward(int64_t layer, int64_t window, const at::Tensor& q_THK, const at::Tensor& k_TGK,
+                     const at::Tensor& v_TGK) override;
 
  private:
   const device::Ops& ops_;

@@ -148,7 +148,7 @@ TEST(RunMemory, ThePlanIsAsNearBesideAnAdapter) {
          "--kl-loss-coef", "0.1", "--ref-update-interval", "1", "--offload-train", "--ignore-eos"},
     };
   };
-  for (const std::string& architecture : model::kArchitectures) {
+  for (const std::string& architecture : model::kUnfusedArchitectures) {
     const std::vector<Arguments> cases = cases_of(architecture);
     for (size_t i = 0; i < cases.size(); ++i) {
       const std::string run_path = folder / (architecture + std::to_string(i) + "_lora");

@@ -79,7 +79,7 @@ class ExactnessTest : public testing::TestWithParam<Exactness> {
     }
   }
 
-  void expect_attention_rows_stand_alone(Draw& draw, const PagedCase& c) {
+  void expect_attention_rows_stand_alone(Draw& draw, const PagedCase& c, int64_t window = 0) {
     const int64_t H = c.attention.H, G = c.attention.G, K = c.attention.K;
     const int64_t T = c.num_tokens;
     const Tensor q = draw.normal({T, H, K}, dtype()), k = draw.normal({T, G, K}, dtype());
@@ -96,7 +96,8 @@ class ExactnessTest : public testing::TestWithParam<Exactness> {
       const AttentionRows some{.sequence_of_row = cache.rows.sequence_of_row.index_select(0, rows),
                                .row_position = cache.rows.row_position.index_select(0, rows),
                                .block_table = cache.rows.block_table,
-                               .group_offsets = {}};
+                               .group_offsets = {},
+                               .window = window};
       const Tensor lse = at::empty({rows.size(0), H}, at::kFloat);
       const Tensor out = ops.paged_attention(q.index_select(0, rows), cache.kv_layer, some, lse);
       return at::cat({out.to(at::kFloat), lse.unsqueeze(-1)}, -1);
@@ -188,6 +189,11 @@ TEST_P(ExactnessTest, RowwiseOperationsStandAlone) {
     });
     expect_rows_alone_decide("silu_mul", draw, T,
                              [&](const Ops& ops, Rows rows) { return ops.silu_mul(gate_up.index_select(0, rows)); });
+    expect_rows_alone_decide("gelu_mul", draw, T,
+                             [&](const Ops& ops, Rows rows) { return ops.gelu_mul(gate_up.index_select(0, rows)); });
+    expect_rows_alone_decide("rms_norm with an offset", draw, T, [&](const Ops& ops, Rows rows) {
+      return ops.rms_norm(x.index_select(0, rows), weight, {1e-6, 1.0});
+    });
     expect_rows_alone_decide("embedding", draw, T,
                              [&](const Ops& ops, Rows rows) { return ops.embedding(x, ids.index_select(0, rows)); });
     const int64_t first = draw.integer(0, T - 1);
@@ -254,6 +260,15 @@ TEST_P(ExactnessTest, AttentionRowsStandAloneWhereverTheirKeysLie) {
     const int64_t G = draw.integer(1, 3), H = G * draw.integer(1, 4);
     const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 96, 128, 256});
     expect_attention_rows_stand_alone(draw, draw_groups(draw, draw.integer(1, 3), H, G, K));
+  });
+}
+
+TEST_P(ExactnessTest, AttentionRowsWithAWindowStandAlone) {
+  if (GetParam().isa == "cuda") GTEST_SKIP() << "attention on it has no windows";
+  for_each_seed([&](Draw& draw) {
+    const int64_t G = draw.integer(1, 2), H = G * draw.integer(1, 4), K = draw.choose<int64_t>({2, 32, 80});
+    const PagedCase c = draw_groups(draw, draw.integer(1, 3), H, G, K);
+    expect_attention_rows_stand_alone(draw, c, /*window=*/draw.integer(1, 40));
   });
 }
 

@@ -68,13 +68,13 @@ class HostedOps : public Ops {
     const Written written(*this, {dbias});
     inner_->add_bias_backward(there(dy), written[0]);
   }
-  Tensor rms_norm(const Tensor& x, const Tensor& w, double eps) const override {
-    return back(inner_->rms_norm(there(x), there(w), eps));
+  Tensor rms_norm(const Tensor& x, const Tensor& w, const Norm& norm) const override {
+    return back(inner_->rms_norm(there(x), there(w), norm));
   }
-  Tensor rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, double eps,
+  Tensor rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Norm& norm,
                            const Tensor& dw) const override {
     const Written written(*this, {dw});
-    return back(inner_->rms_norm_backward(there(dy), there(x), there(w), eps, written[0]));
+    return back(inner_->rms_norm_backward(there(dy), there(x), there(w), norm, written[0]));
   }
   Qkv qk_norm_rope(const Tensor& qkv, const Tensor& q_norm, const Tensor& k_norm, const Tensor& positions,
                    const QkvShape& shape) const override {
@@ -97,6 +97,10 @@ class HostedOps : public Ops {
     return back(inner_->rope_backward(there(dq), there(dk), there(dv), there(positions), shape));
   }
   Tensor silu_mul(const Tensor& gate_up) const override { return back(inner_->silu_mul(there(gate_up))); }
+  Tensor gelu_mul(const Tensor& gate_up) const override { return back(inner_->gelu_mul(there(gate_up))); }
+  Tensor gelu_mul_backward(const Tensor& dy, const Tensor& gate_up) const override {
+    return back(inner_->gelu_mul_backward(there(dy), there(gate_up)));
+  }
   Tensor silu_mul_backward(const Tensor& dy, const Tensor& gate_up) const override {
     return back(inner_->silu_mul_backward(there(dy), there(gate_up)));
   }

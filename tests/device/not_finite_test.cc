@@ -218,6 +218,7 @@ TEST_P(NotFiniteTest, RowsOfTheBlockSwallowNone) {
           std::tuple{"rope v", ops_->rope(qkv, positions, shape).v_TGK,
                      ops_->rope(with(qkv, (2 * H + 3 * G) * K + 3, bad), positions, shape).v_TGK},
           std::tuple{"gate", ops_->silu_mul(gate_up), ops_->silu_mul(with(gate_up, 2 * E + 7, bad))},
+          std::tuple{"gate of gelu", ops_->gelu_mul(gate_up), ops_->gelu_mul(with(gate_up, 2 * E + 7, bad))},
           std::tuple{"up", ops_->silu_mul(gate_up), ops_->silu_mul(with(gate_up, 2 * E + E + 7, bad))}}) {
       EXPECT_TRUE(any_not_finite(row(y, 1))) << what;
       EXPECT_EQ(row(y, 0), row(clean, 0)) << what;

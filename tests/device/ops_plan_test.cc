@@ -108,6 +108,8 @@ TEST_P(OpsPlanTest, ElementWise) {
   const Tensor gate_up = tensor({T, 2 * F}), activated = tensor({T, F});
   expect("silu_mul", plan_.silu_mul(T), [&] { return ops_->silu_mul(gate_up); });
   expect("silu_mul_backward", plan_.silu_mul_backward(T), [&] { return ops_->silu_mul_backward(activated, gate_up); });
+  expect("gelu_mul", plan_.gelu_mul(T), [&] { return ops_->gelu_mul(gate_up); });
+  expect("gelu_mul_backward", plan_.gelu_mul_backward(T), [&] { return ops_->gelu_mul_backward(activated, gate_up); });
   const Tensor qkv = tensor({T, (H + 2 * G) * K}), norm = tensor({K}), dnorm = floats({K}), positions = ids(T);
   expect("qk_norm_rope", plan_.qk_norm_rope(T), [&] { return ops_->qk_norm_rope(qkv, norm, norm, positions, kQkv); });
   const Tensor dq = tensor({T, H, K}), dk = tensor({T, G, K});

@@ -326,6 +326,86 @@ TEST_P(OpsTest, SiluMulAndItsGradient) {
   }
 }
 
+TEST_P(OpsTest, GeluMulAndItsGradient) {
+  for (const int64_t F : {160, 37}) {
+    const Tensor gate_up = normal({9, 2 * F}, 0.0, 2.0), dy = normal({9, F});
+    expect_close("gelu_mul", ops_->gelu_mul(gate_up), reference::gelu_mul(to_values(gate_up), F));
+    expect_close("gelu_mul_backward", ops_->gelu_mul_backward(dy, gate_up),
+                 reference::gelu_mul_backward(to_values(dy), to_values(gate_up), F));
+  }
+  const Tensor far = normal({1, 2}, 0.0, 0.0);
+  for (const float gate : {-200.0F, 200.0F}) {
+    far.fill_(gate);
+    expect_close("gelu_mul, far", ops_->gelu_mul(far), reference::gelu_mul(to_values(far), 1));
+    expect_close("gelu_mul_backward, far", ops_->gelu_mul_backward(far.narrow(1, 0, 1).contiguous(), far),
+                 reference::gelu_mul_backward(to_values(far.narrow(1, 0, 1)), to_values(far), 1));
+  }
+}
+
+TEST_P(OpsTest, NormsAddTheirOffsetToTheWeight) {
+  const auto shifted = [](Values values) {
+    for (double& value : values) value += 1.0;
+    return values;
+  };
+  for (const int64_t E : {64, 37}) {
+    const Tensor x = normal({9, E}, 0.1, 2.0), w = normal({E}, 0.0, 0.25), dy = normal({9, E});
+    const Norm norm(1e-6, 1.0);
+    expect_close("rms_norm", ops_->rms_norm(x, w, norm),
+                 reference::rms_norm(to_values(x), shifted(to_values(w)), 1e-6));
+    const Tensor dw = at::zeros({E}, at::kFloat);
+    const reference::NormGrad want =
+        reference::rms_norm_backward(to_values(dy), to_values(x), shifted(to_values(w)), 1e-6);
+    expect_close("rms_norm_backward dx", ops_->rms_norm_backward(dy, x, w, norm, dw), want.dx);
+    expect_close("rms_norm_backward dw", dw, want.dw);
+  }
+  const int64_t T = 7, K = 32;
+  const reference::QkvDims d{.H = 4, .G = 2, .K = K, .rope_theta = 1e4, .eps = 1e-6};
+  Ops::QkvShape shape{d.H, d.G, d.K, d.rope_theta, d.eps};
+  shape.norm_offset = 1.0;
+  const Tensor qkv = normal({T, (d.H + 2 * d.G) * K}), q_norm = normal({K}, 0.0, 0.25), k_norm = normal({K}, 0.0, 0.25);
+  const Ids ids = draw_.ids(T, 0, 500);
+  const Tensor positions = to_tensor(ids);
+  const Values vq = shifted(to_values(q_norm)), vk = shifted(to_values(k_norm));
+  const Ops::Qkv got = ops_->qk_norm_rope(qkv, q_norm, k_norm, positions, shape);
+  const reference::Qkv want = reference::qk_norm_rope(to_values(qkv), vq, vk, ids, d);
+  expect_close("qk_norm_rope q", got.q_THK, want.q, 1e-4);
+  expect_close("qk_norm_rope k", got.k_TGK, want.k, 1e-4);
+  const Tensor dq = normal({T, d.H, K}), dk = normal({T, d.G, K}), dv = normal({T, d.G, K});
+  const Tensor dq_norm = at::zeros({K}, at::kFloat), dk_norm = at::zeros({K}, at::kFloat);
+  const Tensor dqkv = ops_->qk_norm_rope_backward(dq, dk, dv, qkv, q_norm, k_norm, positions, shape, dq_norm, dk_norm);
+  const reference::QkvGrad grad =
+      reference::qk_norm_rope_backward({to_values(dq), to_values(dk), to_values(dv)}, to_values(qkv), vq, vk, ids, d);
+  expect_close("qk_norm_rope_backward", dqkv, grad.dqkv, 1e-4);
+  expect_close("qk_norm_rope_backward dq_norm", dq_norm, grad.dq_norm, 1e-4);
+  expect_close("qk_norm_rope_backward dk_norm", dk_norm, grad.dk_norm, 1e-4);
+}
+
+TEST_P(OpsTest, AttentionSeesTheKeysOfItsWindowAlone) {
+  if (GetParam().name == "cuda") GTEST_SKIP() << "attention on it has no windows";
+  for (const int64_t window : {1, 5, 16, 21, 300}) {
+    SCOPED_TRACE(window);
+    const int64_t H = 4, G = 2, K = 48;
+    PagedCase c = draw_groups(draw_, 2, H, G, K, window == 300 ? kLongPrompts : kShortPrompts);
+    c.attention.window = window;
+    PagedCache cache = place(c, draw_, dtype(), /*share=*/true);
+    cache.rows.window = window;
+    const int64_t T = c.num_tokens;
+    const Tensor q = normal({T, H, K}), k = normal({T, G, K}), v = normal({T, G, K}), dout = normal({T, H, K});
+    ops_->kv_append(cache.kv_layer, k, v, cache.rows.kv_tokens, cache.rows.kv_slots);
+    const Tensor lse = at::empty({T, H}, at::kFloat);
+    const Tensor out = ops_->paged_attention(q, cache.kv_layer, cache.rows, lse);
+    const reference::AttentionResult want = reference::attention(c.attention, to_values(q), to_values(k), to_values(v));
+    expect_close("paged_attention", out, want.out, kTolerance);
+    expect_close("paged_attention lse", lse, want.lse, kTolerance);
+    const Ops::AttentionGrad got = ops_->attention_backward(dout, q, out, lse, cache.kv_layer, cache.rows);
+    const reference::AttentionGrad grad = reference::attention_backward(c.attention, to_values(dout), to_values(out),
+                                                                        to_values(q), to_values(k), to_values(v));
+    expect_close("attention_backward dq", got.dq_THK, grad.dq, kTolerance);
+    expect_close("attention_backward dk", got.dk_TGK, grad.dk, kTolerance);
+    expect_close("attention_backward dv", got.dv_TGK, grad.dv, kTolerance);
+  }
+}
+
 struct HeadDims {
   int64_t H, G, K;
 };

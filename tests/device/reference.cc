@@ -56,7 +56,8 @@ Weights weights_of(const AttentionCase& c, int64_t t, int64_t h, const Values& q
     double score = 0;
     for (int64_t i = 0; i < c.K; ++i)
       score += q[at((t * c.H + h) * c.K + i)] * k[at((tokens[at(j)] * c.G + g) * c.K + i)];
-    w.p.push_back(score / std::sqrt(static_cast<double>(c.K)));
+    const bool is_seen = c.window == 0 || j > c.row_position[at(t)] - c.window;
+    w.p.push_back(is_seen ? score / std::sqrt(static_cast<double>(c.K)) : -INFINITY);
     largest = std::max(largest, w.p.back());
   }
   double sum = 0;
@@ -222,6 +223,42 @@ Values silu_mul_backward(const Values& dy, const Values& gate_up, int64_t F) {
       const double sigmoid = 1.0 / (1.0 + std::exp(-gate));
       grad[at(t * 2 * F + f)] = d * up * (sigmoid + gate * sigmoid * (1.0 - sigmoid));
       grad[at(t * 2 * F + F + f)] = d * gate * sigmoid;
+    }
+  }
+  return grad;
+}
+
+namespace {
+
+// gelu(g) = g / 2 (1 + tanh(z)), and the derivative.
+struct Gelu {
+  explicit Gelu(double g) {
+    const double c = std::sqrt(2.0 / std::acos(-1.0)), t = std::tanh(c * (g + 0.044715 * g * g * g));
+    value = 0.5 * g * (1.0 + t);
+    slope = 0.5 * (1.0 + t) + 0.5 * g * (1.0 - t * t) * c * (1.0 + 3.0 * 0.044715 * g * g);
+  }
+  double value, slope;
+};
+
+}  // namespace
+
+Values gelu_mul(const Values& gate_up, int64_t F) {
+  Values y;
+  for (int64_t t = 0; t < rows_of(gate_up, 2 * F); ++t) {
+    for (int64_t f = 0; f < F; ++f)
+      y.push_back(Gelu(gate_up[at(t * 2 * F + f)]).value * gate_up[at(t * 2 * F + F + f)]);
+  }
+  return y;
+}
+
+Values gelu_mul_backward(const Values& dy, const Values& gate_up, int64_t F) {
+  Values grad(gate_up.size());
+  for (int64_t t = 0; t < rows_of(gate_up, 2 * F); ++t) {
+    for (int64_t f = 0; f < F; ++f) {
+      const Gelu gelu(gate_up[at(t * 2 * F + f)]);
+      const double up = gate_up[at(t * 2 * F + F + f)], d = dy[at(t * F + f)];
+      grad[at(t * 2 * F + f)] = d * up * gelu.slope;
+      grad[at(t * 2 * F + F + f)] = d * gelu.value;
     }
   }
   return grad;

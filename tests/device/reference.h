@@ -49,12 +49,17 @@ Values rope_backward(const Qkv& dy, const Ids& positions, const QkvDims& d);
 Values silu_mul(const Values& gate_up, int64_t F);
 Values silu_mul_backward(const Values& dy, const Values& gate_up, int64_t F);
 
+// The same with GELU in its tanh form.
+Values gelu_mul(const Values& gate_up, int64_t F);
+Values gelu_mul_backward(const Values& dy, const Values& gate_up, int64_t F);
+
 // Tells which tokens' keys and values each query row sees: row t sees tokens sequences[sequence_of_row[t]][0 ..
-// row_position[t]].
+// row_position[t]], with a window only the last `window` of those.
 struct AttentionCase {
   int64_t H, G, K;
   std::vector<Ids> sequences;  // token at each position
   Ids sequence_of_row, row_position;
+  int64_t window = 0;
 };
 struct AttentionResult {
   Values out, lse;  // [T, H, K], [T, H]

@@ -47,8 +47,8 @@ class RowsDependOnTheirBatch final : public Ops {
 
 class NormIsWrong final : public Ops {
  public:
-  Tensor rms_norm(const Tensor& x, const Tensor& w, double eps) const override {
-    return Ops::rms_norm(x, w, eps + 0.01);
+  Tensor rms_norm(const Tensor& x, const Tensor& w, const device::Norm& norm) const override {
+    return Ops::rms_norm(x, w, norm.eps + 0.01);
   }
 };
 

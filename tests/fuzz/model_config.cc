@@ -26,10 +26,14 @@ void require_model(const ModelConfig& config) {
   require(config.hidden > 0 && config.mlp > 0 && config.vocab > 0 && config.max_positions > 0, "widths are positive");
   require(config.num_kv_heads > 0 && config.num_heads % config.num_kv_heads == 0, "groups of heads are whole");
   require(config.head_dim > 0 && config.head_dim % 2 == 0, "rotation has pairs");
-  require(std::isfinite(config.rope_theta) && config.rope_theta >= 1.0, "rope_theta is usable");
-  require(config.rope_factors.empty() || static_cast<int64_t>(config.rope_factors.size()) == config.head_dim / 2,
-          "a factor for each frequency, or none");
-  for (const float factor : config.rope_factors) require(factor > 0.0F && factor <= 1.0F, "frequencies are not raised");
+  require(!config.attention.empty(), "each layer has an attention");
+  for (const tandem::model::LayerAttention& layer : config.attention) {
+    require(std::isfinite(layer.rope_theta) && layer.rope_theta >= 1.0, "rope_theta is usable");
+    require(layer.rope_factors.empty() || static_cast<int64_t>(layer.rope_factors.size()) == config.head_dim / 2,
+            "a factor for each frequency, or none");
+    for (const float factor : layer.rope_factors) require(factor >= 0.0F && factor <= 1.0F, "no frequency is raised");
+    require(std::isfinite(layer.query_scale) && layer.query_scale > 0.0, "query_scale is usable");
+  }
   require(config.rms_norm_eps > 0.0 && config.rms_norm_eps < 1.0, "rms_norm_eps is usable");
   require(std::isfinite(config.initializer_range), "initializer_range is usable");
   require_ids_in_range(config);

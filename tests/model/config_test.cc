@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -58,8 +59,7 @@ void expect_equal(const ModelConfig& a, const ModelConfig& b) {
   EXPECT_EQ(a.experts, b.experts);
   EXPECT_EQ(a.vocab, b.vocab);
   EXPECT_EQ(a.max_positions, b.max_positions);
-  EXPECT_EQ(a.rope_theta, b.rope_theta);
-  EXPECT_EQ(a.rope_factors, b.rope_factors);
+  EXPECT_EQ(a.attention, b.attention);
   EXPECT_EQ(a.rms_norm_eps, b.rms_norm_eps);
   EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
   EXPECT_EQ(a.initializer_range, b.initializer_range);
@@ -78,7 +78,7 @@ TEST(ModelConfig, ReadsTiedQwen3) {
   EXPECT_EQ(config.mlp, 160);
   EXPECT_EQ(config.vocab, 512);
   EXPECT_EQ(config.max_positions, 1024);
-  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_EQ(config.attention_of(0).rope_theta, 1e6);
   EXPECT_EQ(config.rms_norm_eps, 1e-6);
   EXPECT_EQ(config.initializer_range, 0.2);
   EXPECT_TRUE(config.tied_embeddings);
@@ -89,7 +89,7 @@ TEST(ModelConfig, ReadsUntiedQwen3AsTransformers5WritesIt) {
   const ModelConfig config = read_model_config(models_folder() + "qwen3-untied-sharded");
   EXPECT_EQ(config.hidden, 96);
   EXPECT_EQ(config.num_heads, 8);
-  EXPECT_EQ(config.rope_theta, 1e6);
+  EXPECT_EQ(config.attention_of(0).rope_theta, 1e6);
   EXPECT_FALSE(config.tied_embeddings);
   EXPECT_EQ(config.dtype, Dtype::kBFloat16);
   EXPECT_EQ(config.pad_token_id, 736);
@@ -129,8 +129,8 @@ TEST(ModelConfig, ReadsQwen2) {
   EXPECT_EQ(config.num_layers, 2);
   EXPECT_EQ(config.num_heads, 6);
   EXPECT_EQ(config.head_dim, 16) << "hidden / heads: the published folders do not say it";
-  EXPECT_EQ(config.rope_theta, 1e6);
-  EXPECT_TRUE(config.rope_factors.empty());
+  EXPECT_EQ(config.attention_of(0).rope_theta, 1e6);
+  EXPECT_TRUE(config.attention_of(0).rope_factors.empty());
   EXPECT_TRUE(config.tied_embeddings);
 }
 
@@ -139,7 +139,7 @@ TEST(ModelConfig, ReadsLlama3) {
   EXPECT_EQ(config.architecture, "LlamaForCausalLM");
   EXPECT_EQ(config.num_layers, 3);
   EXPECT_EQ(config.head_dim, 16);
-  EXPECT_EQ(config.rope_theta, 5e5);
+  EXPECT_EQ(config.attention_of(0).rope_theta, 5e5);
   EXPECT_EQ(config.rms_norm_eps, 1e-5);
   EXPECT_FALSE(config.tied_embeddings);
   EXPECT_EQ(config.dtype, Dtype::kBFloat16);
@@ -153,7 +153,7 @@ TEST(ModelConfig, Llama3ScalesFrequenciesAsTransformersDoes) {
   Json json = golden_config("llama3-untied-sharded");
   std::vector<float> want = {1.0F, 0.34618443F, 0.03125F, 0.03125F, 0.03125F, 0.03125F, 0.03125F, 0.03125F};
   const auto expect = [&] {
-    const std::vector<float> got = parse(json).rope_factors;
+    const std::vector<float> got = parse(json).attention_of(0).rope_factors;
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 4e-7 * want[i]) << i;
   };
@@ -167,7 +167,131 @@ TEST(ModelConfig, Llama3ScalesFrequenciesAsTransformersDoes) {
   want[17] = 0.10344759F;
   expect();
   json["rope_scaling"] = nullptr;
-  EXPECT_TRUE(parse(json).rope_factors.empty()) << "Llama 3 without scaling";
+  EXPECT_TRUE(parse(json).attention_of(0).rope_factors.empty()) << "Llama 3 without scaling";
+}
+
+// The expected values are what transformers' functions of those names make of each frequency, over the default one, and
+// their attention factor, for a head of 32 and a theta of 1e6.
+TEST(ModelConfig, LinearAndYarnScaleAsTransformersDoes) {
+  Json json = golden_config("qwen3-tied");
+  const auto expect = [&](const Json& scaling, const std::vector<float>& want, double attention_factor) {
+    SCOPED_TRACE(scaling.dump());
+    json["rope_scaling"] = scaling;
+    const LayerAttention got = parse(json).attention_of(0);
+    ASSERT_EQ(got.rope_factors.size(), 16U);
+    for (size_t i = 0; i < 16; ++i)
+      EXPECT_NEAR(got.rope_factors[i], i < want.size() ? want[i] : want.back(), 2e-7F) << i;
+    EXPECT_NEAR(got.query_scale, attention_factor * attention_factor, 1e-12);
+  };
+  expect({{"type", "linear"}, {"factor", 4.0}}, {0.25F}, 1.0);
+  expect({{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}}, {1.0F, 0.75F, 0.5F, 0.25F},
+         1.138629436111989);
+  expect({{"rope_type", "yarn"},
+          {"factor", 8.0},
+          {"original_max_position_embeddings", 8192},
+          {"beta_fast", 16},
+          {"beta_slow", 2},
+          {"mscale", 0.7},
+          {"mscale_all_dim", 1.4},
+          {"truncate", false}},
+         {1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 0.67163156F, 0.30829571F, 0.125F}, 0.8872601282602985);
+  expect(
+      {{"rope_type", "yarn"}, {"factor", 8.0}, {"original_max_position_embeddings", 8192}, {"attention_factor", 1.25}},
+      {1.0F, 1.0F, 1.0F, 1.0F, 1.0F, 0.825F, 0.65F, 0.475F, 0.3F, 0.125F}, 1.25);
+}
+
+TEST(ModelConfig, YarnOutOfRangeIsRefused) {
+  const Json scaling = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+  const std::vector<std::pair<std::string, Json>> settings = {
+      {"factor", 0.5},           {"original_max_position_embeddings", 0},
+      {"beta_fast", 0.5},        {"attention_factor", 0},
+      {"attention_factor", "1"}, {"mscale", -1},
+      {"truncate", 1},           {"low_freq_factor", 1.0},
+      {"type", "linear"}};
+  for (const auto& [key, value] : settings) {
+    SCOPED_TRACE(key + " = " + value.dump());
+    Json changed = scaling;
+    changed[key] = value;
+    const std::string message = refusal_with("rope_scaling", changed);
+    EXPECT_NE(message.find("rope_scaling: "), std::string::npos) << message;
+    EXPECT_NE(message.find(key), std::string::npos) << message;
+  }
+}
+
+TEST(ModelConfig, WindowsAreThoseOfTheLayersThatHaveThem) {
+  const auto windows_of = [](const ModelConfig& config) {
+    std::vector<int64_t> windows;
+    for (int64_t layer = 0; layer < config.num_layers; ++layer) windows.push_back(config.attention_of(layer).window);
+    return windows;
+  };
+  using Windows = std::vector<int64_t>;
+  Json mistral = golden_config("mistral-window");
+  EXPECT_EQ(windows_of(parse(mistral)), (Windows{20, 20}));
+  mistral["sliding_window"] = 256;
+  EXPECT_EQ(windows_of(parse(mistral)), (Windows{0, 0})) << "it holds every sequence of the model";
+  mistral["sliding_window"] = nullptr;
+  EXPECT_EQ(windows_of(parse(mistral)), (Windows{0, 0}));
+  mistral.erase("sliding_window");
+  EXPECT_NE(refusal(mistral.dump()).find("sliding_window is missing"), std::string::npos)
+      << "transformers would take 4096";
+
+  EXPECT_EQ(windows_of(parse(golden_config("ministral"))), (Windows{20, 0}));
+  Json olmo = golden_config("olmo3");
+  EXPECT_EQ(windows_of(parse(olmo)), (Windows{20, 0, 20}));
+  olmo.erase("layer_types");
+  olmo["num_hidden_layers"] = 5;
+  EXPECT_EQ(windows_of(parse(olmo)), (Windows{20, 20, 20, 0, 20})) << "every fourth layer has none";
+  Json gemma = golden_config("gemma3");
+  gemma.erase("layer_types");
+  EXPECT_EQ(windows_of(parse(gemma)), (Windows{20, 20, 20})) << "every sixth layer has none";
+  gemma["sliding_window_pattern"] = 2;
+  EXPECT_EQ(windows_of(parse(gemma)), (Windows{20, 0, 20}));
+  Json qwen = golden_config("qwen3-tied");
+  qwen["sliding_window"] = 16;  // counts where use_sliding_window says true, which is refused
+  EXPECT_EQ(windows_of(parse(qwen)), (Windows{0, 0, 0}));
+}
+
+TEST(ModelConfig, ContextsEndAtTheWindowWhereItIsNotComputed) {
+  ModelConfig config = parse(golden_config("gemma3"));
+  limit_to_windows(config, "which nobody computes");
+  EXPECT_EQ(config.max_positions, 20);
+  EXPECT_EQ(config.limit_of_positions, "sliding_window of config.json, which nobody computes");
+  for (const LayerAttention& layer : config.attention) EXPECT_EQ(layer.window, 0);
+  ModelConfig unwindowed = parse(golden_config("mistral-yarn"));
+  limit_to_windows(unwindowed, "which nobody computes");
+  EXPECT_EQ(unwindowed.max_positions, 256);
+  EXPECT_EQ(unwindowed.limit_of_positions, "max_position_embeddings of config.json");
+}
+
+// OLMo 3 was trained with YaRN in the layers without a window alone, Gemma 3 has a base of its own in the others.
+TEST(ModelConfig, LayersWithAWindowHaveTheirOwnRotation) {
+  Json olmo = golden_config("olmo3");
+  olmo["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+  const ModelConfig scaled = parse(olmo);
+  EXPECT_TRUE(scaled.attention_of(0).rope_factors.empty());
+  EXPECT_EQ(scaled.attention_of(0).query_scale, 1.0);
+  EXPECT_FALSE(scaled.attention_of(1).rope_factors.empty());
+  EXPECT_GT(scaled.attention_of(1).query_scale, 1.1);
+  const ModelConfig gemma = parse(golden_config("gemma3"));
+  EXPECT_EQ(gemma.attention_of(0).rope_theta, 1e4);
+  EXPECT_TRUE(gemma.attention_of(0).rope_factors.empty());
+  EXPECT_EQ(gemma.attention_of(2).rope_theta, 1e5);
+  EXPECT_EQ(gemma.attention_of(2).rope_factors, std::vector<float>(8, 0.5F));
+  EXPECT_NEAR(gemma.attention_of(0).query_scale, std::sqrt(16.0 / 24.0), 1e-15);
+}
+
+TEST(ModelConfig, ListedLayersAreNotRotated) {
+  const auto rotates = [](const LayerAttention& layer) {
+    return std::ranges::any_of(layer.rope_factors, [](float factor) { return factor != 0.0F; });
+  };
+  Json json = golden_config("smollm3-linear");
+  const ModelConfig listed = parse(json);
+  EXPECT_TRUE(rotates(listed.attention_of(0)) && !rotates(listed.attention_of(1)) && rotates(listed.attention_of(2)));
+  json.erase("no_rope_layers");
+  const ModelConfig none = parse(json);
+  EXPECT_TRUE(rotates(none.attention_of(0)) && rotates(none.attention_of(2))) << "the first would be the fourth layer";
+  json["no_rope_layer_interval"] = 2;
+  EXPECT_FALSE(rotates(parse(json).attention_of(1)));
 }
 
 TEST(ModelConfig, HeadDimIsTheQuotientWhereAFamilySaysSo) {
@@ -202,11 +326,11 @@ TEST(ModelConfig, CountsParametersAsTheIndexDoes) {
 }
 
 TEST(ModelConfig, UnknownArchitectureNamesTheSupportedOnes) {
-  const std::string message = refusal_with("architectures", {"MistralForCausalLM"});
-  EXPECT_NE(message.find("MistralForCausalLM"), std::string::npos) << message;
+  const std::string message = refusal_with("architectures", {"FalconForCausalLM"});
+  EXPECT_NE(message.find("FalconForCausalLM"), std::string::npos) << message;
   EXPECT_NE(message.find(supported_architectures()), std::string::npos) << message;
   std::string names;
-  for (const std::string& architecture : kArchitectures) names += (names.empty() ? "" : ", ") + architecture;
+  for (const TestFamily& family : kTestFamilies) names += (names.empty() ? "" : ", ") + family.architecture;
   EXPECT_EQ(supported_architectures(), names);
 }
 
@@ -245,18 +369,17 @@ TEST(ModelConfig, EveryRequiredKeyIsAskedForByName) {
 TEST(ModelConfig, WhatItWouldComputeDifferentlyIsRefused) {
   using Settings = std::vector<std::pair<std::string, Json>>;
   const Settings of_all = {
-      {"hidden_act", "gelu"},
       {"attention_dropout", 0.1},
       {"quantization_config", {{"quant_method", "fp8"}}},
-      {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
+      {"layer_types", {"full_attention", "chunked_attention", "full_attention"}},
       {"layer_types", {"full_attention"}},
       {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}},
-      {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
+      {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}},
       {"rope_scaling", {{"rope_type", ""}}},
       {"rope_scaling", {{"rope_type", "default"}, {"factor", 2.0}}},
       {"rope_scaling", "linear"},
       {"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 1e6}}},
-      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e4}}},
+      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 3e4}}},
       {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}}},
       {"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}},
       {"torch_dtype", "float8_e4m3fn"},
@@ -264,6 +387,7 @@ TEST(ModelConfig, WhatItWouldComputeDifferentlyIsRefused) {
   };
   for (const TestFamily& family : kTestFamilies) {
     Settings settings = of_all;
+    if (find_family(family.architecture)->activation == Activation::kSilu) settings.emplace_back("hidden_act", "gelu");
     for (const auto& [key, value] : family.refused) settings.emplace_back(key, base::parse_json(value, key));
     for (const auto& [key, value] : settings) {
       SCOPED_TRACE(family.architecture + ", " + key + " = " + value.dump());
@@ -443,7 +567,8 @@ TEST(Layout, SaysHowTensorsBeginAndWhichDecay) {
     for (const weights::PackedTensor& packed : build_layout(read_model_config(models_folder() + model)).tensors) {
       SCOPED_TRACE(model + ", " + packed.name);
       const bool is_norm = packed.name.ends_with("norm"), is_bias = packed.name.ends_with("bias");
-      EXPECT_EQ(packed.init, is_norm ? Init::kOnes : is_bias ? Init::kZeros : Init::kNormal);
+      const bool has_offset = model == "gemma3";
+      EXPECT_EQ(packed.init, is_norm && !has_offset ? Init::kOnes : is_norm || is_bias ? Init::kZeros : Init::kNormal);
       EXPECT_EQ(packed.decays, !is_norm && !is_bias);
     }
   }

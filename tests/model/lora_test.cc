@@ -48,7 +48,7 @@ ModelConfig with_lora(ModelConfig config, const Names& targets, int64_t rank = 4
 
 TEST(Lora, EveryMatrixOfABlockButARouterCanHaveAnAdapterAndExpertsAreNamed) {
   const Names of_attention(kAll.begin(), kAll.begin() + 4);
-  for (const std::string& architecture : kArchitectures) {
+  for (const std::string& architecture : kUnfusedArchitectures) {
     const ModelConfig config = small_config(3, architecture);
     EXPECT_EQ(adaptable_modules(config), kAll) << architecture;
     EXPECT_EQ(all_linear_modules(config), config.experts ? of_attention : kAll) << architecture;
@@ -112,7 +112,7 @@ TEST(Lora, EachExpertHasItsOwnAAndB) {
 
 // Every matrix is found again by its name in PEFT's files, wherever its parts lie.
 TEST(Lora, AdaptedMatricesAreThoseOfTheLayouts) {
-  for (const std::string& architecture : kArchitectures) {
+  for (const std::string& architecture : kUnfusedArchitectures) {
     const ModelConfig config = with_lora(small_config(2, architecture), {"k_proj", "gate_proj", "up_proj"});
     const weights::Layout base = build_layout(config), adapter = adapter_layout(config);
     const auto name_at = [](const weights::PackedTensor& packed, int64_t row) {
@@ -327,7 +327,7 @@ TEST_P(PeftTest, LogitsLossAndEveryGradientArePefts) {
 
 // The results of blocks are equal up to the sign of a zero, so the logits are equal too.
 TEST(Lora, ANewAdapterChangesNoValue) {
-  for (const std::string& architecture : kArchitectures) {
+  for (const std::string& architecture : kUnfusedArchitectures) {
     for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBFloat16}) {
       ModelConfig config = small_config(2, architecture);
       config.dtype = dtype;

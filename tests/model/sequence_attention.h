@@ -30,7 +30,7 @@ class SequenceAttention final : public Attention {
       caches_.push_back(at::zeros({num_blocks, 2, config.num_kv_heads, config.head_dim * device::kBlockTokens}, dtype));
   }
 
-  at::Tensor forward(int64_t layer, const at::Tensor& q_THK, const at::Tensor& k_TGK,
+  at::Tensor forward(int64_t layer, int64_t window, const at::Tensor& q_THK, const at::Tensor& k_TGK,
                      const at::Tensor& v_TGK) override {
     const int64_t begin = lengths_[static_cast<size_t>(layer)], num_tokens = q_THK.size(0);
     lengths_[static_cast<size_t>(layer)] += num_tokens;
@@ -41,7 +41,8 @@ class SequenceAttention final : public Attention {
                                      .block_table = int32_range(0, cache.size(0)).unsqueeze(0),
                                      .group_offsets = int32_range(0, 2) * num_tokens,
                                      .kv_tokens = tokens,
-                                     .kv_slots = positions};
+                                     .kv_slots = positions,
+                                     .window = window};
     return differentiable({q_THK, k_TGK, v_TGK}, [&] {
       ops_.kv_append(cache, k_TGK, v_TGK, tokens, positions);
       const at::Tensor lse = at::empty({num_tokens, q_THK.size(1)}, at::kFloat);

@@ -105,16 +105,16 @@ device::Ops::WeightedSilu SplitOps::weighted_silu_backward(const Tensor& da_PF, 
   return whole;
 }
 
-Tensor SplitOps::rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, double eps,
+Tensor SplitOps::rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const device::Norm& norm,
                                    const Tensor& dweight) const {
-  if (!sequence_parallel_) return inner_.rms_norm_backward(dy, x, weight, eps, dweight);
+  if (!sequence_parallel_) return inner_.rms_norm_backward(dy, x, weight, norm, dweight);
   const int64_t num_ranks = std::ssize(order_), num_rows = x.size(0);
   std::vector<Tensor> dx, parts;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
     const int64_t begin = num_rows * rank / num_ranks, count = num_rows * (rank + 1) / num_ranks - begin;
     parts.push_back(at::zeros(dweight.sizes()));
     dx.push_back(
-        inner_.rms_norm_backward(dy.narrow(0, begin, count), x.narrow(0, begin, count), weight, eps, parts.back()));
+        inner_.rms_norm_backward(dy.narrow(0, begin, count), x.narrow(0, begin, count), weight, norm, parts.back()));
   }
   dweight.add_(sum(parts, at::kFloat));
   return at::cat(dx);

@@ -31,7 +31,7 @@ class SplitOps final : public sim::ForwardingOps {
                         const Tensor& residual_TE, at::ScalarType out) const override;
   WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
                                       const device::Routing& routing) const override;
-  Tensor rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, double eps,
+  Tensor rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const device::Norm& norm,
                            const Tensor& dweight) const override;
   Tensor qk_norm_rope_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& qkv,
                                const Tensor& q_norm, const Tensor& k_norm, const Tensor& positions,

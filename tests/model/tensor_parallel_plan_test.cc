@@ -188,11 +188,16 @@ class TensorParallelPlanTest : public testing::TestWithParam<Case> {
 std::vector<Case> cases() {
   std::vector<Case> result;
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBFloat16})
-    for (const int size : {1, 2, 4}) result.push_back({kArchitectures.front(), dtype, size});
-  for (size_t i = 1; i < kArchitectures.size(); ++i) result.push_back({kArchitectures[i], Dtype::kFloat32, 2});
-  result.push_back({kArchitectures.front(), Dtype::kFloat32, 4, /*sequence_parallel=*/true});
-  result.push_back({kArchitectures.front(), Dtype::kBFloat16, 2, /*sequence_parallel=*/true});
-  result.push_back({kArchitectures.back(), Dtype::kFloat32, 2, /*sequence_parallel=*/true});
+    for (const int size : {1, 2, 4}) result.push_back({kShardableArchitectures.front(), dtype, size});
+  for (size_t i = 1; i < kShardableArchitectures.size(); ++i)
+    result.push_back({kShardableArchitectures[i], Dtype::kFloat32, 2});
+  for (const std::string& architecture : kArchitectures) {
+    if (find_family(architecture)->can_be_sharded()) continue;
+    for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBFloat16}) result.push_back({architecture, dtype, 1});
+  }
+  result.push_back({kShardableArchitectures.front(), Dtype::kFloat32, 4, /*sequence_parallel=*/true});
+  result.push_back({kShardableArchitectures.front(), Dtype::kBFloat16, 2, /*sequence_parallel=*/true});
+  result.push_back({kShardableArchitectures.back(), Dtype::kFloat32, 2, /*sequence_parallel=*/true});
   return result;
 }
 

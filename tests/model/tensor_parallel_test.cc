@@ -50,7 +50,7 @@ void PrintTo(const Case& c, std::ostream* out) {
 std::vector<Case> cases(const std::vector<at::ScalarType>& dtypes, const std::vector<int>& sizes,
                         const std::vector<bool>& sequence_parallel = {false}) {
   std::vector<Case> result;
-  for (const std::string& architecture : kArchitectures)
+  for (const std::string& architecture : kShardableArchitectures)
     for (const at::ScalarType dtype : dtypes)
       for (const bool tied : {true, false})
         for (const int size : sizes)

@@ -89,8 +89,8 @@ class CheckingOps final : public ForwardingOps {
     for (int64_t t = 0; t < a_TE.size(0); ++t) note("add", Hash().row(a_TE, t).row(b_TE, t), Hash().row(y, t));
     return y;
   }
-  Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const override {
-    const Tensor y = inner_.rms_norm(x_TE, w_E, eps);
+  Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, const device::Norm& norm) const override {
+    const Tensor y = inner_.rms_norm(x_TE, w_E, norm);
     for (int64_t t = 0; t < x_TE.size(0); ++t) note("rms_norm", Hash().all(w_E).row(x_TE, t), Hash().row(y, t));
     return y;
   }
@@ -115,6 +115,11 @@ class CheckingOps final : public ForwardingOps {
            Hash().row(out.q_THK, t).row(out.k_TGK, t).row(out.v_TGK, t));
     }
     return out;
+  }
+  Tensor gelu_mul(const Tensor& gate_up_T2F) const override {
+    const Tensor y = inner_.gelu_mul(gate_up_T2F);
+    for (int64_t t = 0; t < y.size(0); ++t) note("gelu_mul", Hash().row(gate_up_T2F, t), Hash().row(y, t));
+    return y;
   }
   Tensor silu_mul(const Tensor& gate_up_T2F) const override {
     const Tensor y = inner_.silu_mul(gate_up_T2F);

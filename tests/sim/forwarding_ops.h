@@ -44,7 +44,9 @@ class ForwardingOps : public device::Ops {
     inner_.sum_parts(parts, residual, sum);
   }
   Tensor add(const Tensor& a, const Tensor& b) const override { return inner_.add(a, b); }
-  Tensor rms_norm(const Tensor& x, const Tensor& w, double eps) const override { return inner_.rms_norm(x, w, eps); }
+  Tensor rms_norm(const Tensor& x, const Tensor& w, const device::Norm& norm) const override {
+    return inner_.rms_norm(x, w, norm);
+  }
   Qkv qk_norm_rope(const Tensor& qkv, const Tensor& q_norm, const Tensor& k_norm, const Tensor& positions,
                    const QkvShape& shape) const override {
     return inner_.qk_norm_rope(qkv, q_norm, k_norm, positions, shape);
@@ -54,6 +56,7 @@ class ForwardingOps : public device::Ops {
     return inner_.rope(qkv, positions, shape);
   }
   Tensor silu_mul(const Tensor& gate_up) const override { return inner_.silu_mul(gate_up); }
+  Tensor gelu_mul(const Tensor& gate_up) const override { return inner_.gelu_mul(gate_up); }
   device::Routing route(const Tensor& logits_TX, const device::RouteRule& rule) const override {
     return inner_.route(logits_TX, rule);
   }
@@ -110,9 +113,9 @@ class ForwardingOps : public device::Ops {
                                const Tensor& dtable) const override {
     inner_.embedding_part_backward(dy, first, ids, dtable);
   }
-  Tensor rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, double eps,
+  Tensor rms_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const device::Norm& norm,
                            const Tensor& dw) const override {
-    return inner_.rms_norm_backward(dy, x, w, eps, dw);
+    return inner_.rms_norm_backward(dy, x, w, norm, dw);
   }
   Tensor qk_norm_rope_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& qkv,
                                const Tensor& q_norm, const Tensor& k_norm, const Tensor& positions,
@@ -126,6 +129,9 @@ class ForwardingOps : public device::Ops {
   }
   Tensor silu_mul_backward(const Tensor& dy, const Tensor& gate_up) const override {
     return inner_.silu_mul_backward(dy, gate_up);
+  }
+  Tensor gelu_mul_backward(const Tensor& dy, const Tensor& gate_up) const override {
+    return inner_.gelu_mul_backward(dy, gate_up);
   }
   AttentionGrad attention_backward(const Tensor& dout, const Tensor& q, const Tensor& out, const Tensor& lse,
                                    const Tensor& kv, const device::AttentionRows& rows) const override {

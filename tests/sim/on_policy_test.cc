@@ -40,7 +40,6 @@ model::ModelConfig draw_model(Draw& draw, std::optional<int64_t> head_dim) {
   config.num_layers = draw.integer(1, 3);
   config.vocab = draw.integer(20, 200);
   config.max_positions = 256;
-  config.rope_theta = 10000.0;
   config.tied_embeddings = draw.integer(0, 1) == 1;
   config.dtype = draw.integer(0, 1) == 1 ? model::Dtype::kBFloat16 : model::Dtype::kFloat32;
   return config;

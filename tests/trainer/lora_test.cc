@@ -56,7 +56,7 @@ const std::vector<std::string> kAll = {"q_proj", "k_proj", "v_proj", "o_proj", "
 
 TEST(TrainerLora, OnlyTheAdapterLearnsAndOnlyItHasState) {
   for (const model::Dtype dtype : {model::Dtype::kFloat32, model::Dtype::kBFloat16}) {
-    for (const std::string& architecture : model::kArchitectures) {
+    for (const std::string& architecture : model::kUnfusedArchitectures) {
       SCOPED_TRACE(architecture);
       model::ModelConfig shape = model::small_config(2, architecture);
       shape.dtype = dtype;
@@ -86,7 +86,7 @@ TEST(TrainerLora, OnlyTheAdapterLearnsAndOnlyItHasState) {
 // W' = W + s B A has the gradient G. Then A's is s B^T G, and B's is s G A^T.
 TEST(TrainerLora, GradientsAreTheChainRulesOfTheMergedWeights) {
   const double kTolerance = 2e-4;  // share of the largest: the merged weights are rounded, and so are other sums
-  for (const std::string& architecture : model::kArchitectures) {
+  for (const std::string& architecture : model::kUnfusedArchitectures) {
     for (const std::vector<std::string>& targets : {kAll, std::vector<std::string>{"k_proj", "up_proj"},
                                                     std::vector<std::string>{"q_proj", "v_proj", "o_proj"}}) {
       SCOPED_TRACE(architecture + ", " + std::to_string(targets.size()) + " modules");

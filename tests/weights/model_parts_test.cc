@@ -67,7 +67,7 @@ TEST_P(ModelParts, RandomWeightsAreTheSameModel) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, ModelParts, testing::ValuesIn(model::kArchitectures),
+INSTANTIATE_TEST_SUITE_P(Families, ModelParts, testing::ValuesIn(model::kShardableArchitectures),
                          [](const auto& info) { return info.param; });
 
 // A uniform tensor's bound comes from the columns of the whole, and a slice's numbers from its place among the others.

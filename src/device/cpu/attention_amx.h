@@ -1,6 +1,6 @@
-// The forward attention with AMX, for bf16 and head dims that are multiples of 16. Scores and the weighted sum of
-// values are products of tiles (gemm_amx.h), the softmax between them is the same as everywhere. A probability goes in
-// as the sum of two bf16, so that its 16 bits leave the rounding to the result.
+// The forward attention with AMX, for bf16, head dims that are multiples of 16, and no window. Scores and the weighted
+// sum of values are products of tiles (gemm_amx.h), the softmax between them is the same as everywhere. A probability
+// goes in as the sum of two bf16, so that its 16 bits leave the rounding to the result.
 //
 // Tiles begin at multiples of 32 of the head dim and of the keys. A key that a row does not see has a probability of 0
 // and a finite value, which adds nothing: so here too a row's bits depend on its own keys by position alone.
@@ -188,7 +188,8 @@ struct AttentionAmx {
 
   static void forward(const AttentionArgs& args, int64_t row_begin, int64_t row_end, int64_t kv_head, float* scratch) {
     const int64_t width = args.head_dim;
-    if (args.elem != Elem::kBF16 || width % 16 != 0) return Vector::forward(args, row_begin, row_end, kv_head, scratch);
+    const bool is_served = args.elem == Elem::kBF16 && width % 16 == 0 && args.window == 0;
+    if (!is_served) return Vector::forward(args, row_begin, row_end, kv_head, scratch);
     const Rows rows(args, row_begin, row_end, kv_head);
     const Scratch s(rows, scratch);
     const float scale = 1.0F / std::sqrt(static_cast<float>(width));
@@ -196,7 +197,7 @@ struct AttentionAmx {
     pack_queries(rows, s);
     score(rows, s);
     for (int64_t i = 0; i < rows.num_vectors; ++i) {
-      Vector::softmax(s.scores + i * s.keys, rows.keys_of(i), scale, s.inverse_sums + i, rows.lse_of(i));
+      Vector::softmax(s.scores + i * s.keys, /*first=*/0, rows.keys_of(i), scale, s.inverse_sums + i, rows.lse_of(i));
       split_probabilities(s.scores + i * s.keys, rows.keys_of(i), s.keys);
     }
     sum_values(rows, s);

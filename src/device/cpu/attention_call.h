@@ -30,7 +30,8 @@ inline AttentionArgs attention_args(const at::Tensor& q_THK, const at::Tensor& k
           q_THK.size(1),
           kv_layer.size(2),
           head_dim,
-          elem_of(q_THK)};
+          elem_of(q_THK),
+          rows.window};
 }
 
 // Splits [begin, end) into runs of at most `max_rows` neighbouring rows of one sequence.

@@ -2,8 +2,9 @@
 //
 // A block holds, per kv head, K as [K][16] (lanes are keys, so a score is a running sum over the head dim with no
 // horizontal step) and V as [16][K] (lanes are the head dim). For one query row: scores sum over d = 0, 1, ...; the
-// softmax's sum adds lane j mod 16 over rising j, then across lanes; the output sums over j = 0, 1, 2, ... So the bits
-// depend on the keys by position alone: not on the block table, the other rows of the call, or how the keys arrived.
+// softmax's sum adds lane j mod 16 over rising j, then across lanes; the output sums over j = 0, 1, 2, ... With a
+// window both begin at the first key that the row sees, whose lane its position decides. So the bits depend on the keys
+// by position alone: not on the block table, the other rows of the call, or how the keys arrived.
 #pragma once
 
 #include <cmath>
@@ -41,14 +42,15 @@ struct Attention {
     });
   }
 
-  // The rows of one call: their query vectors (row x head of this kv head) and how many keys each sees.
+  // The rows of one call: their query vectors (row x head of this kv head) and which keys each sees: [first_key_of(),
+  // keys_of()).
   template <typename T>
   struct Rows {
     const AttentionArgs& args;
     int64_t row_begin, num_rows, kv_head;
-    int64_t heads;        // number of query heads of this kv head
-    int64_t num_vectors;  // num_rows * heads
-    int64_t max_keys;
+    int64_t heads;                    // number of query heads of this kv head
+    int64_t num_vectors;              // num_rows * heads
+    int64_t max_keys, min_first_key;  // of all rows
     const int32_t* blocks;
 
     Rows(const AttentionArgs& a, int64_t begin, int64_t end, int64_t kv_head)
@@ -59,12 +61,17 @@ struct Attention {
           heads(a.num_heads / a.num_kv_heads),
           num_vectors(num_rows * heads),
           max_keys(0),
+          min_first_key(INT64_MAX),
           blocks(a.block_table + static_cast<int64_t>(a.sequence_of_row[begin]) * a.max_blocks) {
       for (int64_t r = begin; r < end; ++r) {
         const int64_t n = static_cast<int64_t>(a.row_position[r]) + 1;
         if (n > max_keys) max_keys = n;
+        const int64_t first = first_key(n);
+        if (first < min_first_key) min_first_key = first;
       }
     }
+    int64_t first_key(int64_t keys) const { return args.window == 0 || keys <= args.window ? 0 : keys - args.window; }
+    int64_t first_key_of(int64_t vector) const { return first_key(keys_of(vector)); }
     int64_t keys_of(int64_t vector) const {
       return static_cast<int64_t>(args.row_position[row_begin + vector / heads]) + 1;
     }
@@ -122,25 +129,31 @@ struct Attention {
   }
 
   template <int Q, typename T>
-  static void score_vectors(const Rows<T>& rows, const float* q, int64_t num_tiles, float* scores, int64_t stride) {
+  static void score_vectors(const Rows<T>& rows, const float* q, int64_t tile, int64_t num_tiles, float* scores,
+                            int64_t stride) {
     constexpr int kTiles = 8 / Q;
-    int64_t tile = 0;
     for (; tile + kTiles <= num_tiles; tile += kTiles) score_tiles<Q, kTiles>(rows, q, tile, scores, stride);
     for (; tile < num_tiles; ++tile) score_tiles<Q, 1>(rows, q, tile, scores, stride);
   }
 
-  // Turns scores of n keys, yet to be scaled, into probabilities (unnormalised, against the maximum) in place. Also
-  // gives 1 / sum, and logsumexp where `lse` is not null. A score that is not finite, -inf too, makes all of them NaN:
-  // taken as it is, -inf would look like a key that is not there.
-  static void softmax(float* scores, int64_t n, float scale, float* inverse_sum, float* lse) {
+  // Turns scores of keys [first, n), yet to be scaled, into probabilities (unnormalised, against the maximum) in place.
+  // Also gives 1 / sum, and logsumexp where `lse` is not null. A score that is not finite, -inf too, makes all of them
+  // NaN: taken as it is, -inf would look like a key that is not there.
+  static void softmax(float* scores, int64_t first, int64_t n, float scale, float* inverse_sum, float* lse) {
+    const int64_t begin = first / 16 * 16;  // the lanes before `first` become keys that are not there
     F top = S::set1(kMinusInfinity);
     const F none = top, by = S::set1(scale);
     F not_finite = S::zero();  // sum of 0 times each score: 0, or NaN
-    for (int64_t j = 0; j < n; j += 16) {
+    for (int64_t j = begin; j < n; j += 16) {
       F s = S::load(scores + j);
       F seen = s;
+      if (j < first) {
+        seen = S::keep_first(S::zero(), first - j, s);
+        s = S::keep_first(none, first - j, s);
+        S::store(scores + j, s);
+      }
       if (n - j < 16) {
-        seen = S::keep_first(s, n - j, S::zero());
+        seen = S::keep_first(seen, n - j, S::zero());
         s = S::keep_first(s, n - j, none);
         S::store(scores + j, s);
       }
@@ -149,7 +162,7 @@ struct Attention {
     }
     const float maximum = S::reduce_max(top);
     F sum = not_finite;
-    for (int64_t j = 0; j < n; j += 16) {
+    for (int64_t j = begin; j < n; j += 16) {
       const F p = M::exp(S::sub(S::mul(S::load(scores + j), by), S::set1(maximum)));
       sum = S::add(sum, p);
       S::store(scores + j, p);
@@ -187,15 +200,22 @@ struct Attention {
                             const float* inverse_sum, int64_t d0) {
     const int64_t width = rows.args.head_dim;
     F acc[Q][D];
-    int64_t common = rows.keys_of(first);
+    // Keys that all vectors see are added together, those before and after to one vector at a time.
+    int64_t begin = rows.first_key_of(first), end = rows.keys_of(first);
     for (int i = 0; i < Q; ++i) {
       for (int c = 0; c < D; ++c) acc[i][c] = S::zero();
-      const int64_t n = rows.keys_of(first + i);
-      if (n < common) common = n;
+      if (rows.first_key_of(first + i) > begin) begin = rows.first_key_of(first + i);
+      if (rows.keys_of(first + i) < end) end = rows.keys_of(first + i);
     }
-    add_values<Q, D>(rows, p, stride, 0, common, d0, width - d0, acc);
+    if (end < begin) end = begin;
     for (int i = 0; i < Q; ++i) {
-      add_values<1, D>(rows, p + i * stride, stride, common, rows.keys_of(first + i), d0, width - d0, acc + i);
+      const int64_t n = rows.keys_of(first + i);
+      add_values<1, D>(rows, p + i * stride, stride, rows.first_key_of(first + i), begin < n ? begin : n, d0,
+                       width - d0, acc + i);
+    }
+    add_values<Q, D>(rows, p, stride, begin, end, d0, width - d0, acc);
+    for (int i = 0; i < Q; ++i) {
+      add_values<1, D>(rows, p + i * stride, stride, end, rows.keys_of(first + i), d0, width - d0, acc + i);
       T* out = static_cast<T*>(rows.args.out) + rows.offset_of(first + i) + d0;
       for (int c = 0; c < D; ++c)
         M::store(out + 16 * c, S::mul(acc[i][c], S::set1(inverse_sum[i])), width - d0 - 16 * c);
@@ -205,12 +225,16 @@ struct Attention {
   template <int Q, typename T>
   static void attend(const Rows<T>& rows, int64_t first, const float* q, float* scores, int64_t stride, float scale) {
     const int64_t width = rows.args.head_dim;
-    int64_t most = 0;
-    for (int i = 0; i < Q; ++i) most = rows.keys_of(first + i) > most ? rows.keys_of(first + i) : most;
-    score_vectors<Q>(rows, q + first * width, (most + 15) / 16, scores, stride);
+    int64_t most = 0, least = rows.first_key_of(first);
+    for (int i = 0; i < Q; ++i) {
+      if (rows.keys_of(first + i) > most) most = rows.keys_of(first + i);
+      if (rows.first_key_of(first + i) < least) least = rows.first_key_of(first + i);
+    }
+    score_vectors<Q>(rows, q + first * width, least / 16, (most + 15) / 16, scores, stride);
     float inverse_sum[Q];
     for (int i = 0; i < Q; ++i)
-      softmax(scores + i * stride, rows.keys_of(first + i), scale, inverse_sum + i, rows.lse_of(first + i));
+      softmax(scores + i * stride, rows.first_key_of(first + i), rows.keys_of(first + i), scale, inverse_sum + i,
+              rows.lse_of(first + i));
     int64_t d = 0;
     for (; d + 64 <= width; d += 64) value_vectors<Q, 4>(rows, first, scores, stride, inverse_sum, d);
     for (; d < width; d += 16) value_vectors<Q, 1>(rows, first, scores, stride, inverse_sum, d);
@@ -302,6 +326,8 @@ struct Attention {
       const int64_t left = rows.keys_of(v) - tile * 16;
       F p = M::exp(S::sub(S::mul(score[i], S::set1(scale)), S::set1(*rows.lse_of(v))));
       if (left < 16) p = S::keep_first(p, left > 0 ? left : 0, S::zero());
+      const int64_t unseen = rows.first_key_of(v) - tile * 16;  // keys of the tile before the window
+      if (unseen > 0) p = S::keep_first(S::zero(), unseen < 16 ? unseen : 16, p);
       S::store(p_out + v * 16, p);
       S::store(ds_out + v * 16, S::mul(S::mul(p, S::sub(dp[i], S::set1(delta[v]))), S::set1(scale)));
     }
@@ -329,7 +355,7 @@ struct Attention {
     for (int64_t i = 0; i < n; ++i) delta[i] = M::dot(dout + i * width, dq + i * width, width);
     for (int64_t i = 0; i < n * width; ++i) dq[i] = 0.0F;
 
-    for (int64_t tile = 0; tile * 16 < rows.max_keys; ++tile) {
+    for (int64_t tile = rows.min_first_key / 16; tile * 16 < rows.max_keys; ++tile) {
       const int64_t keys = rows.max_keys - tile * 16 < 16 ? rows.max_keys - tile * 16 : 16;
       widen_keys(rows.key_tile(tile), width, keys, key_columns, key_rows);
       widen_values(rows.value_tile(tile), width, keys, value_columns);

@@ -199,19 +199,19 @@ class CpuOps : public Ops {
     });
   }
 
-  Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const override {
+  Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, const Norm& norm) const override {
     Tensor y_TE = at::empty_like(x_TE);
-    const cpu::NormArgs args{x_TE.size(-1), eps, elem_of(x_TE)};
+    const cpu::NormArgs args{x_TE.size(-1), norm.eps, elem_of(x_TE), norm.offset};
     for_row_chunks(x_TE.size(0), [&](int64_t begin, int64_t rows, int64_t) {
       table_.rms_norm(offset(in(x_TE), begin * args.width, args.elem), in(w_E),
                       offset(y_TE.data_ptr(), begin * args.width, args.elem), rows, args);
     });
     return y_TE;
   }
-  Tensor rms_norm_backward(const Tensor& dy_TE, const Tensor& x_TE, const Tensor& w_E, double eps,
+  Tensor rms_norm_backward(const Tensor& dy_TE, const Tensor& x_TE, const Tensor& w_E, const Norm& norm,
                            const Tensor& dw_E) const override {
     Tensor dx_TE = at::empty_like(x_TE);
-    const cpu::NormArgs args{x_TE.size(-1), eps, elem_of(x_TE)};
+    const cpu::NormArgs args{x_TE.size(-1), norm.eps, elem_of(x_TE), norm.offset};
     sum_over_chunks(x_TE.size(0), {dw_E}, [&](int64_t begin, int64_t rows, const std::vector<float*>& sums) {
       const int64_t at = begin * args.width;
       table_.rms_norm_backward(offset(in(dy_TE), at, args.elem), offset(in(x_TE), at, args.elem), in(w_E),
@@ -224,7 +224,7 @@ class CpuOps : public Ops {
                    const QkvShape& s) const override {
     const int64_t rows = qkv_TN.size(0);
     Qkv out = empty_qkv(qkv_TN, s);
-    const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN)};
+    const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN), s.norm_offset};
     const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
     const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
     for_row_chunks(rows, [&](int64_t begin, int64_t n, int64_t) {
@@ -239,7 +239,7 @@ class CpuOps : public Ops {
                                const Tensor& q_norm_K, const Tensor& k_norm_K, const Tensor& positions_T,
                                const QkvShape& s, const Tensor& dq_norm_K, const Tensor& dk_norm_K) const override {
     Tensor dqkv_TN = at::empty_like(qkv_TN);
-    const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN)};
+    const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN), s.norm_offset};
     const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
     const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
     sum_over_chunks(
@@ -257,7 +257,7 @@ class CpuOps : public Ops {
   Qkv rope(const Tensor& qkv_TN, const Tensor& positions_T, const QkvShape& s) const override {
     const int64_t rows = qkv_TN.size(0);
     Qkv out = empty_qkv(qkv_TN, s);
-    const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN)};
+    const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN), s.norm_offset};
     const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
     const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
     for_row_chunks(rows, [&](int64_t begin, int64_t n, int64_t) {
@@ -273,7 +273,7 @@ class CpuOps : public Ops {
     const int64_t rows = dq_THK.size(0);
     const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
     Tensor dqkv_TN = at::empty({rows, q_width + 2 * kv_width}, dq_THK.options());
-    const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(dq_THK)};
+    const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(dq_THK), s.norm_offset};
     const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
     for_row_chunks(rows, [&](int64_t begin, int64_t n, int64_t) {
       table_.rope_backward(offset(in(dq_THK), begin * q_width, args.elem),
@@ -284,25 +284,13 @@ class CpuOps : public Ops {
     return dqkv_TN;
   }
 
-  Tensor silu_mul(const Tensor& gate_up_T2F) const override {
-    const int64_t width = gate_up_T2F.size(1) / 2;
-    Tensor y_TF = at::empty({gate_up_T2F.size(0), width}, gate_up_T2F.options());
-    const Elem elem = elem_of(y_TF);
-    for_row_chunks(y_TF.size(0), [&](int64_t begin, int64_t rows, int64_t) {
-      table_.silu_mul(offset(in(gate_up_T2F), begin * 2 * width, elem), offset(y_TF.data_ptr(), begin * width, elem),
-                      rows, width, elem);
-    });
-    return y_TF;
-  }
+  Tensor silu_mul(const Tensor& gate_up_T2F) const override { return gated(table_.silu_mul, gate_up_T2F); }
   Tensor silu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const override {
-    const int64_t width = dy_TF.size(1);
-    Tensor dx_T2F = at::empty_like(gate_up_T2F);
-    const Elem elem = elem_of(dy_TF);
-    for_row_chunks(dy_TF.size(0), [&](int64_t begin, int64_t rows, int64_t) {
-      table_.silu_mul_backward(offset(in(dy_TF), begin * width, elem), offset(in(gate_up_T2F), begin * 2 * width, elem),
-                               offset(dx_T2F.data_ptr(), begin * 2 * width, elem), rows, width, elem);
-    });
-    return dx_T2F;
+    return gated_backward(table_.silu_mul_backward, dy_TF, gate_up_T2F);
+  }
+  Tensor gelu_mul(const Tensor& gate_up_T2F) const override { return gated(table_.gelu_mul, gate_up_T2F); }
+  Tensor gelu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const override {
+    return gated_backward(table_.gelu_mul_backward, dy_TF, gate_up_T2F);
   }
 
   Routing route(const Tensor& logits_TX, const RouteRule& rule) const override {
@@ -453,6 +441,30 @@ class CpuOps : public Ops {
   }
 
  private:
+  // Runs a gated activation of the table over the rows, or its backward.
+  template <typename Kernel>
+  Tensor gated(Kernel kernel, const Tensor& gate_up_T2F) const {
+    const int64_t width = gate_up_T2F.size(1) / 2;
+    Tensor y_TF = at::empty({gate_up_T2F.size(0), width}, gate_up_T2F.options());
+    const Elem elem = elem_of(y_TF);
+    for_row_chunks(y_TF.size(0), [&](int64_t begin, int64_t rows, int64_t) {
+      kernel(offset(in(gate_up_T2F), begin * 2 * width, elem), offset(y_TF.data_ptr(), begin * width, elem), rows,
+             width, elem);
+    });
+    return y_TF;
+  }
+  template <typename Kernel>
+  Tensor gated_backward(Kernel kernel, const Tensor& dy_TF, const Tensor& gate_up_T2F) const {
+    const int64_t width = dy_TF.size(1);
+    Tensor dx_T2F = at::empty_like(gate_up_T2F);
+    const Elem elem = elem_of(dy_TF);
+    for_row_chunks(dy_TF.size(0), [&](int64_t begin, int64_t rows, int64_t) {
+      kernel(offset(in(dy_TF), begin * width, elem), offset(in(gate_up_T2F), begin * 2 * width, elem),
+             offset(dx_T2F.data_ptr(), begin * 2 * width, elem), rows, width, elem);
+    });
+    return dx_T2F;
+  }
+
   // Returns dq_THK and adds the gradients of the cached keys and values to dkv, which has the cache's layout, float32.
   Tensor differentiate_attention(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
                                  const Tensor& lse_TH, const Tensor& kv_layer, const AttentionRows& rows,

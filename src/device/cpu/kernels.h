@@ -68,6 +68,7 @@ struct NormArgs {
   int64_t width;
   double eps;
   Elem elem;
+  double offset = 0.0;  // Norm::offset
 };
 
 // These are the arguments for query rows against their keys; attention_inl.h has the kernel.
@@ -83,6 +84,7 @@ struct AttentionArgs {
   int64_t block_stride;  // elements between blocks of kv
   int64_t num_heads, num_kv_heads, head_dim;
   Elem elem;
+  int64_t window = 0;  // how many keys a row sees at most; 0: all up to its position
 };
 
 struct AttentionBackwardArgs {
@@ -97,6 +99,7 @@ struct RopeArgs {
   int64_t num_heads, num_kv_heads, head_dim;
   double eps;
   Elem elem;
+  double offset = 0.0;  // Norm::offset of the norms
 };
 
 // device/experts.h says what experts, places and their weights are.
@@ -142,6 +145,10 @@ struct KernelTable {
                         int64_t rows, const RopeArgs& args);
   void (*silu_mul)(const void* gate_up, void* y, int64_t rows, int64_t width, Elem elem);
   void (*silu_mul_backward)(const void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width,
+                            Elem elem);
+
+  void (*gelu_mul)(const void* gate_up, void* y, int64_t rows, int64_t width, Elem elem);
+  void (*gelu_mul_backward)(const void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width,
                             Elem elem);
 
   // Writes ids and weights [rows, chosen] of logits [rows, experts].

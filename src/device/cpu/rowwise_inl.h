@@ -1,5 +1,5 @@
-// Kernels that work on one row at a time: residual add, RMSNorm, RoPE with and without QK-norm, SwiGLU, and their
-// backward.
+// Kernels that work on one row at a time: residual add, RMSNorm, RoPE with and without QK-norm, gated activations, and
+// their backward.
 #pragma once
 
 #include <cmath>
@@ -8,8 +8,27 @@
 
 #include "device/cpu/kernels.h"
 #include "device/cpu/math_inl.h"
+#include "device/gelu.h"
 
 namespace tandem::device::cpu {
+
+// An activation is g sigmoid(u(g)). Its derivative is sigmoid(u) (1 + g du/dg (1 - sigmoid(u))).
+template <class S>
+struct Silu {
+  using F = typename S::F;
+  static F u(F g) { return g; }
+  static F times_du(F g) { return g; }
+};
+template <class S>
+struct Gelu {
+  using F = typename S::F;
+  static F u(F g) { return S::mul(scaled(g), S::fma(squared(g), S::set1(kGeluCubic), S::set1(1.0F))); }
+  static F times_du(F g) { return S::mul(scaled(g), S::fma(squared(g), S::set1(3.0F * kGeluCubic), S::set1(1.0F))); }
+
+ private:
+  static F scaled(F g) { return S::mul(g, S::set1(kGeluScale)); }
+  static F squared(F g) { return S::mul(g, g); }
+};
 
 template <class S>
 struct Rowwise {
@@ -38,27 +57,31 @@ struct Rowwise {
       using T = std::remove_pointer_t<decltype(type)>;
       const int64_t width = args.width;
       const T* pw = static_cast<const T*>(w);
+      const F offset = S::set1(static_cast<float>(args.offset));
       for (int64_t r = 0; r < rows; ++r) {
         const T* px = static_cast<const T*>(x) + r * width;
         T* py = static_cast<T*>(y) + r * width;
         const F scale = S::set1(inverse_rms(px, width, args.eps));
         for (int64_t i = 0; i < width; i += 16) {
           const int64_t left = width - i;
-          M::store(py + i, S::mul(S::mul(M::load(px + i, left), scale), M::load(pw + i, left)), left);
+          const F factor = S::add(M::load(pw + i, left), offset);
+          M::store(py + i, S::mul(S::mul(M::load(px + i, left), scale), factor), left);
         }
       }
     });
   }
 
-  // With n = x s and s = 1/rms: dx = s (dy w - n mean(dy w n)), dw = dy n. A null dw is not wanted.
+  // With n = x s, s = 1/rms and f = offset + w: dx = s (dy f - n mean(dy f n)), dw = dy n. A null dw is not wanted.
   template <typename T, typename D>
-  static void norm_row_backward(const T* dy, const T* x, const T* w, D* dx, float* dw, int64_t width, double eps) {
+  static void norm_row_backward(const T* dy, const T* x, const T* w, D* dx, float* dw, int64_t width, double eps,
+                                double offset) {
+    const F added = S::set1(static_cast<float>(offset));
     const float scale = inverse_rms(x, width, eps);
     const F s = S::set1(scale);
     F sum = S::zero();
     for (int64_t i = 0; i < width; i += 16) {
       const int64_t left = width - i;
-      const F g = S::mul(M::load(dy + i, left), M::load(w + i, left));
+      const F g = S::mul(M::load(dy + i, left), S::add(M::load(w + i, left), added));
       sum = S::fma(g, S::mul(M::load(x + i, left), s), sum);
     }
     const F mean = S::set1(S::reduce_sum(sum) / static_cast<float>(width));
@@ -67,7 +90,7 @@ struct Rowwise {
       const F d = M::load(dy + i, left);
       const F n = S::mul(M::load(x + i, left), s);
       if (dw != nullptr) M::store(dw + i, S::fma(d, n, M::load(dw + i, left)), left);
-      const F g = S::sub(S::mul(d, M::load(w + i, left)), S::mul(n, mean));
+      const F g = S::sub(S::mul(d, S::add(M::load(w + i, left), added)), S::mul(n, mean));
       M::store(dx + i, S::mul(g, s), left);
     }
   }
@@ -79,20 +102,20 @@ struct Rowwise {
       for (int64_t r = 0; r < rows; ++r) {
         const int64_t at = r * args.width;
         norm_row_backward(static_cast<const T*>(dy) + at, static_cast<const T*>(x) + at, static_cast<const T*>(w),
-                          static_cast<T*>(dx) + at, dw, args.width, args.eps);
+                          static_cast<T*>(dx) + at, dw, args.width, args.eps, args.offset);
       }
     });
   }
 
   // Computes y = rotate(x / rms * w): y1 = n1 cos - n2 sin, y2 = n2 cos + n1 sin over the two halves (HF rotate_half).
   template <typename T>
-  static void norm_rope_head(const T* x, const T* w, const float* cos_sin, T* y, int64_t width, double eps) {
-    const F scale = S::set1(inverse_rms(x, width, eps));
-    const int64_t half = width / 2;
+  static void norm_rope_head(const T* x, const T* w, const float* cos_sin, T* y, const RopeArgs& a) {
+    const int64_t width = a.head_dim, half = width / 2;
+    const F scale = S::set1(inverse_rms(x, width, a.eps)), offset = S::set1(static_cast<float>(a.offset));
     for (int64_t i = 0; i < half; i += 16) {
       const int64_t left = half - i;
-      const F n1 = S::mul(S::mul(M::load(x + i, left), scale), M::load(w + i, left));
-      const F n2 = S::mul(S::mul(M::load(x + half + i, left), scale), M::load(w + half + i, left));
+      const F n1 = S::mul(S::mul(M::load(x + i, left), scale), S::add(M::load(w + i, left), offset));
+      const F n2 = S::mul(S::mul(M::load(x + half + i, left), scale), S::add(M::load(w + half + i, left), offset));
       const F c = M::load(cos_sin + i, left);
       const F s = M::load(cos_sin + half + i, left);
       M::store(y + i, S::sub(S::mul(n1, c), S::mul(n2, s)), left);
@@ -103,11 +126,11 @@ struct Rowwise {
   // Goes back through the rotation (its transpose) into `rotated`, then through the norm.
   template <typename T>
   static void norm_rope_head_backward(const T* dy, const T* x, const T* w, const float* cos_sin, T* dx, float* dw,
-                                      int64_t width, double eps) {
+                                      const RopeArgs& a) {
     constexpr int64_t kMaxHeadDim = 512;
     float rotated[kMaxHeadDim];
     float xf[kMaxHeadDim], wf[kMaxHeadDim], df[kMaxHeadDim];
-    const int64_t half = width / 2;
+    const int64_t width = a.head_dim, half = width / 2;
     for (int64_t i = 0; i < half; i += 16) {
       const int64_t left = half - i;
       const F d1 = M::load(dy + i, left);
@@ -121,7 +144,7 @@ struct Rowwise {
       M::store(xf + i, M::load(x + i, width - i), width - i);
       M::store(wf + i, M::load(w + i, width - i), width - i);
     }
-    norm_row_backward(rotated, xf, wf, df, dw, width, eps);
+    norm_row_backward(rotated, xf, wf, df, dw, width, a.eps, a.offset);
     for (int64_t i = 0; i < width; i += 16) M::store(dx + i, M::load(df + i, width - i), width - i);
   }
 
@@ -136,10 +159,10 @@ struct Rowwise {
         T* out_k = static_cast<T*>(k) + t * kv_width;
         T* out_v = static_cast<T*>(v) + t * kv_width;
         for (int64_t h = 0; h < a.num_heads; ++h)
-          norm_rope_head(row + h * width, static_cast<const T*>(q_norm), cos_sin[t], out_q + h * width, width, a.eps);
+          norm_rope_head(row + h * width, static_cast<const T*>(q_norm), cos_sin[t], out_q + h * width, a);
         row += q_width;
         for (int64_t h = 0; h < a.num_kv_heads; ++h)
-          norm_rope_head(row + h * width, static_cast<const T*>(k_norm), cos_sin[t], out_k + h * width, width, a.eps);
+          norm_rope_head(row + h * width, static_cast<const T*>(k_norm), cos_sin[t], out_k + h * width, a);
         __builtin_memcpy(out_v, row + kv_width, sizeof(T) * static_cast<size_t>(kv_width));
       }
     });
@@ -159,10 +182,10 @@ struct Rowwise {
         const T* in_v = static_cast<const T*>(dv) + t * kv_width;
         for (int64_t h = 0; h < a.num_heads; ++h)
           norm_rope_head_backward(in_q + h * width, row + h * width, static_cast<const T*>(q_norm), cos_sin[t],
-                                  out + h * width, dq_norm, width, a.eps);
+                                  out + h * width, dq_norm, a);
         for (int64_t h = 0; h < a.num_kv_heads; ++h)
           norm_rope_head_backward(in_k + h * width, row + q_width + h * width, static_cast<const T*>(k_norm),
-                                  cos_sin[t], out + q_width + h * width, dk_norm, width, a.eps);
+                                  cos_sin[t], out + q_width + h * width, dk_norm, a);
         __builtin_memcpy(out + q_width + kv_width, in_v, sizeof(T) * static_cast<size_t>(kv_width));
       }
     });
@@ -219,7 +242,9 @@ struct Rowwise {
     });
   }
 
-  static void silu_mul(const void* gate_up, void* y, int64_t rows, int64_t width, Elem elem) {
+  // These are Ops::silu_mul() and gelu_mul(), by the activation, and their backward.
+  template <class Activation>
+  static void gated(const void* gate_up, void* y, int64_t rows, int64_t width, Elem elem) {
     with_elem(elem == Elem::kF32, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       for (int64_t r = 0; r < rows; ++r) {
@@ -229,15 +254,15 @@ struct Rowwise {
         for (int64_t i = 0; i < width; i += 16) {
           const int64_t left = width - i;
           const F g = M::load(gate + i, left);
-          M::store(out + i, S::mul(S::mul(g, M::sigmoid(g)), M::load(up + i, left)), left);
+          M::store(out + i, S::mul(S::mul(g, M::sigmoid(Activation::u(g))), M::load(up + i, left)), left);
         }
       }
     });
   }
 
-  // The derivative is d silu(g) = sigmoid(g) (1 + g (1 - sigmoid(g))).
-  static void silu_mul_backward(const void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width,
-                                Elem elem) {
+  template <class Activation>
+  static void gated_backward(const void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width,
+                             Elem elem) {
     with_elem(elem == Elem::kF32, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       const F one = S::set1(1.0F);
@@ -249,9 +274,9 @@ struct Rowwise {
         for (int64_t i = 0; i < width; i += 16) {
           const int64_t left = width - i;
           const F g = M::load(gate + i, left);
-          const F s = M::sigmoid(g);
+          const F s = M::sigmoid(Activation::u(g));
           const F gradient = M::load(d + i, left);
-          const F slope = S::mul(s, S::fma(g, S::sub(one, s), one));
+          const F slope = S::mul(s, S::fma(Activation::times_du(g), S::sub(one, s), one));
           const F du = S::mul(gradient, S::mul(g, s));
           M::store(dgate + i, S::mul(S::mul(gradient, M::load(up + i, left)), slope), left);
           M::store(dgate + width + i, du, left);

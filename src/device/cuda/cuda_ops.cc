@@ -215,33 +215,36 @@ class CudaOps final : public Ops {
           "gradient of a bias");
   }
 
-  Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, double eps) const override {
+  // The kernels of norms have no offset.
+  Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, const Norm& norm) const override {
     const int64_t E = w_E.size(0);
-    if (!are_vectors(E, x_TE, w_E)) return aten_->rms_norm(x_TE, w_E, eps);
+    if (!are_vectors(E, x_TE, w_E) || norm.offset != 0.0) return aten_->rms_norm(x_TE, w_E, norm);
     const Tensor y_TE = at::empty_like(x_TE);
-    check(cuda::rms_norm(data(x_TE), data(w_E), mutable_data(y_TE), x_TE.size(0), E, eps, stream()), "norm");
+    check(cuda::rms_norm(data(x_TE), data(w_E), mutable_data(y_TE), x_TE.size(0), E, norm.eps, stream()), "norm");
     return y_TE;
   }
-  Tensor rms_norm_backward(const Tensor& dy_TE, const Tensor& x_TE, const Tensor& w_E, double eps,
+  Tensor rms_norm_backward(const Tensor& dy_TE, const Tensor& x_TE, const Tensor& w_E, const Norm& norm,
                            const Tensor& dw_E) const override {
     const int64_t E = w_E.size(0);
-    if (!are_vectors(E, dy_TE, x_TE, w_E)) return aten_->rms_norm_backward(dy_TE, x_TE, w_E, eps, dw_E);
+    if (!are_vectors(E, dy_TE, x_TE, w_E) || norm.offset != 0.0)
+      return aten_->rms_norm_backward(dy_TE, x_TE, w_E, norm, dw_E);
     const Tensor dx_TE = at::empty_like(x_TE), scratch = partials(x_TE, E);
     check(cuda::rms_norm_backward(data(dy_TE), data(x_TE), data(w_E), mutable_data(dx_TE), floats(dw_E),
-                                  scratch.mutable_data_ptr<float>(), x_TE.size(0), E, eps, stream()),
+                                  scratch.mutable_data_ptr<float>(), x_TE.size(0), E, norm.eps, stream()),
           "gradient of a norm");
     return dx_TE;
   }
 
   Qkv qk_norm_rope(const Tensor& qkv_TN, const Tensor& q_norm_K, const Tensor& k_norm_K, const Tensor& positions_T,
                    const QkvShape& shape) const override {
-    if (!are_heads(qkv_TN, shape)) return aten_->qk_norm_rope(qkv_TN, q_norm_K, k_norm_K, positions_T, shape);
+    if (!are_heads(qkv_TN, shape) || shape.norm_offset != 0.0)
+      return aten_->qk_norm_rope(qkv_TN, q_norm_K, k_norm_K, positions_T, shape);
     return split(qkv_TN, data(q_norm_K), data(k_norm_K), positions_T, shape);
   }
   Tensor qk_norm_rope_backward(const Tensor& dq_THK, const Tensor& dk_TGK, const Tensor& dv_TGK, const Tensor& qkv_TN,
                                const Tensor& q_norm_K, const Tensor& k_norm_K, const Tensor& positions_T,
                                const QkvShape& shape, const Tensor& dq_norm_K, const Tensor& dk_norm_K) const override {
-    if (!are_heads(qkv_TN, shape)) {
+    if (!are_heads(qkv_TN, shape) || shape.norm_offset != 0.0) {
       return aten_->qk_norm_rope_backward(dq_THK, dk_TGK, dv_TGK, qkv_TN, q_norm_K, k_norm_K, positions_T, shape,
                                           dq_norm_K, dk_norm_K);
     }
@@ -283,6 +286,12 @@ class CudaOps final : public Ops {
     check(cuda::silu_mul_backward(data(dy_TF), data(gate_up_T2F), mutable_data(dgate_up_T2F), T, F, stream()),
           "gradient of silu");
     return dgate_up_T2F;
+  }
+
+  // These have no kernels.
+  Tensor gelu_mul(const Tensor& gate_up_T2F) const override { return aten_->gelu_mul(gate_up_T2F); }
+  Tensor gelu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const override {
+    return aten_->gelu_mul_backward(dy_TF, gate_up_T2F);
   }
 
   Routing route(const Tensor& logits_TX, const RouteRule& rule) const override {

@@ -21,10 +21,20 @@ class CudaOpsPlan final : public OpsPlan {
 
   // The product adds the residual itself.
   OpBytes linear_add(Size rows, Size /*inner*/) const override { return add(rows); }
+  OpBytes rms_norm(Size rows) const override {
+    return shape().norms_have_offset ? aten_.rms_norm(rows) : OpsPlan::rms_norm(rows);
+  }
+  OpBytes qk_norm_rope(Size rows) const override {
+    return shape().norms_have_offset ? aten_.qk_norm_rope(rows) : OpsPlan::qk_norm_rope(rows);
+  }
+  OpBytes gelu_mul(Size rows) const override { return aten_.gelu_mul(rows); }
+  OpBytes gelu_mul_backward(Size rows) const override { return aten_.gelu_mul_backward(rows); }
   OpBytes rms_norm_backward(Size rows) const override {
+    if (shape().norms_have_offset) return aten_.rms_norm_backward(rows);
     return with_scratch(OpsPlan::rms_norm_backward(rows), partial_sums(rows, shape().hidden));
   }
   OpBytes qk_norm_rope_backward(Size rows) const override {
+    if (shape().norms_have_offset) return aten_.qk_norm_rope_backward(rows);
     return with_scratch(OpsPlan::qk_norm_rope_backward(rows), partial_sums(rows, 2 * shape().head_dim));
   }
   OpBytes add_bias_backward(Size rows, Size width) const override { return scratch(partial_sums(rows, width)); }
@@ -70,7 +80,8 @@ class CudaOpsPlan final : public OpsPlan {
   }
   bool records_steps() const override {
     const OpsShape& s = shape();
-    return has_attention_kernel() && (s.experts == 0 || cuda::can_record_experts(s.experts, s.chosen, s.hidden, s.mlp));
+    return has_attention_kernel() && !s.norms_have_offset &&
+           (s.experts == 0 || cuda::can_record_experts(s.experts, s.chosen, s.hidden, s.mlp));
   }
   Size prepared(const AttentionLoad& load, bool has_backward) const override {
     if (!has_attention_kernel()) return OpsPlan::prepared(load, has_backward);
@@ -141,6 +152,7 @@ std::unique_ptr<const OpsPlan> plan_ops(const OpsShape& shape, Size element_byte
 }  // namespace
 
 constinit const Footprint kFootprint = {
+    .has_windows = false,
     .context_bytes = kContextBytes,
     // Kernels as they are loaded, cuBLAS's workspaces, what LibTorch's allocator rounds up (404 MiB at most in
     // bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, or one of the gradient

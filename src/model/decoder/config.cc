@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "model/decoder/layer_attention.h"
 #include "model/decoder/rope.h"
 
 namespace tandem::model::decoder {
@@ -48,26 +49,29 @@ Dtype read_dtype(const ConfigReader& reader) {
       fmt::format("is {}; supported are \"bfloat16\", \"float32\" and \"float16\"", ConfigReader::shown(name)));
 }
 
-void refuse_unsupported_features(const ConfigReader& reader, int64_t num_layers) {
-  const std::string activation = reader.string_or("hidden_act", "silu");
-  if (activation != "silu") {
-    reader.refuse("hidden_act", fmt::format("is {}; only \"silu\" is supported", ConfigReader::shown(activation)));
+// Gemma's files say hidden_activation, and some hidden_act too, which transformers does not read.
+void refuse_other_activations(const ConfigReader& reader, const Family& family) {
+  const bool is_silu = family.activation == Activation::kSilu;
+  const std::string key = is_silu ? "hidden_act" : "hidden_activation", known = is_silu ? "silu" : "gelu_pytorch_tanh";
+  const std::string said = reader.string_or(key, known);
+  if (said != known) {
+    reader.refuse(key, fmt::format("is {}; only \"{}\" is supported", ConfigReader::shown(said), known));
   }
+}
+
+void refuse_unsupported_features(const ConfigReader& reader, const Family& family) {
+  refuse_other_activations(reader, family);
   if (reader.number_or("attention_dropout", 0.0) != 0.0) {
     reader.refuse("attention_dropout", "is not 0; dropout is not supported, set it to 0");
   }
+  for (const char* key : family.unset_keys) {
+    if (reader.has(key)) reader.refuse(key, "is set, which is not supported; take a model without it");
+  }
+  for (const char* key : family.zero_keys) {
+    if (reader.number_or(key, 0.0) != 0.0) reader.refuse(key, "is not 0, which is not supported; set it to 0");
+  }
   if (reader.has("quantization_config")) {
     reader.refuse("quantization_config", "is set; quantised checkpoints are not supported, take the unquantised one");
-  }
-  if (const Json* types = reader.find("layer_types")) {
-    const bool all_full =
-        types->is_array() && static_cast<int64_t>(types->size()) == num_layers &&
-        std::all_of(types->begin(), types->end(), [](const Json& type) { return type == "full_attention"; });
-    if (!all_full) {
-      reader.refuse("layer_types", fmt::format("must be \"full_attention\" for each of the {} layers; other kinds are "
-                                               "not supported",
-                                               num_layers));
-    }
   }
 }
 
@@ -144,13 +148,14 @@ ModelConfig read_config(const ConfigReader& reader, const Family& family) {
   if (!(config.initializer_range >= 0.0 && config.initializer_range <= 1e3)) {
     reader.refuse("initializer_range", fmt::format("is {}; it must lie between 0 and 1000", config.initializer_range));
   }
-  config.tied_embeddings = reader.bool_or("tie_word_embeddings", false);  // transformers' default for these families
+  config.tied_embeddings = reader.bool_or("tie_word_embeddings", family.ties_embeddings);
   config.dtype = read_dtype(reader);
-  refuse_unsupported_features(reader, config.num_layers);
+  refuse_unsupported_features(reader, family);
   config.head_dim = read_head_dim(reader, family, config);
-  Rope rope = read_rope(reader, family.rope_scaling, config.head_dim);
-  config.rope_theta = rope.theta;
-  config.rope_factors = std::move(rope.factors);
+  const Rope rope = read_rope(reader, family, config.head_dim);
+  config.rotary_dims = rope.rotary_dims;
+  config.attention = read_attention(reader, family, config, rope);
+  config.attention_bias = family.reads_attention_bias && reader.bool_or("attention_bias", true);
   for (const FixedKey& fixed : family.fixed_keys) {
     if (reader.bool_or(fixed.key, fixed.value) != fixed.value) {
       reader.refuse(fixed.key, fmt::format("is {}; {}", !fixed.value, fixed.refusal));

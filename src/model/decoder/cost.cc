@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/decoder/rope.h"
 #include "model/lora.h"
 #include "model/registry.h"
 
@@ -206,50 +207,120 @@ LayerCost::LayerCost(const ModelConfig& config, const Family& family, Dtype dtyp
 
 namespace {
 
-// Walks AttentionPiece::project().
-void walk_projection(Walk& walk, const LayerCost& layer, bool has_graph) {
-  const bool has_norms = layer.family.qk_norm;
+// Walks PieceNorms::input(), whose result stays, and returns its bytes: 0 where the piece reads the stream itself.
+Size walk_input(Walk& walk, const LayerCost& layer, const char* input_norm) {
+  if (input_norm == nullptr) return 0;
   walk.run(layer.norm());
-  walk.run(layer.ops.linear(layer.rows, layer.config.hidden, layer.qkv_width(), layer.element));
-  layer.adapters.forward(walk, "qkv");
-  walk.drop(layer.size.hidden);  // the norm's result; a bias is added in place
-  walk.run(has_norms ? layer.ops.qk_norm_rope(layer.rows) : layer.ops.rope(layer.rows));
-  if (!has_norms || !has_graph) walk.drop(layer.size.qkv);
+  return layer.size.hidden;
 }
 
-// Walks from the gradients of q, k and v, which stay, to that of the input.
-void walk_projection_backward(Walk& walk, const LayerCost& layer) {
-  walk.run(layer.family.qk_norm ? layer.ops.qk_norm_rope_backward(layer.rows) : layer.ops.rope_backward(layer.rows));
-  if (layer.family.qk_norm && !layer.linear.ranks().is_alone()) {
+// Walks PieceNorms::add(), the product of so many columns with a packed matrix, and its adapter.
+void walk_add(Walk& walk, const LayerCost& layer, Size inner, const std::string& matrix, const char* output_norm,
+              bool has_graph) {
+  if (output_norm == nullptr) {
+    layer.linear.forward_add(walk, inner);
+    return layer.adapters.forward(walk, matrix);
+  }
+  walk.run(layer.ops.linear(layer.rows, inner, layer.config.hidden, layer.element));
+  layer.adapters.forward(walk, matrix);
+  walk.run(layer.norm());
+  walk.run(layer.ops.add(layer.rows));
+  walk.drop(has_graph ? layer.size.hidden : 2 * layer.size.hidden);  // the norm's result, and the product
+}
+
+// Walks the backward of add(), from the gradient of the sum, which stays, to that of the matrix's input.
+void walk_backward_of_add(Walk& walk, const LayerCost& layer, Size inner, const std::string& matrix,
+                          const char* output_norm) {
+  if (output_norm != nullptr) walk.run(layer.norm_backward());
+  layer.linear.backward_of_add(walk, inner);
+  layer.adapters.backward(walk, matrix);
+  if (output_norm != nullptr) walk.drop(layer.size.hidden);
+}
+
+// Returns how many rows of the hidden width have the elements of q's: Rotation's norms are planned as those of rows.
+Size rows_of_queries(const LayerCost& layer) {
+  const Size heads = layer.config.num_heads * layer.config.head_dim, hidden = layer.config.hidden;
+  return (layer.rows * heads + hidden - 1) / hidden;
+}
+
+// Walks Rotation::forward() from qkv, which stays only where the backward's norms read it.
+void walk_rotation(Walk& walk, const LayerCost& layer, bool has_graph) {
+  const QkNorm norm = layer.family.qk_norm;
+  if (norm == QkNorm::kWhole) {
+    walk.take(layer.size.qkv + layer.size.q);  // the result, and a copy of q
+    walk.run(layer.ops.rms_norm(rows_of_queries(layer)));
+    walk.drop(2 * layer.size.q);
+  }
+  const bool reorders = reorders_heads(layer.config, layer.family);
+  if (reorders) walk.take(layer.size.qkv);
+  walk.run(norm == QkNorm::kHead ? layer.ops.qk_norm_rope(layer.rows) : layer.ops.rope(layer.rows));
+  if (norm == QkNorm::kWhole) walk.drop(layer.size.qkv);
+  if (reorders) walk.drop(layer.size.qkv);
+  if (norm == QkNorm::kNone || !has_graph) walk.drop(layer.size.qkv);
+}
+
+// Walks Rotation::backward() from the gradients of q, k and v, which stay, to that of qkv.
+void walk_rotation_backward(Walk& walk, const LayerCost& layer) {
+  const QkNorm norm = layer.family.qk_norm;
+  const Size scaled = layer.config.scales_queries() ? layer.size.q : Size(0);
+  walk.take(scaled);
+  walk.run(norm == QkNorm::kHead ? layer.ops.qk_norm_rope_backward(layer.rows) : layer.ops.rope_backward(layer.rows));
+  if (norm == QkNorm::kHead && !layer.linear.ranks().is_alone()) {
     // The gradients of q_norm and k_norm for the own heads live until those for all heads are added up.
     walk.take(2 * layer.config.head_dim * kFloatBytes);
     walk.run(layer.linear.ranks().sum(2, layer.config.head_dim, kFloatBytes, kFloatBytes));
     walk.drop(2 * 2 * layer.config.head_dim * kFloatBytes);
   }
-  walk.run(layer.norm());
-  if (layer.family.qkv_bias) walk.run(layer.ops.add_bias_backward(layer.rows, layer.qkv_width()));
+  if (reorders_heads(layer.config, layer.family)) {
+    walk.take(layer.size.qkv);
+    walk.drop(layer.size.qkv);
+  }
+  if (norm == QkNorm::kWhole) {
+    walk.take(2 * layer.size.q);  // copies of q and of its gradient
+    walk.run(layer.ops.rms_norm_backward(rows_of_queries(layer)));
+    walk.drop(3 * layer.size.q);
+  }
+  walk.drop(scaled);
+}
+
+// Walks AttentionPiece::project().
+void walk_projection(Walk& walk, const LayerCost& layer, bool has_graph) {
+  const Size input = walk_input(walk, layer, layer.family.norms.attention_input);
+  walk.run(layer.ops.linear(layer.rows, layer.config.hidden, layer.qkv_width(), layer.element));
+  layer.adapters.forward(walk, "qkv");
+  walk.drop(input);  // a bias is added in place
+  walk_rotation(walk, layer, has_graph);
+}
+
+// Walks from the gradients of q, k and v, which stay, to that of the input.
+void walk_projection_backward(Walk& walk, const LayerCost& layer) {
+  walk_rotation_backward(walk, layer);
+  const char* const input_norm = layer.family.norms.attention_input;
+  const Size input = walk_input(walk, layer, input_norm);
+  if (layer.family.qkv_bias || layer.config.attention_bias)
+    walk.run(layer.ops.add_bias_backward(layer.rows, layer.qkv_width()));
   layer.linear.hidden_gradient(walk, layer.qkv_width());
   layer.adapters.backward(walk, "qkv");
-  walk.drop(layer.size.hidden);  // the norm's result
-  walk.run(layer.norm_backward());
+  walk.drop(input);
+  if (input_norm != nullptr) walk.run(layer.norm_backward());
 }
 
 PieceCost attention_cost(const LayerCost& layer, const AttentionBytes& attention) {
   const Size heads = layer.config.num_heads * layer.config.head_dim;
+  const char* const output_norm = layer.family.norms.attention_output;
   PieceCost piece;
-  // The backward of the norms of q and k reads qkv, attention's reads q and its result.
-  piece.graph = (layer.family.qk_norm ? layer.size.qkv : Size(0)) + layer.size.q + layer.size.q + attention.kept;
-  piece.forward = [&layer, &attention, heads](Walk& walk, bool has_graph) {
+  // The backward of the norms of q and k reads qkv, attention's reads q and its result, an output norm's its input.
+  piece.graph = (layer.family.qk_norm != QkNorm::kNone ? layer.size.qkv : Size(0)) + layer.size.q + layer.size.q +
+                attention.kept + (output_norm != nullptr ? layer.size.hidden : Size(0));
+  piece.forward = [&layer, &attention, heads, output_norm](Walk& walk, bool has_graph) {
     walk_projection(walk, layer, has_graph);
     // q, k and v live to the end of the block's forward(), and so does what attention gives.
     walk.run(attention.forward);
-    layer.linear.forward_add(walk, heads);
-    layer.adapters.forward(walk, "o");
+    walk_add(walk, layer, heads, "o", output_norm, has_graph);
   };
-  piece.backward = [&layer, &attention, heads](Walk& walk) {
+  piece.backward = [&layer, &attention, heads, output_norm](Walk& walk) {
     walk.take(layer.size.stream);  // the gradient of the piece's result
-    layer.linear.backward_of_add(walk, heads);
-    layer.adapters.backward(walk, "o");
+    walk_backward_of_add(walk, layer, heads, "o", output_norm);
     walk.run(attention.backward);
     walk.drop(layer.size.q);  // the gradient of attention's result
     walk_projection_backward(walk, layer);
@@ -257,29 +328,32 @@ PieceCost attention_cost(const LayerCost& layer, const AttentionBytes& attention
   return piece;
 }
 
-PieceCost swiglu_cost(const LayerCost& layer) {
+PieceCost gated_cost(const LayerCost& layer) {
+  const char *const input_norm = layer.family.norms.mlp_input, *const output_norm = layer.family.norms.mlp_output;
+  const bool is_silu = layer.family.activation == Activation::kSilu;
   PieceCost piece;
-  piece.graph = layer.size.stream + layer.size.gate_up;  // the middle, gate and up
-  piece.forward = [&layer](Walk& walk, bool /*has_graph*/) {
-    walk.run(layer.norm());
+  // The middle, gate and up, and what an output norm reads
+  piece.graph = layer.size.stream + layer.size.gate_up + (output_norm != nullptr ? layer.size.hidden : Size(0));
+  piece.forward = [&layer, is_silu, input_norm, output_norm](Walk& walk, bool has_graph) {
+    const Size input = walk_input(walk, layer, input_norm);
     walk.run(layer.ops.linear(layer.rows, layer.config.hidden, 2 * layer.config.mlp, layer.element));
     layer.adapters.forward(walk, "gate_up");
-    walk.drop(layer.size.hidden);  // the norm's result
-    walk.run(layer.ops.silu_mul(layer.rows));
-    layer.linear.forward_add(walk, layer.config.mlp);
-    layer.adapters.forward(walk, "down");
+    walk.drop(input);
+    walk.run(is_silu ? layer.ops.silu_mul(layer.rows) : layer.ops.gelu_mul(layer.rows));
+    walk_add(walk, layer, layer.config.mlp, "down", output_norm, has_graph);
   };
-  piece.backward = [&layer](Walk& walk) {
-    walk.run(layer.ops.silu_mul(layer.rows));
+  piece.backward = [&layer, is_silu, input_norm, output_norm](Walk& walk) {
+    if (output_norm != nullptr) walk.run(layer.norm_backward());  // stays to the end
+    walk.run(is_silu ? layer.ops.silu_mul(layer.rows) : layer.ops.gelu_mul(layer.rows));
     layer.linear.backward_of_add(walk, layer.config.mlp);
     layer.adapters.backward(walk, "down");
     walk.drop(layer.size.activated);
-    walk.run(layer.ops.silu_mul_backward(layer.rows));
-    walk.run(layer.norm());
+    walk.run(is_silu ? layer.ops.silu_mul_backward(layer.rows) : layer.ops.gelu_mul_backward(layer.rows));
+    const Size input = walk_input(walk, layer, input_norm);
     layer.linear.hidden_gradient(walk, 2 * layer.config.mlp);
     layer.adapters.backward(walk, "gate_up");
-    walk.drop(layer.size.hidden);  // the norm's result
-    walk.run(layer.norm_backward());
+    walk.drop(input);
+    if (input_norm != nullptr) walk.run(layer.norm_backward());
     walk.run(layer.ops.add(stream_rows(layer.config, layer.rows)));
   };
   return piece;
@@ -360,7 +434,7 @@ PieceCost sparse_cost(const LayerCost& layer) {
 PieceCost mlp_cost(const LayerCost& layer) {
   PieceCost piece;
   switch (layer.family.mlp) {
-    case MlpKind::kSwiglu: piece = swiglu_cost(layer); break;
+    case MlpKind::kGated: piece = gated_cost(layer); break;
     case MlpKind::kSparse: piece = sparse_cost(layer); break;
   }
   return piece;
@@ -372,7 +446,7 @@ double mlp_weights(const ModelConfig& config, const Family& family) {
   const double swiglu = 3 * hidden * static_cast<double>(config.mlp_width());
   double weights = 0;
   switch (family.mlp) {
-    case MlpKind::kSwiglu: weights = swiglu; break;
+    case MlpKind::kGated: weights = swiglu; break;
     case MlpKind::kSparse:
       weights = hidden * static_cast<double>(config.experts->count);
       weights += static_cast<double>(config.experts->chosen) * swiglu;

@@ -1,7 +1,9 @@
 #include "model/decoder/forward.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/BFloat16.h>
 
+#include <cmath>
 #include <deque>
 #include <vector>
 
@@ -13,6 +15,12 @@ namespace tandem::model::decoder {
 namespace {
 
 using at::Tensor;
+
+// Returns the number in that dtype.
+double rounded(double number, at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? static_cast<float>(c10::BFloat16(static_cast<float>(number)))
+                                : static_cast<float>(number);
+}
 
 class Decoder final : public Model {
  public:
@@ -26,7 +34,8 @@ class Decoder final : public Model {
         vocab_rows_(vocab_rows(config)),
         vocab_widths_(vocab_row_counts(config)),
         adapters_(adapter_windows(config)),
-        final_norm_(ops, stream_, "final_norm", config.rms_norm_eps),
+        scales_embeddings_(family.scales_embeddings),
+        final_norm_(ops, stream_, "final_norm", {config.rms_norm_eps, family.norm_offset}),
         head_(ops, head_input_, config.tied_embeddings ? "embed" : "head", Cut::kRows) {
     TANDEM_CHECK_EQ(ranks_.size(), config.shard.size);
     TANDEM_CHECK_EQ(ranks_.rank(), config.shard.rank);
@@ -50,7 +59,10 @@ class Decoder final : public Model {
 
   // One rank has the row of an id, the others add zeros.
   Tensor embed(const Tensor& ids_T) const override {
-    if (ranks_.is_alone()) return ops_.embedding(embed_VE_, ids_T);
+    if (ranks_.is_alone()) {
+      Tensor embedded_TE = ops_.embedding(embed_VE_, ids_T);
+      return embedding_scale_ == 1.0 ? embedded_TE : embedded_TE.mul_(embedding_scale_);
+    }
     return stream_.sum(ops_.embedding_part(embed_VE_, vocab_rows_.begin, ids_T), /*residual=*/{}, dtype());
   }
   Tensor block(int64_t layer, const Tensor& hidden_TE, const Tensor& positions_T, Attention& attention) const override {
@@ -73,6 +85,7 @@ class Decoder final : public Model {
     const Tensor dhidden_TE = stream_.whole(dhidden, ids_T.size(0));
     const GradientTarget dembed_VE = sink_("embed");
     if (!dembed_VE.is_wanted()) return;
+    if (embedding_scale_ != 1.0) dhidden_TE.mul_(embedding_scale_);
     if (ranks_.is_alone()) return ops_.embedding_backward(dhidden_TE, ids_T, dembed_VE.accumulator());
     ops_.embedding_part_backward(dhidden_TE, vocab_rows_.begin, ids_T, dembed_VE.accumulator());
   }
@@ -83,6 +96,7 @@ class Decoder final : public Model {
   void set_weights(const weights::WeightsView& view) override {
     for (Block& block : blocks_) block.bind(view);
     embed_VE_ = view["embed"];
+    if (scales_embeddings_) embedding_scale_ = rounded(std::sqrt(static_cast<double>(config_.hidden)), dtype());
     final_norm_.bind(view);
     head_.bind(view);
     weight_version_ = view.version();
@@ -103,6 +117,8 @@ class Decoder final : public Model {
   GradientSlot sink_;
   RoutingSink* routing_sink_ = nullptr;
   RoutingLoss* routing_loss_ = nullptr;
+  const bool scales_embeddings_;
+  double embedding_scale_ = 1.0;
   Tensor embed_VE_;
   std::deque<Block> blocks_;  // a deque, because blocks do not move
   RmsNorm final_norm_;

@@ -59,9 +59,9 @@ PackedTensor adaptable_matrix(const std::string& packed_name, const HfTensors& s
   return packed;
 }
 
-PackedTensor norm(const std::string& packed_name, const std::string& hf_name, int64_t width) {
+PackedTensor norm(const Family& family, const std::string& packed_name, const std::string& hf_name, int64_t width) {
   PackedTensor packed = stack(packed_name, {{.hf_name = hf_name, .shape = {width}}});
-  packed.init = weights::Init::kOnes;
+  packed.init = family.norm_offset == 0.0 ? weights::Init::kOnes : weights::Init::kZeros;
   packed.decays = false;
   return packed;
 }
@@ -75,42 +75,57 @@ PackedTensor bias(const std::string& packed_name, const HfTensors& slices) {
 
 namespace {
 
+// Adds a norm of the residual stream, or nothing where the family has no name for it.
+void add_norm(const ModelConfig& config, const Family& family, const LayerNames& names, const std::string& packed,
+              const char* hf_name, Layout& layout) {
+  if (hf_name == nullptr) return;
+  layout.tensors.push_back(norm(family, names.packed + packed, names.hf + hf_name + ".weight", config.hidden));
+}
+
 void add_attention(const ModelConfig& config, const Family& family, const LayerNames& names, Layout& layout) {
   const int64_t E = config.hidden, K = config.head_dim;
   const int64_t q_rows = config.num_heads * K, kv_rows = config.num_kv_heads * K;
   const std::string self_attn = names.hf + "self_attn.";
-  layout.tensors.push_back(norm(names.packed + "input_norm", names.hf + "input_layernorm.weight", E));
-  layout.tensors.push_back(
-      adaptable_matrix(names.packed + "qkv", {rows_of_part(config, self_attn + "q_proj.weight", {q_rows, E}),
-                                              rows_of_part(config, self_attn + "k_proj.weight", {kv_rows, E}),
-                                              rows_of_part(config, self_attn + "v_proj.weight", {kv_rows, E})}));
-  if (family.qkv_bias) {
+  add_norm(config, family, names, "input_norm", family.norms.attention_input, layout);
+  layout.tensors.push_back(adaptable_matrix(
+      names.packed + "qkv",
+      family.fuses_qkv ? HfTensors{{.hf_name = self_attn + "qkv_proj.weight", .shape = {q_rows + 2 * kv_rows, E}}}
+                       : HfTensors{rows_of_part(config, self_attn + "q_proj.weight", {q_rows, E}),
+                                   rows_of_part(config, self_attn + "k_proj.weight", {kv_rows, E}),
+                                   rows_of_part(config, self_attn + "v_proj.weight", {kv_rows, E})}));
+  if (family.qkv_bias || config.attention_bias) {
     layout.tensors.push_back(
         bias(names.packed + "qkv_bias", {rows_of_part(config, self_attn + "q_proj.bias", {q_rows}),
                                          rows_of_part(config, self_attn + "k_proj.bias", {kv_rows}),
                                          rows_of_part(config, self_attn + "v_proj.bias", {kv_rows})}));
   }
-  if (family.qk_norm) {
-    layout.tensors.push_back(norm(names.packed + "q_norm", self_attn + "q_norm.weight", K));
-    layout.tensors.push_back(norm(names.packed + "k_norm", self_attn + "k_norm.weight", K));
+  if (family.qk_norm != QkNorm::kNone) {
+    const bool is_whole = family.qk_norm == QkNorm::kWhole;
+    layout.tensors.push_back(norm(family, names.packed + "q_norm", self_attn + "q_norm.weight", is_whole ? q_rows : K));
+    layout.tensors.push_back(
+        norm(family, names.packed + "k_norm", self_attn + "k_norm.weight", is_whole ? kv_rows : K));
   }
   layout.tensors.push_back(
       adaptable_matrix(names.packed + "o", {columns_of_part(config, self_attn + "o_proj.weight", {E, q_rows})}));
+  add_norm(config, family, names, "attention_output_norm", family.norms.attention_output, layout);
 }
 
-void add_swiglu_mlp(const ModelConfig& config, const LayerNames& names, Layout& layout) {
+void add_gated_mlp(const ModelConfig& config, const Family& family, const LayerNames& names, Layout& layout) {
   const int64_t E = config.hidden, F = config.mlp;
-  layout.tensors.push_back(norm(names.packed + "post_norm", names.hf + "post_attention_layernorm.weight", E));
-  layout.tensors.push_back(
-      adaptable_matrix(names.packed + "gate_up", {rows_of_part(config, names.hf + "mlp.gate_proj.weight", {F, E}),
-                                                  rows_of_part(config, names.hf + "mlp.up_proj.weight", {F, E})}));
+  add_norm(config, family, names, "post_norm", family.norms.mlp_input, layout);
+  layout.tensors.push_back(adaptable_matrix(
+      names.packed + "gate_up", family.fuses_gate_up
+                                    ? HfTensors{{.hf_name = names.hf + "mlp.gate_up_proj.weight", .shape = {2 * F, E}}}
+                                    : HfTensors{rows_of_part(config, names.hf + "mlp.gate_proj.weight", {F, E}),
+                                                rows_of_part(config, names.hf + "mlp.up_proj.weight", {F, E})}));
   layout.tensors.push_back(
       adaptable_matrix(names.packed + "down", {columns_of_part(config, names.hf + "mlp.down_proj.weight", {E, F})}));
+  add_norm(config, family, names, "mlp_output_norm", family.norms.mlp_output, layout);
 }
 
-void add_sparse_mlp(const ModelConfig& config, const LayerNames& names, Layout& layout) {
+void add_sparse_mlp(const ModelConfig& config, const Family& family, const LayerNames& names, Layout& layout) {
   const int64_t E = config.hidden, F = config.experts->width;
-  layout.tensors.push_back(norm(names.packed + "post_norm", names.hf + "post_attention_layernorm.weight", E));
+  layout.tensors.push_back(norm(family, names.packed + "post_norm", names.hf + "post_attention_layernorm.weight", E));
   layout.tensors.push_back(matrix(names.packed + "router",
                                   {{.hf_name = names.hf + "mlp.gate.weight", .shape = {config.experts->count, E}}}));
   layout.tensors.back().is_frozen = config.experts->router_is_frozen;
@@ -127,8 +142,8 @@ void add_sparse_mlp(const ModelConfig& config, const LayerNames& names, Layout& 
 
 void add_mlp(const ModelConfig& config, const Family& family, const LayerNames& names, Layout& layout) {
   switch (family.mlp) {
-    case MlpKind::kSwiglu: return add_swiglu_mlp(config, names, layout);
-    case MlpKind::kSparse: return add_sparse_mlp(config, names, layout);
+    case MlpKind::kGated: return add_gated_mlp(config, family, names, layout);
+    case MlpKind::kSparse: return add_sparse_mlp(config, family, names, layout);
   }
 }
 
@@ -142,7 +157,7 @@ Layout layout(const ModelConfig& config, const Family& family) {
     add_attention(config, family, names, layout);
     add_mlp(config, family, names, layout);
   }
-  layout.tensors.push_back(norm("final_norm", "model.norm.weight", config.hidden));
+  layout.tensors.push_back(norm(family, "final_norm", "model.norm.weight", config.hidden));
   if (config.tied_embeddings) {
     layout.ignored.push_back("lm_head.weight");  // some publishers write the tied matrix twice
   } else {

@@ -4,95 +4,152 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numbers>
 #include <optional>
 #include <string>
+#include <utility>
+
+#include "model/decoder/rope_scaling.h"
 
 namespace tandem::model::decoder {
 namespace {
 
 using base::Json;
 
-constexpr double kMaxFactor = 1e6;  // far above any published model, and the slowest frequency is still one
-
-// Returns what each rotary frequency f_i = theta^(-2i/K), of wavelength w_i = 2 pi / f_i, is multiplied by, as
-// transformers' _compute_llama3_parameters has it: waves that are short against the context that the model was trained
-// with keep their frequency, long ones are divided by `factor`, and those between are blended.
-//
-//   t_i = clamp((original / w_i - low) / (high - low), 0, 1)        t_i + (1 - t_i) / factor
-std::vector<float> llama3_factors(const ConfigReader& rope, double theta, int64_t head_dim) {
-  const double factor = rope.required_number("factor"), low = rope.required_number("low_freq_factor"),
-               high = rope.required_number("high_freq_factor");
-  const auto original = static_cast<double>(
-      rope.required_int("original_max_position_embeddings", 1, std::numeric_limits<int32_t>::max()));
-  if (!(factor >= 1.0 && factor <= kMaxFactor)) {
-    rope.refuse("factor", fmt::format("is {}; it must lie between 1 and {}", factor, kMaxFactor));
-  }
-  if (!(low > 0.0) || !std::isfinite(low)) {
-    rope.refuse("low_freq_factor", fmt::format("is {}; it must be a finite number above 0", low));
-  }
-  if (!(high > low) || !std::isfinite(high)) {
-    rope.refuse("high_freq_factor",
-                fmt::format("is {}; it must be a finite number above low_freq_factor {}", high, low));
-  }
-  std::vector<float> factors;
-  for (int64_t i = 0; i < head_dim / 2; ++i) {
-    const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    const double waves = original * frequency / (2.0 * std::numbers::pi);  // in the context of the training
-    const double t = std::clamp((waves - low) / (high - low), 0.0, 1.0);
-    factors.push_back(static_cast<float>(t + (1.0 - t) / factor));
-  }
-  return factors;
-}
-
-struct ScaledForm {
-  std::string type;               // the form's name in rope_type; empty: none is computed
-  std::vector<std::string> keys;  // its keys of config.json
-};
-
-ScaledForm form_of(RopeScaling scaling) {
-  if (scaling == RopeScaling::kNone) return {};
-  return {.type = "llama3",
-          .keys = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}};
-}
-
-// Tells whether an object that describes the rotary embedding names the family's scaled form. UserError where it names
-// another.
-bool read_is_scaled(const ConfigReader& rope, const std::string& place, const ScaledForm& form) {
-  bool is_scaled = false;
+// Returns the scaled form that an object of the rotary embedding names, or nullptr for the default one. UserError where
+// Tandem does not know it.
+const RopeForm* read_form(const ConfigReader& rope, const Family& family, const std::string& place) {
+  const RopeForm* form = nullptr;
   for (const std::string key : {"rope_type", "type"}) {
     const std::string type = rope.string_or(key, "default");
     if (type == "default") continue;
-    if (form.type.empty() || type != form.type) {
-      const std::string known =
-          form.type.empty() ? "scaled rotary embeddings are" : "another scaling than " + form.type + " is";
-      rope.refuse(key, fmt::format("is {}: {} not supported; remove {} and keep sequences within "
-                                   "max_position_embeddings",
-                                   ConfigReader::shown(type), known, place));
+    if (!family.scales_rope) {
+      rope.refuse(key, fmt::format("is {}: {} is computed with the default rotary embedding alone",
+                                   ConfigReader::shown(type), family.architecture));
     }
-    is_scaled = true;
+    const RopeForm* named = find_rope_form(type);
+    if (named == nullptr || (form != nullptr && form != named)) {
+      rope.refuse(key, fmt::format("is {}: another scaling than {} is not supported; remove {} and keep sequences "
+                                   "within max_position_embeddings",
+                                   ConfigReader::shown(type), known_rope_forms(), place));
+    }
+    form = named;
   }
-  return is_scaled;
+  return form;
+}
+
+void refuse_unknown_keys(const ConfigReader& rope, const RopeForm* form) {
+  for (const auto& [name, setting] : rope.object().items()) {
+    const bool is_known =
+        name == "rope_type" || name == "type" || name == "rope_theta" || name == "partial_rotary_factor" ||
+        (form != nullptr && std::find(form->keys.begin(), form->keys.end(), name) != form->keys.end());
+    if (is_known || setting.is_null()) continue;
+    rope.refuse(ConfigReader::shown(name), form != nullptr ? fmt::format("is no key of {}, the rotary embedding that "
+                                                                         "rope_type names; remove it",
+                                                                         form->type)
+                                                           : "is not supported; only the default rotary embedding is");
+  }
+}
+
+// Reads partial_rotary_factor of config.json or of an object of the rotary embedding into `factor`.
+void read_rotary_factor(const ConfigReader& reader, const Family& family, std::optional<double>& factor) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  if (!reader.has(kKey)) return;
+  const double said = reader.required_number(kKey);
+  if (family.rotary_factor == 0.0 && said != 1.0) {
+    reader.refuse(kKey, fmt::format("must be 1: partial rotation is not supported for {}", family.architecture));
+  }
+  if (factor && *factor != said) {
+    reader.refuse(kKey, fmt::format("is {} but another one is {}; remove the wrong one", said, *factor));
+  }
+  factor = said;
+}
+
+// Returns how many dims of a head are rotated: an even number.
+int64_t rotary_dims_of(const ConfigReader& reader, double factor, int64_t head_dim) {
+  const double dims = std::floor(static_cast<double>(head_dim) * factor);
+  if (!(dims >= 2.0 && dims <= static_cast<double>(head_dim)) || static_cast<int64_t>(dims) % 2 != 0) {
+    reader.refuse("partial_rotary_factor",
+                  fmt::format("is {}, which rotates {} of {} dims of a head; it must rotate an even number of them",
+                              factor, dims, head_dim));
+  }
+  return static_cast<int64_t>(dims);
+}
+
+void check_theta(const ConfigReader& reader, const std::string& key, double theta) {
+  if (!(theta >= 1.0) || !std::isfinite(theta)) {
+    reader.refuse(key, fmt::format("is {}; it must be a finite number of at least 1", theta));
+  }
+}
+
+// Returns theta and factors for the frequencies of the whole head, given those of its rotated dims.
+Rope over_the_head(const ConfigReader& reader, Rope rope, int64_t head_dim) {
+  const int64_t dims = rope.rotary_dims;
+  if (dims == head_dim) return rope;
+  rope.theta = std::pow(rope.theta, static_cast<double>(head_dim) / static_cast<double>(dims));
+  check_theta(reader, "rope_theta", rope.theta);
+  if (rope.factors.empty()) rope.factors.assign(static_cast<size_t>(dims / 2), 1.0F);
+  rope.factors.resize(static_cast<size_t>(head_dim / 2), 0.0F);
+  return rope;
+}
+
+constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
+
+// Returns the object that `key` has for the layers of that type. A family whose layers with a window have their own
+// rotary embedding may have an object of each type in rope_parameters.
+std::optional<ConfigReader> rope_object(const ConfigReader& reader, const Family& family, const std::string& key,
+                                        const char* type) {
+  const Json* value = reader.find(key);
+  if (value == nullptr) return std::nullopt;
+  const ConfigReader whole(*value, reader.name() + ": " + key);
+  const bool is_by_type = family.window_rope == WindowRope::kOwn && (whole.has(kFull) || whole.has(kSliding));
+  if (!is_by_type) return type == kFull ? std::optional(whole) : std::nullopt;
+  for (const auto& [name, setting] : value->items()) {
+    if (name != kFull && name != kSliding) {
+      whole.refuse(ConfigReader::shown(name), fmt::format("is neither {} nor {}; remove it", kFull, kSliding));
+    }
+  }
+  const Json* of_type = whole.find(type);
+  return of_type == nullptr ? std::nullopt : std::optional(ConfigReader(*of_type, whole.name() + ": " + type));
 }
 
 }  // namespace
 
-Rope read_rope(const ConfigReader& reader, RopeScaling scaling, int64_t head_dim) {
-  const ScaledForm form = form_of(scaling);
-  std::optional<double> theta;
+Rope read_window_rope(const ConfigReader& reader, const Family& family, const Rope& rope) {
+  if (family.window_rope == WindowRope::kSame) return rope;
+  Rope unscaled{.theta = rope.theta, .factors = {}, .rotary_dims = rope.rotary_dims};
+  if (family.window_rope == WindowRope::kUnscaled) return unscaled;
+  constexpr const char* kBase = "rope_local_base_freq";
+  constexpr double kDefaultBase = 1e4;
+  unscaled.theta = reader.number_or(kBase, kDefaultBase);
+  check_theta(reader, kBase, unscaled.theta);
+  if (const std::optional<ConfigReader> own = rope_object(reader, family, "rope_parameters", kSliding)) {
+    if (read_form(*own, family, kSliding) != nullptr) own->refuse("rope_type", "must be \"default\" here");
+    refuse_unknown_keys(*own, nullptr);
+    if (own->has("rope_theta")) {
+      unscaled.theta = own->required_number("rope_theta");
+      check_theta(*own, "rope_theta", unscaled.theta);
+    }
+  }
+  return unscaled;
+}
+
+Rope read_rope(const ConfigReader& reader, const Family& family, int64_t head_dim) {
+  std::optional<double> theta, rotary_factor;
+  read_rotary_factor(reader, family, rotary_factor);
   std::optional<ConfigReader> scaled;  // the object that has the keys of the scaled form
+  const RopeForm* form = nullptr;
   if (reader.has("rope_theta")) theta = reader.required_number("rope_theta");
   for (const std::string key : {"rope_scaling", "rope_parameters"}) {
-    const Json* value = reader.find(key);
-    if (value == nullptr) continue;
-    const ConfigReader rope(*value, reader.name() + ": " + key);
-    const bool is_scaled = read_is_scaled(rope, key, form);
-    if (is_scaled && scaled) rope.refuse("rope_type", "is said by rope_scaling too; remove one of the two");
-    if (is_scaled) scaled = rope;
-    if (rope.number_or("partial_rotary_factor", 1.0) != 1.0) {
-      rope.refuse("partial_rotary_factor", "must be 1: partial rotation is not supported");
+    const std::optional<ConfigReader> found = rope_object(reader, family, key, kFull);
+    if (!found) continue;
+    const ConfigReader& rope = *found;
+    const RopeForm* named = read_form(rope, family, key);
+    if (named != nullptr && scaled) rope.refuse("rope_type", "is said by rope_scaling too; remove one of the two");
+    if (named != nullptr) {
+      scaled = rope;
+      form = named;
     }
+    read_rotary_factor(rope, family, rotary_factor);
     if (rope.has("rope_theta")) {
       const double inner = rope.required_number("rope_theta");
       if (theta && *theta != inner) {
@@ -100,22 +157,25 @@ Rope read_rope(const ConfigReader& reader, RopeScaling scaling, int64_t head_dim
       }
       theta = inner;
     }
-    for (const auto& [name, setting] : value->items()) {
-      const bool is_known = name == "rope_type" || name == "type" || name == "rope_theta" ||
-                            name == "partial_rotary_factor" ||
-                            (is_scaled && std::find(form.keys.begin(), form.keys.end(), name) != form.keys.end());
-      if (!is_known && !setting.is_null()) {
-        rope.refuse(ConfigReader::shown(name),
-                    is_scaled ? "is no key of " + form.type + ", the rotary embedding that rope_type names; remove it"
-                              : "is not supported; only the default rotary embedding is");
-      }
-    }
+    refuse_unknown_keys(rope, named);
   }
   if (!theta) reader.refuse("rope_theta", "is missing (and rope_parameters.rope_theta too); add one of the two");
-  if (!(*theta >= 1.0) || !std::isfinite(*theta)) {
-    reader.refuse("rope_theta", fmt::format("is {}; it must be a finite number of at least 1", *theta));
+  check_theta(reader, "rope_theta", *theta);
+  const double factor = rotary_factor.value_or(family.rotary_factor == 0.0 ? 1.0 : family.rotary_factor);
+  Rope rope{.theta = *theta, .factors = {}, .rotary_dims = rotary_dims_of(reader, factor, head_dim)};
+  if (scaled) {
+    ScaledRope by_form = form->scale(*scaled, *theta, rope.rotary_dims);
+    rope.factors = std::move(by_form.factors);
+    rope.attention_factor = by_form.attention_factor;
+    if (rope.rotary_dims != head_dim && rope.attention_factor != 1.0) {
+      scaled->refuse("attention_factor", "is not 1, which is not supported where a part of a head is rotated");
+    }
   }
-  return {.theta = *theta, .factors = scaled ? llama3_factors(*scaled, *theta, head_dim) : std::vector<float>()};
+  return over_the_head(reader, std::move(rope), head_dim);
+}
+
+bool reorders_heads(const ModelConfig& config, const Family& family) {
+  return family.rotary_pairs != RotaryPairs::kHalves || config.rotated_dims() != config.head_dim;
 }
 
 }  // namespace tandem::model::decoder
