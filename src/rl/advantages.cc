@@ -156,7 +156,7 @@ std::vector<double> group_advantages(const LossConfig& config, std::span<const d
 
 }  // namespace
 
-void assign_advantages(const LossConfig& config, std::span<Sample> samples) {
+AdvantageParts assign_advantages(const LossConfig& config, std::span<Sample> samples) {
   const AdvantageKind kind = advantage_kind(config);
   set_penalties(config, samples);
   // Returns have the KL of each token in them; every other advantage is one number, and so is the KL.
@@ -184,7 +184,9 @@ void assign_advantages(const LossConfig& config, std::span<Sample> samples) {
       if (kind == AdvantageKind::kDiscountedWhitened) assign_returns(config, *group[i], advantages[i]);
     }
   }
+  const AdvantageParts parts = config.opd.is_on ? add_teacher(config.opd, samples) : AdvantageParts();
   if (is_whitened(kind) || config.normalize_advantages) whiten(config, samples);
+  return parts;
 }
 
 }  // namespace tandem::rl

@@ -5,6 +5,7 @@
 
 #include <span>
 
+#include "rl/distillation.h"
 #include "rl/loss_config.h"
 #include "rl/sample.h"
 
@@ -15,7 +16,8 @@ namespace tandem::rl {
 // be adjacent. A failed sample has no reward: it stays out of its group's statistics and its advantage is 0. If the
 // estimator subtracts the group's mean, equal rewards have advantages of exactly 0 before any whitening, and so has a
 // sample alone in its group. `samples` is the whole rollout, over which whitening goes. Throws BugError when a reward
-// is not finite, EnvironmentError when a log-prob of the reference is not.
-void assign_advantages(const LossConfig& config, std::span<Sample> samples);
+// is not finite, EnvironmentError when a log-prob of the reference or of the teacher is not. With opd.is_on the teacher
+// has scored the samples, and its part is added before any whitening; the result says how much of each there is.
+AdvantageParts assign_advantages(const LossConfig& config, std::span<Sample> samples);
 
 }  // namespace tandem::rl

@@ -18,12 +18,14 @@
 #include "report/json_output.h"
 #include "report/sample_file.h"
 #include "run/reference.h"
+#include "run/teachers.h"
 #include "run/train_warnings.h"
 #include "run/wandb_run.h"
 #include "session/answer_end.h"
 #include "session/generator_setup.h"
 #include "session/plan_together.h"
 #include "session/read_model.h"
+#include "session/read_teachers.h"
 #include "session/trainer_setup.h"
 #include "weights/store.h"
 
@@ -45,6 +47,7 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelS
   if (!config.colocate) facts.role = plan::Role::kTrainer;
   facts.gives_weights = !config.colocate && mesh.is_conductor();
   facts.eval_context_tokens = evaluation.context_tokens(session.config());
+  facts.teachers = session::read_teachers(config.loss, session.config());
   const plan::DeviceMemory device = plan::device_memory(config, device::device_bytes(session.device()));
   return session::plan_together(config, session.config(), facts, device, mesh.tensor().host);
 }
@@ -63,11 +66,13 @@ RunSpace run_space(const session::ModelSession& session, const config::TrainConf
 }
 
 // Logs which prompts --num-epoch leaves out. Throws UserError for a stop token that the model does not have, a
-// reference of another shape, or a dump's name without {rollout_id}; EnvironmentError if dumps cannot be written.
-void check_start(const config::TrainConfig& config, const session::ModelSession& session,
-                 const session::PromptSet& prompts) {
+// reference of another shape, a teacher that cannot teach, or a dump's name without {rollout_id}; EnvironmentError if
+// dumps cannot be written.
+void check_start(const config::TrainConfig& config, session::ModelSession& session, const session::PromptSet& prompts,
+                 const plan::TrainPlan& plan) {
   session::check_stop_tokens(config.rollout, session.config());
   if (config.loss.needs_reference()) check_reference(session, config.loss.ref_load);
+  check_teachers(config.loss, session, prompts, plan.longest_prompt + config.rollout.response_len());
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
                                       {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
     if (!pattern.empty()) report::rollout_path(flag, pattern, 0);
@@ -128,7 +133,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   groups::try_out_filter(config.dynamic_sampling, config.reward, reward_context());
   session::try_out_generation(config.custom_generate, config.reward, session.directory(), reward_context());
   check_best(config.output.save_best, evaluation);
-  check_start(config, session, prompts);
+  check_start(config, session, prompts, plan);
   // The inputs are read once: one that is edited while the run continues is another one.
   result_inputs = checkpoint::result_inputs(
       {.flags = mode.result_options,

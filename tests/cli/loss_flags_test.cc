@@ -376,7 +376,10 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
               "6",
               "--overlong-penalty-factor",
               "0.5"});
-  given_.insert("--lr");  // given in all of them
+  train("d", {"--use-opd", "--opd-teacher-load", in_folder("base/hf/latest"), "--opd-kl-coef", "0.5",
+              "--no-opd-use-task-rewards", "--opd-loss-coef", "0.1", "--opd-beta", "0.5", "--opd-top-k", "10"});
+  given_.insert("--lr");               // given in all of them
+  given_.insert("--opd-teacher-key");  // not with a rollout of a file: distillation_test.cc
   config::LossOptions loss;
   config::OptimizerOptions optimizer;
   base::Options options;
