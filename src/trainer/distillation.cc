@@ -44,9 +44,10 @@ void Distillation::set_weights(at::Tensor ddivergence_R) { ddivergence_R_ = std:
 at::Tensor Distillation::differentiate_rows(const Stretch& rows, const at::Tensor& logits_RV,
                                             const at::Tensor& logit_rows_R, double temperature) {
   const Teacher& teacher = teachers_[rows.teacher];
-  Divergence result =
-      divergence(logits_RV, teacher.model->head(teacher.model->ops().embedding(teacher.normed_TE, logit_rows_R)),
-                 temperature, config_.beta, config_.top_k);
+  at::Tensor hidden_RE = teacher.model->ops().embedding(teacher.normed_TE, logit_rows_R);
+  at::Tensor teacher_RV = teacher.model->head(hidden_RE);
+  hidden_RE.reset();
+  Divergence result = divergence(logits_RV, std::move(teacher_RV), temperature, config_.beta, config_.top_k);
   const int64_t count = rows.end - rows.begin;
   divergence_R_.narrow(0, rows.begin, count).copy_(result.divergence_R);
   result.dlogits_RV.mul_(ddivergence_R_.narrow(0, rows.begin, count).unsqueeze(-1));

@@ -54,15 +54,16 @@ Divergence divergence(const at::Tensor& logits_RV, at::Tensor teacher_RV, double
   const int64_t vocab = logits_RV.size(1);
   TANDEM_CHECK(teacher_RV.size(0) == logits_RV.size(0) && teacher_RV.size(1) >= vocab, teacher_RV.size(0),
                teacher_RV.size(1));
-  const at::Tensor shared = teacher_RV.narrow(1, 0, vocab);
-  teacher_RV.reset();
+  teacher_RV = teacher_RV.narrow(1, 0, vocab);
   if (top_k == 0 || top_k >= vocab) {
-    at::Tensor teacher = log_softmax(shared, temperature);
+    at::Tensor teacher = log_softmax(teacher_RV, temperature);
+    teacher_RV.reset();  // its logits are gone before the policy's log-probs exist
     Divergence result = of_log_probs(log_softmax(logits_RV, temperature), std::move(teacher), beta);
     result.dlogits_RV.div_(temperature);
     return result;
   }
-  const auto [values, columns] = at::topk(shared, top_k, -1);
+  const auto [values, columns] = at::topk(teacher_RV, top_k, -1);
+  teacher_RV.reset();
   Divergence few =
       of_log_probs(log_softmax(logits_RV.gather(1, columns), temperature), log_softmax(values, temperature), beta);
   at::Tensor dlogits_RV = at::zeros_like(logits_RV);
