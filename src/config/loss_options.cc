@@ -29,6 +29,7 @@ void LossOptions::visit(base::Options& options) {
   visit_corrections(options);
   visit_advantages(options);
   visit_reward_shaping(options);
+  visit_distillation(options);
 }
 
 void LossOptions::visit_policy_term(base::Options& options) {
@@ -316,6 +317,7 @@ void LossOptions::check() const {
   TANDEM_USER_CHECK(custom_advantage_path.empty() ||
                         (colon != std::string::npos && colon > 0 && colon + 1 < custom_advantage_path.size()),
                     fmt::format("--custom-advantage-path {}: write it as FILE.py:FUNCTION", custom_advantage_path));
+  check_distillation();
   TANDEM_USER_CHECK(loss.overlong_buffer_tokens > 0 || loss.overlong_penalty_factor == 1.0,
                     fmt::format("--overlong-penalty-factor {}: does nothing without --overlong-buffer-len; give both",
                                 loss.overlong_penalty_factor));

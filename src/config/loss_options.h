@@ -1,10 +1,11 @@
-// Declares the options of the policy loss and of the reference that its KL compares with. docs/LOSSES.md explains the
-// constants.
+// Declares the options of the policy loss, of the reference that its KL compares with, and of the teacher of on-policy
+// distillation. docs/LOSSES.md and docs/DISTILLATION.md explain the constants.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/options.h"
 #include "rl/loss_config.h"
@@ -18,10 +19,19 @@ struct LossOptions {
   // The reference becomes a copy of the policy after every so many rollouts; unset means never.
   std::optional<int64_t> ref_update_interval;
   std::string custom_advantage_path;  // FILE.py:function that computes advantages; "": --advantage-estimator alone
+  // Hugging Face directories of the teachers: one, or several as NAME=DIRECTORY (opd_teachers()).
+  std::vector<std::string> opd_teacher_load;
+  std::string opd_teacher_key;  // key of a data line whose value names its teacher
 
   void visit(base::Options& options);
   // Returns whether the reference is scored. That is so for the KL's metrics too, with --use-kl-loss at coefficient 0.
   bool needs_reference() const { return use_kl_loss || loss.kl_coef > 0.0; }
+  // A teacher's name is "" if there is one alone, which scores every sample.
+  struct Teacher {
+    std::string name, directory;
+  };
+  // Returns the teachers in the order of the flag; none without --use-opd. Valid after check().
+  std::vector<Teacher> opd_teachers() const;
   // Throws UserError when two of these flags contradict; otherwise `loss` with a divisor passes rl::check_loss_config.
   void check() const;
 
@@ -32,7 +42,9 @@ struct LossOptions {
   void visit_advantages(base::Options& options);
   void visit_reward_shaping(base::Options& options);
   void check_reward_aggregation() const;
+  void visit_distillation(base::Options& options);  // opd_options.cc
   void check_reference() const;
+  void check_distillation() const;
 };
 
 }  // namespace tandem::config

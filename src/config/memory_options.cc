@@ -40,8 +40,10 @@ void MemoryOptions::visit(base::Options& options) {
       .at_most(1.0)
       .does_not_affect_results();
   options
-      .option(offload_train, "offload-train", group,
-              "keep on the host what only training needs: --offload-optimizer and --offload-reference together")
+      .option(
+          offload_train, "offload-train", group,
+          "keep on the host what only training needs: --offload-optimizer, --offload-reference and --offload-teacher "
+          "together")
       .does_not_affect_results();
   options
       .option(offload_optimizer, "offload-optimizer", group,
@@ -51,6 +53,11 @@ void MemoryOptions::visit(base::Options& options) {
   options
       .option(offload_reference, "offload-reference", group,
               "keep the weights of the KL reference in pinned host memory; they come to the device to score")
+      .does_not_affect_results();
+  options
+      .option(offload_teacher, "offload-teacher", group,
+              "keep the weights of --opd-teacher-load in pinned host memory; they come to the device to score, one "
+              "teacher after the other, and with --opd-loss-coef for the optimizer steps")
       .does_not_affect_results();
   options
       .option(fit, "fit", group,

@@ -87,6 +87,12 @@ constexpr auto kNames = std::to_array<OtherName>({
     {"vespo_lambda_pos", "`--vespo-lambda-pos`", "with `--pg-loss-type vespo --loss-agg-mode token-mean`"},
     {"vespo_k_neg", "`--vespo-k-neg`", "with `--pg-loss-type vespo --loss-agg-mode token-mean`"},
     {"vespo_lambda_neg", "`--vespo-lambda-neg`", "with `--pg-loss-type vespo --loss-agg-mode token-mean`"},
+    {"teacher_model_name_or_path", "`--use-opd --opd-teacher-load`",
+     "of `DistillationConfig` and `GKDConfig`, whose `beta` is `--opd-beta` with `--opd-loss-coef` "
+     "([DISTILLATION.md](DISTILLATION.md))"},
+    {"teacher_model_init_kwargs", "none", "the teacher computes in `--dtype`, as the policy does"},
+    {"lmbda", "none", "all samples are the policy's own: 1"},
+    {"seq_kd", "none", "`tandem sft` imitates given completions"},
     {"scale_rewards", "`--reward-std-scope`",
      "`batch` is `--reward-std-scope batch`, `none` `--disable-grpo-std-normalization`; `--group-epsilon 1e-4` for "
      "TRL's digits"},

@@ -120,6 +120,7 @@ void TrainConfig::check() const {
                     fmt::format("--multi-objective-aggregation normalize_then_sum and --rm-failure-reward {}: is the "
                                 "sum of rewards that are not summed; give lowest or drop",
                                 reward.failure_reward));
+  check_distillation();
   TANDEM_USER_CHECK(loss.loss.overlong_buffer_tokens <= rollout.response_len(),
                     fmt::format("--overlong-buffer-len {}: is longer than --rollout-max-response-len {}; lower it",
                                 loss.loss.overlong_buffer_tokens, rollout.response_len()));
@@ -129,7 +130,7 @@ void TrainConfig::check() const {
   const int64_t n = rollout.n_samples_per_prompt;
   TANDEM_USER_CHECK(
       n > 1 || !rl::find_estimator(loss.loss).needs_group || loss.loss.disable_rewards_normalization ||
-          !loss.custom_advantage_path.empty(),
+          !loss.custom_advantage_path.empty() || (loss.loss.opd.is_on && !loss.loss.opd.use_task_rewards),
       fmt::format("--n-samples-per-prompt 1: --advantage-estimator {} compares the completions of a prompt; "
                   "give 2 or more, or --disable-rewards-normalization",
                   loss.loss.advantage_estimator));
@@ -175,6 +176,19 @@ void TrainConfig::check_groups_in_flight() const {
                                 "--partial-rollout; groups are taken in the order of the data, so without them the "
                                 "others would be thrown away",
                                 at_once));
+}
+
+void TrainConfig::check_distillation() const {
+  TANDEM_USER_CHECK(!loss.loss.opd.has_loss() || mesh.tensor_model_parallel_size == 1,
+                    fmt::format("--opd-loss-coef and --tensor-model-parallel-size {}: a distribution over the whole "
+                                "vocabulary is not spread over devices in this version; leave one out (--opd-kl-coef "
+                                "goes with both)",
+                                mesh.tensor_model_parallel_size));
+  TANDEM_USER_CHECK(loss.loss.opd.is_on || !memory.offload_teacher,
+                    "--offload-teacher: there is no teacher without --use-opd; leave it out");
+  TANDEM_USER_CHECK(loss.opd_teacher_key.empty() || load_debug_rollout_data.empty(),
+                    "--opd-teacher-key and --load-debug-rollout-data: the files do not say which teacher a sample has; "
+                    "leave one out");
 }
 
 void TrainConfig::check_async() const {

@@ -95,6 +95,7 @@ struct TrainConfig {
   void check_groups_in_flight() const;
   void check_dynamic_sampling() const;
   void check_async() const;
+  void check_distillation() const;
   void check_samples(int64_t num_rollouts) const;
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "base/check.h"
@@ -95,6 +96,7 @@ class MemoryEstimate {
         layouts_(layouts),
         trained_model_(model_in_training(config, model)),
         role_(facts.role),
+        teachers_(facts.teachers),
         data_ranks_(data_ranks),
         footprint_(device::footprint_of(config.model.device)),
         engine_context_(engine_context),
@@ -137,9 +139,14 @@ class MemoryEstimate {
                                                                            config.optimizer.batch.gradient_sum_group);
     // Offloaded tensors lie in the host's memory, which may be the device's too.
     const bool is_host = footprint_.shares_host_memory;
+    for (const model::ModelConfig& teacher : teachers_) {
+      teacher_bytes_.push_back(weights::store_bytes(model::build_layout(teacher), element));
+      if (offloads_teacher()) pinned_bytes_ += teacher_bytes_.back();
+      if (!offloads_teacher() || is_host) standing_[Tag::kReference] += teacher_bytes_.back();
+    }
     if (facts.gives_weights && is_host) standing_[Tag::kWeights] += bytes_of_other_parts(model);
     if (offloads_reference()) pinned_bytes_ += reference_bytes_;
-    if (!offloads_reference() || is_host) standing_[Tag::kReference] = reference_bytes_;
+    if (!offloads_reference() || is_host) standing_[Tag::kReference] += reference_bytes_;
     if (offloads_optimizer()) pinned_bytes_ += optimizer.master + optimizer.moments;
     if (!offloads_optimizer() || is_host) {
       standing_[Tag::kMaster] = optimizer.master;
@@ -212,12 +219,35 @@ class MemoryEstimate {
       if (!config_.loss.ref_update_interval) reference.lora.reset();  // nothing but a copy of the policy has an adapter
       trainer::add_scoring_peaks(reference, scores, scoring, plan);
     }
+    for (size_t i = 0; i < teachers_.size(); ++i) add_teacher_scores(i, scores, scoring, plan);
+    if (config_.loss.loss.opd.has_loss()) add_distillation(train, plan);
     trainer::add_train_peaks(trained_model_, train_shape(), train, plan);
+  }
+
+  // Teachers score a rollout one after the other.
+  void add_teacher_scores(size_t i, const trainer::TrainShape& scores, TagBytes scoring,
+                          memory::MemoryPlan& plan) const {
+    scoring[Tag::kReference] = standing_[Tag::kReference];
+    if (offloads_teacher()) scoring[Tag::kReference] += memory::allocated_bytes(teacher_bytes_[i]);
+    trainer::add_scoring_peaks(model_in_training(config_, teachers_[i]), scores, scoring, plan);
+  }
+
+  // For the loss of the whole distributions all teachers are on the device while steps are taken. They run over a
+  // micro-batch before the trained model does, and what they give stays until its logits are differentiated.
+  void add_distillation(TagBytes& train, memory::MemoryPlan& plan) const {
+    for (size_t i = 0; i < teachers_.size(); ++i) {
+      if (offloads_teacher()) train[Tag::kReference] += memory::allocated_bytes(teacher_bytes_[i]);
+    }
+    for (const model::ModelConfig& teacher : teachers_) {
+      trainer::add_scoring_peaks(teacher, train_shape(), train, plan);
+      train[Tag::kLayerWorkspace] += trainer::teacher_rows_bytes(teacher, batch_);
+    }
   }
 
   bool is_reference_adapter() const { return model_.lora && config_.loss.ref_load.empty(); }
   bool offloads_reference() const { return config_.memory.offloads_reference() && !is_reference_adapter(); }
   bool offloads_optimizer() const { return config_.memory.offloads_optimizer(); }
+  bool offloads_teacher() const { return config_.memory.offloads_teacher(); }
 
   trainer::TrainShape train_shape() const {
     return {.batch = batch_,
@@ -228,7 +258,8 @@ class MemoryEstimate {
             .footprint = footprint_,
             .trained = layouts_.trained,
             .offloads_optimizer = offloads_optimizer(),
-            .data_ranks = data_ranks_};
+            .data_ranks = data_ranks_,
+            .teachers = config_.loss.loss.opd.has_loss() ? teachers_ : std::span<const model::ModelConfig>()};
   }
 
   // Operations keep so much once both phases have run.
@@ -241,7 +272,11 @@ class MemoryEstimate {
     load.context = std::max(trains ? batch_.context_tokens : Size(0), samples ? engine_context_ : Size(0));
     load.trains = trains;
     const int64_t threads = config_.model.num_threads > 0 ? config_.model.num_threads : device::usable_cores();
-    return model::ops_plan(footprint_, model_, model_.dtype)->kept(load, threads);
+    Size kept = model::ops_plan(footprint_, model_, model_.dtype)->kept(load, threads);
+    for (const model::ModelConfig& teacher : trains ? teachers_ : std::span<const model::ModelConfig>()) {
+      kept = std::max(kept, Size(model::ops_plan(footprint_, teacher, teacher.dtype)->kept(load, threads)));
+    }
+    return kept;
   }
 
   const config::TrainConfig& config_;
@@ -249,6 +284,7 @@ class MemoryEstimate {
   const ModelLayouts& layouts_;
   const model::ModelConfig trained_model_;
   const Role role_;
+  const std::span<const model::ModelConfig> teachers_;
   const int64_t data_ranks_;
   const device::Footprint& footprint_;
   Size engine_context_, sequences_;
@@ -256,6 +292,7 @@ class MemoryEstimate {
   trainer::MicroBatchShape scored_batch_;  // of a whole rollout
   Size recomputed_layers_ = 0;
   Size gradient_bytes_ = 0, reference_bytes_ = 0, pinned_bytes_ = 0, waiting_bytes_ = 0;
+  std::vector<Size> teacher_bytes_;  // of the weights of each
   TagBytes standing_;
 };
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "config/train_config.h"
 #include "device/vmm.h"
@@ -31,6 +32,8 @@ struct PlanInputs {
   // The process gives weights to rollout workers. Where other ranks hold parts of the model, it keeps copies of those
   // if its device is the host; other devices map them.
   bool gives_weights = false;
+  // The teachers of --use-opd, each this rank's part of it, in the run's dtype.
+  std::vector<model::ModelConfig> teachers = {};
 };
 
 struct DeviceMemory {

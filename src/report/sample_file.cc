@@ -91,6 +91,7 @@ base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, S
   record["rollout_log_probs"] = sample.rollout_logprobs;
   if (!sample.behavior_logprobs.empty()) record["sampled_log_probs"] = sample.behavior_logprobs;
   if (!sample.ref_logprobs.empty()) record["ref_log_probs"] = sample.ref_logprobs;
+  if (!sample.teacher_logprobs.empty()) record["teacher_log_probs"] = sample.teacher_logprobs;
   record["advantages"] = sample.advantages;
   record["loss_mask"] = sample.loss_mask;
   record["remove_sample"] = sample.remove;

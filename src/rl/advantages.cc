@@ -218,18 +218,8 @@ RewardParts single_part(std::span<const Sample> samples) {
   return parts;
 }
 
-}  // namespace
-
-void assign_advantages(const LossConfig& config, std::span<Sample> samples, const RewardParts& parts) {
-  const AdvantageKind kind = advantage_kind(config);
-  set_penalties(config, samples);
-  if (config.reward_aggregation == "normalize_then_sum") {
-    TANDEM_CHECK(parts.values.empty() || parts.values.size() == samples.size(), parts.values.size(),
-                 "samples' rewards");
-    assign_normalised_parts(config, samples, parts.values.empty() ? single_part(samples) : parts);
-    if (config.normalize_advantages) whiten(config, samples);
-    return;
-  }
+// Compares the rewards of each group.
+void assign_in_groups(const LossConfig& config, AdvantageKind kind, std::span<Sample> samples) {
   // Returns have the KL of each token in them; every other advantage is one number, and so is the KL.
   const auto reward_of = [&](const Sample& sample) {
     return kind == AdvantageKind::kDiscountedWhitened ? sample.reward - sample.overlong_penalty
@@ -255,7 +245,23 @@ void assign_advantages(const LossConfig& config, std::span<Sample> samples, cons
       if (kind == AdvantageKind::kDiscountedWhitened) assign_returns(config, *group[i], advantages[i]);
     }
   }
+}
+
+}  // namespace
+
+AdvantageParts assign_advantages(const LossConfig& config, std::span<Sample> samples, const RewardParts& rewards) {
+  const AdvantageKind kind = advantage_kind(config);
+  set_penalties(config, samples);
+  if (config.reward_aggregation == "normalize_then_sum") {
+    TANDEM_CHECK(rewards.values.empty() || rewards.values.size() == samples.size(), rewards.values.size(),
+                 "samples' rewards");
+    assign_normalised_parts(config, samples, rewards.values.empty() ? single_part(samples) : rewards);
+  } else {
+    assign_in_groups(config, kind, samples);
+  }
+  const AdvantageParts parts = config.opd.is_on ? add_teacher(config.opd, samples) : AdvantageParts();
   if (is_whitened(kind) || config.normalize_advantages) whiten(config, samples);
+  return parts;
 }
 
 }  // namespace tandem::rl

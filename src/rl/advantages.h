@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "rl/distillation.h"
 #include "rl/loss_config.h"
 #include "rl/sample.h"
 
@@ -24,11 +25,12 @@ struct RewardParts {
 // be adjacent. A failed sample has no reward: it stays out of its group's statistics and its advantage is 0. If the
 // estimator subtracts the group's mean, equal rewards have advantages of exactly 0 before any whitening, and so has a
 // sample alone in its group. `samples` is the whole rollout, over which whitening goes. Throws BugError when a reward
-// is not finite, EnvironmentError when a log-prob of the reference is not.
+// is not finite, EnvironmentError when a log-prob of the reference or of the teacher is not. With opd.is_on the teacher
+// has scored the samples, and its part is added before any whitening; the result says how much of each there is.
 //
-// With reward_aggregation "normalize_then_sum" a sample's advantage is the weighted sum of its `parts`, each normalised
-// in its group, divided by the standard deviation of these sums over the rollout. Without parts the reward is the only
-// one. A failed sample that has a reward counts with the lowest value that its group has of each reward.
-void assign_advantages(const LossConfig& config, std::span<Sample> samples, const RewardParts& parts = {});
+// With reward_aggregation "normalize_then_sum" a sample's advantage is the weighted sum of its `rewards`, each
+// normalised in its group, divided by the standard deviation of these sums over the rollout. Without them the reward is
+// the only one. A failed sample that has a reward counts with the lowest value that its group has of each reward.
+AdvantageParts assign_advantages(const LossConfig& config, std::span<Sample> samples, const RewardParts& rewards = {});
 
 }  // namespace tandem::rl

@@ -226,11 +226,14 @@ void LearningHealth::see_rewards(int64_t rollout, const RolloutStats& signal, Co
   std::optional<int64_t> differed_until = differed_until_;
   if (!signal.all_failed() && num_rewarded > 0 && !signal.all_rewards_equal()) differed_until_ = rollout;
   if (num_rewarded < 2 || signal.all_failed()) return;  // rewards of failed gradings tell nothing about answers
-  if (signal.all_advantages_zero) counts[metric(Fault::kAdvantagesZero)] = static_cast<double>(num_rewarded);
-  const bool is_flat = signal.all_rewards_equal() || (settings_.compares_group && signal.all_groups_equal());
+  // A loss of whole distributions needs no advantages.
+  const bool all_zero = signal.all_advantages_zero && !settings_.learns_from_teacher;
+  if (all_zero) counts[metric(Fault::kAdvantagesZero)] = static_cast<double>(num_rewarded);
+  const bool is_flat = !settings_.learns_from_teacher &&
+                       (signal.all_rewards_equal() || (settings_.compares_group && signal.all_groups_equal()));
   if (!is_flat) {
     update_base_rate(signal);
-    if (!signal.all_advantages_zero) return;
+    if (!all_zero) return;
     const Streak& stretch = hold(Fault::kAdvantagesZero, rollout, signal, num_rewarded, num_rewarded);
     say(Fault::kAdvantagesZero, rollout, fault_sentence(Fault::kAdvantagesZero, settings_, stretch), warn_);
     return;

@@ -85,6 +85,10 @@ void check_loss_config(const LossConfig& config) {
   TANDEM_CHECK(std::isfinite(config.opsm_delta), config.opsm_delta);
   check_not_negative(config.off_policy_mask_threshold);
   check_not_negative(config.behavior_kl_coef);
+  check_not_negative(config.opd.kl_coef);
+  check_not_negative(config.opd.loss_coef);
+  TANDEM_CHECK(config.opd.beta >= 0.0 && config.opd.beta <= 1.0, config.opd.beta);
+  TANDEM_CHECK(config.opd.top_k >= 0, config.opd.top_k);
   check_not_negative(config.group_epsilon);
   check_not_negative(config.whiten_epsilon);
   TANDEM_CHECK(config.gamma >= 0.0 && config.gamma <= 1.0, config.gamma);

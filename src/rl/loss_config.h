@@ -21,6 +21,24 @@ inline constexpr std::string_view kRewardAggregations[] = {"sum_then_normalize",
 constexpr double kMaxLogRatio = 700.0;  // exp() overflows above
 constexpr double kMaxPenalty = 1e6;     // limit of kl_coef and overlong_penalty_factor: penalized rewards stay finite
 
+// On-policy distillation: a teacher scores the policy's own samples. docs/DISTILLATION.md has formulas and sources.
+struct OpdConfig {
+  bool is_on = false;
+  // Each token's advantage loses this times (sampled - teacher log-prob), as slime's opd_kl_coef. 0: none is lost
+  double kl_coef = 1.0;
+  bool use_task_rewards = true;  // false: rewards make no advantages; the teacher alone does (verl's use_task_rewards)
+  // This times the divergence between the policy's and the teacher's distribution of each token is added to the loss.
+  // 0: there is no such term, and the teacher computes no distribution
+  double loss_coef = 0.0;
+  // 1: the reverse KL, of the policy against the teacher; 0: the forward KL; between them the generalised
+  // Jensen-Shannon divergence (arXiv 2306.13649, eq. 1; beta of TRL's DistillationConfig). In [0, 1]
+  double beta = 1.0;
+  // Both distributions are over the teacher's most likely tokens alone, so many of them. 0: the whole vocabulary
+  int64_t top_k = 0;
+
+  bool has_loss() const { return is_on && loss_coef > 0.0; }
+};
+
 struct LossConfig {
   // It is "policy_loss", or "sft_loss": the negative log-likelihood, which reads no advantages and no old log-probs.
   std::string loss_type = "policy_loss";
@@ -123,6 +141,8 @@ struct LossConfig {
   std::string reward_aggregation = "sum_then_normalize";
   double gamma = 1.0;                  // REINFORCE++ discount
   bool discount_masked_tokens = true;  // tokens that the model did not write discount too; verl: false
+
+  OpdConfig opd = {};
 
   // These fields change a reward before its advantage is computed (reward_shaping.h).
   double kl_coef = 0.0;  // factor of the KL against the reference, which is subtracted from the reward; 0: off

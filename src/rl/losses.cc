@@ -107,6 +107,7 @@ class SampleLoss {
   void run() {
     std::fill_n(gradient_.dlogprobs, input_.length, 0.0);
     if (gradient_.dentropy != nullptr) std::fill_n(gradient_.dentropy, input_.length, 0.0);
+    if (gradient_.ddivergence != nullptr) std::fill_n(gradient_.ddivergence, input_.length, 0.0);
     if (config_.loss_type == "sft_loss") {
       add_likelihood();
     } else {
@@ -116,7 +117,12 @@ class SampleLoss {
     if (!is_vetoed_) {
       if (config_.behavior_kl_coef != 0.0) add_behavior_kl();
       if (input_.ref_logprobs != nullptr) add_kl();
+      if (config_.opd.has_loss()) add_divergence();
       if (input_.entropy != nullptr) add_entropy();
+    }
+    if (input_.teacher_logprobs != nullptr) {
+      add_metric("opd_reverse_kl",
+                 [&](int64_t t) { return double{input_.logprobs[t]} - double{input_.teacher_logprobs[t]}; });
     }
     if (input_.rollout_logprobs != nullptr) add_engine_difference();
     if (input_.on_policy_begin) add_on_policy_tokens();
@@ -299,6 +305,12 @@ class SampleLoss {
     sums_["kl"] += sum;
   }
 
+  void add_divergence() {
+    sum_tokens([&](int64_t t) { return gradient_.ddivergence[t] = config_.opd.loss_coef * loss_share_; });
+    if (input_.divergence == nullptr) return;
+    add_part("opd_loss", sum_tokens([&](int64_t t) { return double{input_.divergence[t]}; }), config_.opd.loss_coef);
+  }
+
   void add_entropy() {
     const double sum = sum_tokens([&](int64_t t) {
       if (gradient_.dentropy != nullptr) gradient_.dentropy[t] = -config_.entropy_coef * input_.entropy_share;
@@ -336,7 +348,8 @@ class SampleLoss {
 };
 
 bool is_aggregated_as_loss(std::string_view name) {
-  return name == "loss" || name == "pg_loss" || name == "kl_loss" || name == "behavior_kl" || name == "entropy_loss";
+  return name == "loss" || name == "pg_loss" || name == "kl_loss" || name == "behavior_kl" || name == "opd_loss" ||
+         name == "entropy_loss";
 }
 
 }  // namespace
@@ -371,6 +384,7 @@ void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradi
   TANDEM_CHECK(input.ref_logprobs == nullptr || !config.use_unbiased_kl || input.old_logprobs != nullptr);
   TANDEM_CHECK(input.length == 0 || config.entropy_coef == 0.0 ||
                (input.entropy != nullptr && gradient.dentropy != nullptr));
+  TANDEM_CHECK(input.length == 0 || !config.opd.has_loss() || gradient.ddivergence != nullptr);
   const bool reads_sampled = config.use_tis || config.tis_veto > 0.0 || config.behavior_kl_coef != 0.0;
   TANDEM_CHECK(input.length == 0 || !reads_sampled || sampled_logprobs(input) != nullptr);
   SampleLoss(config, input, gradient, sums).run();

@@ -2,7 +2,8 @@
 // per-token terms and their analytic gradients d loss / d logp and d loss / d entropy. docs/LOSSES.md names for each
 // row the formula's source and the golden cases it reproduces. Torch-free.
 //
-//   loss = agg(policy term) + kl_loss_coef agg(kl) - entropy_coef mean over tokens(entropy)
+//   loss = agg(policy term) + kl_loss_coef agg(kl) + opd.loss_coef agg(divergence from the teacher)
+//          - entropy_coef mean over tokens(entropy)
 //
 // Normalisation: accumulate_loss() works on one sample and does not depend on the others. Its sums are multiplied once,
 // after the last sample of the optimizer step, by LossNormaliser::loss_scale(): so any split into micro-batches gives
@@ -28,11 +29,15 @@ struct LossInput {
   const float* rollout_logprobs = nullptr;  // engine's, for train_rollout_logprob_abs_diff; null: no such metric
   // Log-probs of the sampling distribution, for TIS, the veto and the behavior KL; null: rollout_logprobs.
   const float* behavior_logprobs = nullptr;
-  const float* ref_logprobs = nullptr;  // reference; needed when kl_loss_coef is not 0, otherwise only metrics
-  const float* entropy = nullptr;       // may be null when entropy_coef is 0: then there is no entropy metric
-  const uint8_t* mask = nullptr;        // 1 where the loss counts
-  const double* advantages = nullptr;   // per token; unused by sft_loss
-  const float* weights = nullptr;       // constant factor of each token's policy term; null: 1
+  const float* ref_logprobs = nullptr;      // reference; needed when kl_loss_coef is not 0, otherwise only metrics
+  const float* teacher_logprobs = nullptr;  // of the sampled tokens, for opd_reverse_kl; null: no such metric
+  // Divergence of each token's distribution from the teacher's, for the sums of opd.loss_coef. Null where it is not
+  // known yet: the gradient by it is a constant.
+  const float* divergence = nullptr;
+  const float* entropy = nullptr;      // may be null when entropy_coef is 0: then there is no entropy metric
+  const uint8_t* mask = nullptr;       // 1 where the loss counts
+  const double* advantages = nullptr;  // per token; unused by sft_loss
+  const float* weights = nullptr;      // constant factor of each token's policy term; null: 1
   // A token's entropy has this weight before loss_scale(): LossNormaliser::entropy_share() of the whole optimizer step.
   double entropy_share = 1.0;
   int64_t num_rejected = 0;  // tokens that reject_tokens() removed from `mask`
@@ -46,14 +51,15 @@ struct LossInput {
 // Receives the unnormalised gradient: `length` entries, overwritten, 0 outside the mask.
 struct LossGradient {
   double* dlogprobs = nullptr;
-  double* dentropy = nullptr;  // may be null when entropy_coef is 0
+  double* dentropy = nullptr;     // may be null when entropy_coef is 0
+  double* ddivergence = nullptr;  // may be null when opd.has_loss() is false
 };
 
 // These are unnormalised sums over samples, by metric name without prefix (vime's names): "loss", "pg_loss",
 // "pg_clipfrac", "ppo_kl", "entropy_loss", "kl_loss", "entropy", "kl", "train_rollout_logprob_abs_diff", "ois", "tis",
 // "tis_abs", "tis_clipfrac", "tis_rejected_frac", "tis_veto_frac", "opsm_clipfrac", "off_policy_mask_frac",
-// "behavior_kl", "on_policy_token_share", "on_policy_logprob_abs_diff". LossNormaliser::metrics() turns them into
-// values.
+// "behavior_kl", "opd_loss", "opd_reverse_kl", "on_policy_token_share", "on_policy_logprob_abs_diff".
+// LossNormaliser::metrics() turns them into values.
 using LossSums = std::map<std::string, double>;
 
 // Removes from `mask` [input.length] the tokens that use_tis with tis_mode "reject" rejects: those whose weight, or
@@ -94,8 +100,8 @@ class LossNormaliser {
   int64_t num_samples() const { return num_samples_; }                  // G in the loss's formula
   int64_t num_tokens() const { return num_tokens_; }                    // trained tokens, with the masked ones
   int64_t num_trained_samples() const { return num_trained_samples_; }  // samples with a token in their mask
-  // Returns the factor that makes accumulated gradients and the sums of "loss", "pg_loss", "kl_loss", "behavior_kl" and
-  // "entropy_loss" final. It is 0 when there is nothing to train on.
+  // Returns the factor that makes accumulated gradients and the sums of "loss", "pg_loss", "kl_loss", "behavior_kl",
+  // "opd_loss" and "entropy_loss" final. It is 0 when there is nothing to train on.
   double loss_scale() const;
   // Returns a factor that times loss_scale() is 1 / num_tokens(), since the loss's entropy term is a mean over tokens
   // in every aggregation.
@@ -103,7 +109,7 @@ class LossNormaliser {
   // Returns a factor that times loss_scale() is 1 / num_trained_samples(), for a term that is a mean over samples in
   // every aggregation; 0 where there are none.
   double sample_share() const;
-  // Returns the values of all sums: the five above are multiplied by loss_scale(), "entropy" and "kl" are means over
+  // Returns the values of all sums: the six above are multiplied by loss_scale(), "entropy" and "kl" are means over
   // all trained tokens, "on_policy_token_share" is a share of those, "tis_rejected_frac" of those and the rejected
   // ones, "on_policy_logprob_abs_diff" is a mean over the on-policy tokens. The other diagnostics are means over
   // samples of their token means, or over tokens if the loss is a token mean, both without the masked tokens.

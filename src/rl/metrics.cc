@@ -110,19 +110,23 @@ void add_statuses(std::span<const Sample* const> samples, std::map<std::string, 
 }
 
 void add_token_means(std::span<const Sample* const> samples, bool per_token, std::map<std::string, double>& metrics) {
-  Reducer rollout(per_token), reference(per_token), advantages(per_token);
-  bool has_rollout = true, has_reference = true, has_advantages = true;
+  Reducer rollout(per_token), reference(per_token), teacher(per_token), advantages(per_token);
+  bool has_rollout = true, has_reference = true, has_teacher = true, has_advantages = true;
   for (const Sample* sample : samples) {
     has_rollout = has_rollout && sample->rollout_logprobs.size() == sample->completion.size();
     has_reference =
         has_reference && !sample->completion.empty() && sample->ref_logprobs.size() == sample->completion.size();
+    has_teacher =
+        has_teacher && !sample->completion.empty() && sample->teacher_logprobs.size() == sample->completion.size();
     has_advantages = has_advantages && !sample->advantages.empty();
     if (has_rollout) rollout.add(sample->loss_mask, sample->rollout_logprobs);
     if (has_reference) reference.add(sample->loss_mask, sample->ref_logprobs);
+    if (has_teacher) teacher.add(sample->loss_mask, sample->teacher_logprobs);
     if (has_advantages) advantages.add(sample->loss_mask, sample->advantages);
   }
   if (has_rollout) metrics["rollout_log_probs"] = rollout.value();
   if (has_reference) metrics["ref_log_probs"] = reference.value();
+  if (has_teacher) metrics["teacher_log_probs"] = teacher.value();
   if (has_advantages) metrics["advantages"] = advantages.value();
 }
 

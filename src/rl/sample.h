@@ -109,6 +109,7 @@ struct Sample {
   std::vector<float> rollout_logprobs;   // [N] the engine's policy log-probs
   std::vector<float> behavior_logprobs;  // [N] or empty
   std::vector<float> ref_logprobs;       // [N] or empty: no reference
+  std::vector<float> teacher_logprobs;   // [N] or empty: no teacher
   // [N] or empty: those of the weights before the first optimizer step on the rollout, for --old-logprobs proximal.
   std::vector<float> proximal_logprobs;
   std::vector<uint8_t> loss_mask;  // [N] 1 where the loss counts
@@ -125,8 +126,8 @@ struct Sample {
   std::string text;                 // text of the completion, for dumps
   std::vector<SamplePiece> pieces;  // completion in parts, in order; empty: sampled in one go
 
-  // The list has every field but the prompt, which each process has of its own, and the proximal log-probs, which the
-  // trainer scores.
+  // The list has every field but the prompt, which each process has of its own, and the log-probs that the trainer
+  // scores after a rollout: the proximal ones and the teacher's.
   static void fields(auto& wire, auto& m) {
     constexpr uint8_t kNumStatuses = 3;
     wire(m.group_id, m.sample_id, m.completion, m.rollout_logprobs, m.behavior_logprobs, m.ref_logprobs, m.loss_mask);

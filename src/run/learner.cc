@@ -76,6 +76,7 @@ Learner::Learner(const TrainInputs& inputs, session::RunMemory& memory)
                        inputs.checkpoint, memory);
   }
   if (!inputs.config.loss.custom_advantage_path.empty()) custom_advantages_.emplace(inputs);
+  if (inputs.config.loss.loss.opd.is_on) teachers_.emplace(inputs, memory);
   std::optional<trainer::OptimizerOffload> offload;
   if (options.offloads_optimizer()) {
     optimizer_memory_ = memory.make_host();
@@ -85,7 +86,8 @@ Learner::Learner(const TrainInputs& inputs, session::RunMemory& memory)
   config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] {
     return session::seconds_since_stop() > grace;
   };
-  trainer_ = trainer::make_trainer(config, session.trained(), *model_, offload, ranks_);
+  trainer_ = trainer::make_trainer(config, session.trained(), *model_, offload, ranks_,
+                                   teachers_ ? teachers_->teacher_of() : trainer::TeacherOf());
   session::account_optimizer(session, *trainer_, offload.has_value(), ranks_.size(), memory);
 }
 
@@ -100,13 +102,20 @@ void Learner::score_reference(sampling::Rollout& rollout, RunLog& log) {
   log.add({{"perf/ref_log_probs_time", seconds_since(begin)}});
 }
 
+void Learner::score_teachers(sampling::Rollout& rollout, RunLog& log) {
+  if (!teachers_) return;
+  const Clock::time_point begin = Clock::now();
+  log.add(teachers_->score(rollout.samples, ranks_));
+  log.add({{"perf/teacher_log_probs_time", seconds_since(begin)}});
+}
+
 void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, RunLog& log) {
   const Clock::time_point begin = Clock::now();
   const rl::LossConfig& loss = inputs_.trainer.loss;
   rl::remove_truncated(loss, rollout.samples);
   const bool has_parts = loss.reward_aggregation == "normalize_then_sum";
-  rl::assign_advantages(loss, rollout.samples,
-                        has_parts ? reward_parts(inputs_.config.reward, rollout) : rl::RewardParts());
+  const rl::AdvantageParts parts = rl::assign_advantages(
+      loss, rollout.samples, has_parts ? reward_parts(inputs_.config.reward, rollout) : rl::RewardParts());
   if (custom_advantages_) custom_advantages_->assign(rollout_id, rollout, log);
   evaluation::warn_of_large_rewards(rollout, rollout_id);
   const bool per_token = rl::loss_aggregation(loss) == rl::Aggregation::kTokenMean;
@@ -116,6 +125,7 @@ void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, 
   for (const auto& [name, value] : rl::shaping_metrics(loss, rollout.views(), per_token)) {
     log.add({{"rollout/" + name, value}});
   }
+  if (loss.opd.is_on) log.add({{"rollout/opd_advantage_share", parts.teacher_share()}});
   log.add(health_.observe_rollout(rollout_id, rollout.views()));
   if (rollout.filtered) {
     log.add(health_.observe_filter(rollout_id, {.num_sampled = rollout.filtered->num_groups,
@@ -167,6 +177,8 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, samp
     const int64_t num_steps = per_epoch * config.num_epochs_per_rollout;
     const uint64_t version = trained_version(rollout);
     score_proximal(rollout, num_steps, version, log);
+    Teachers::OnDeviceScope teachers_here;
+    if (inputs_.trainer.loss.opd.has_loss()) teachers_->bring(teachers_here);
     for (int64_t k = 0; k < num_steps; ++k) {
       log.report().progress(fmt::format("train {}/{}", rollout_id + 1, inputs_.num_rollouts), k, num_steps, "steps");
       const int64_t share = k % per_epoch;

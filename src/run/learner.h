@@ -15,6 +15,7 @@
 #include "run/patience.h"
 #include "run/reference.h"
 #include "run/run_log.h"
+#include "run/teachers.h"
 #include "run/train_inputs.h"
 #include "sampling/rollout.h"
 #include "session/run_memory.h"
@@ -31,6 +32,8 @@ class Learner {
 
   // Computes log-probs of the reference for each sample, if the loss needs them.
   void score_reference(sampling::Rollout& rollout, RunLog& log);
+  // Computes log-probs of each sample's teacher, with --use-opd.
+  void score_teachers(sampling::Rollout& rollout, RunLog& log);
   // Takes truncated samples out of the loss and penalties from the rewards, as flags ask; then computes the advantages
   // within each group, lets the
   // user's function change them if there is one, and logs the numbers of the rollout (counted from 0): rollout/*,
@@ -71,7 +74,8 @@ class Learner {
   rl::LearningHealth health_;
   std::unique_ptr<model::Model> model_;
   std::optional<Reference> reference_;
-  std::optional<CustomAdvantages> custom_advantages_;     // --custom-advantage-path
+  std::optional<CustomAdvantages> custom_advantages_;  // --custom-advantage-path
+  std::optional<Teachers> teachers_;
   std::unique_ptr<device::HostMemory> optimizer_memory_;  // memory of --offload-optimizer
   std::unique_ptr<trainer::Trainer> trainer_;
 };

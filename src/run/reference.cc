@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
@@ -38,18 +39,9 @@ Reference::Reference(const session::ModelSession& session, const Options& option
   }
   config.lora.reset();
   config.shard.sequence_parallel = options.sequence_parallel;
-  if (options.is_offloaded) {
-    host_memory_ = memory.make_host();
-    offloaded_.emplace(model::build_layout(config), session.dtype(), session.ops().device(), *host_memory_);
-    fill(options.directory, checkpoint, offloaded_->host());
-    if (session.ops().is_on_host()) memory.add_persistent(memory::Tag::kReference, offloaded_->host().bytes());
-    model_ = session.make_model(config, offloaded_->host().view());
-    return;
-  }
-  resident_ = std::make_unique<weights::WeightStore>(session.empty_store());
-  fill(options.directory, checkpoint, *resident_);
-  memory.add_persistent(memory::Tag::kReference, resident_->bytes());
-  model_ = session.make_model(config, resident_->view());
+  model_.emplace(
+      session, config, options.is_offloaded,
+      [&](weights::WeightStore& store) { fill(options.directory, checkpoint, store); }, memory);
 }
 
 void Reference::begin_at_base(bool follows_policy, const std::optional<checkpoint::Checkpoint>& checkpoint,
@@ -57,19 +49,18 @@ void Reference::begin_at_base(bool follows_policy, const std::optional<checkpoin
   model::ModelConfig config = session_.config();
   if (!follows_policy) {
     config.lora.reset();
-    model_ = session_.make_model(config, session_.base().view());
+    model_.emplace(session_, config, session_.base().view());
     return;
   }
-  resident_ = std::make_unique<weights::WeightStore>(session_.empty_adapter());
-  resident_->allocate();
+  auto adapter = std::make_unique<weights::WeightStore>(session_.empty_adapter());
+  adapter->allocate();
   if (step_ > 0) {
-    checkpoint::restore_reference(*checkpoint, *resident_);
+    checkpoint::restore_reference(*checkpoint, *adapter);
   } else {
     // An adapter of zeros adds nothing to the base.
-    for (const weights::PackedTensor& packed : resident_->layout().tensors) resident_->tensor(packed.name).zero_();
+    for (const weights::PackedTensor& packed : adapter->layout().tensors) adapter->tensor(packed.name).zero_();
   }
-  memory.add_persistent(memory::Tag::kReference, resident_->bytes());
-  model_ = session_.make_model(config, session_.base().view().with(resident_->view()));
+  model_.emplace(session_, config, session_.base().view(), std::move(adapter), memory);
 }
 
 void Reference::fill(const std::string& directory, const std::optional<checkpoint::Checkpoint>& checkpoint,
@@ -85,8 +76,9 @@ void Reference::fill(const std::string& directory, const std::optional<checkpoin
 }
 
 void Reference::become_policy(int64_t step) {
-  for (const weights::PackedTensor& packed : home().layout().tensors) {
-    home().tensor(packed.name).copy_(session_.trained().tensor(packed.name));
+  const weights::WeightStore& home = model_->home();
+  for (const weights::PackedTensor& packed : home.layout().tensors) {
+    home.tensor(packed.name).copy_(session_.trained().tensor(packed.name));
   }
   step_ = step;
 }
@@ -94,26 +86,9 @@ void Reference::become_policy(int64_t step) {
 void Reference::save(checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) const {
   if (step_ == 0) return;
   state.reference_step = step_;
-  for (checkpoint::SavedTensor& tensor : checkpoint::reference_tensors(home(), session_.config().shard.rank)) {
+  for (checkpoint::SavedTensor& tensor : checkpoint::reference_tensors(model_->home(), session_.config().shard.rank)) {
     tensors.push_back(std::move(tensor));
   }
-}
-
-trainer::Scores Reference::score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,
-                                 double temperature, const trainer::Ranks& ranks) {
-  if (!offloaded_) return trainer::score(*model_, samples, batch, temperature, ranks);
-  const weights::OffloadedStore::OnDeviceScope visit = offloaded_->to_device();
-  // The model lets go of the device's tensors before the visit ends.
-  struct Bound {
-    Bound(model::Model& model, const weights::WeightStore& here, const weights::WeightStore& home)
-        : model(model), home(home) {
-      model.set_weights(here.view());
-    }
-    ~Bound() { model.set_weights(home.view()); }
-    model::Model& model;
-    const weights::WeightStore& home;
-  } const bound(*model_, visit.store(), offloaded_->host());
-  return trainer::score(*model_, samples, batch, temperature, ranks);
 }
 
 }  // namespace tandem::run

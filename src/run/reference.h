@@ -1,22 +1,21 @@
 // The reference of the policy: the weights that a KL term compares with. They stay on the device, or are there only
-// while they score (--offload-reference). They are frozen, except when --ref-update-interval makes them a copy of the
-// policy. If a run trains an adapter, the reference is the base, which is in memory anyway; one that follows the policy
-// has an adapter of its own over that base.
+// while they score (--offload-reference, run/scoring_model.h). They are frozen, except when --ref-update-interval makes
+// them a copy of the policy. If a run trains an adapter, the reference is the base, which is in memory anyway; one that
+// follows the policy has an adapter of its own over that base.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/run_state.h"
-#include "model/model.h"
+#include "run/scoring_model.h"
 #include "session/model_session.h"
 #include "session/run_memory.h"
 #include "trainer/score.h"
-#include "weights/offloaded_store.h"
+#include "weights/store.h"
 
 namespace tandem::run {
 
@@ -38,10 +37,11 @@ class Reference {
   Reference(const session::ModelSession& session, const Options& options,
             const std::optional<checkpoint::Checkpoint>& checkpoint, session::RunMemory& memory);
 
-  // Scores as trainer::score() does. Weights that are offloaded are on the device for the call, and are removed after
-  // it however it ends.
+  // Scores as trainer::score() does.
   trainer::Scores score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,
-                        double temperature, const trainer::Ranks& ranks = trainer::no_other_ranks());
+                        double temperature, const trainer::Ranks& ranks = trainer::no_other_ranks()) {
+    return model_->score(samples, batch, temperature, ranks);
+  }
 
   // Copies what the session has trained up to now, after `step` finished rollouts.
   void become_policy(int64_t step);
@@ -52,17 +52,12 @@ class Reference {
   // Begins a reference whose own weights are an adapter, or none.
   void begin_at_base(bool follows_policy, const std::optional<checkpoint::Checkpoint>& checkpoint,
                      session::RunMemory& memory);
-  // Returns the permanent place of the reference's own weights.
-  const weights::WeightStore& home() const { return offloaded_ ? offloaded_->host() : *resident_; }
   void fill(const std::string& directory, const std::optional<checkpoint::Checkpoint>& checkpoint,
             weights::WeightStore& store);
 
   const session::ModelSession& session_;
   int64_t step_ = 0;  // step of the policy that the weights are a copy of; 0: they are no copy
-  std::unique_ptr<weights::WeightStore> resident_;
-  std::unique_ptr<device::HostMemory> host_memory_;
-  std::optional<weights::OffloadedStore> offloaded_;
-  std::unique_ptr<model::Model> model_;
+  std::optional<ScoringModel> model_;
 };
 
 }  // namespace tandem::run

@@ -90,6 +90,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
       memory.enter(Phase::kTrain);
       rollout_log.training_begins();
       learner.score_reference(*rollout, log);
+      learner.score_teachers(*rollout, log);
       learner.assign_advantages(rollout_id, *rollout, log);
       const std::optional<report::Metrics> last_step = learner.optimizer_steps(rollout_id, *rollout, patience, log);
       if (!last_step) {

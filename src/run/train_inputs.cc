@@ -19,6 +19,7 @@
 #include "report/json_output.h"
 #include "report/sample_file.h"
 #include "run/reference.h"
+#include "run/teachers.h"
 #include "run/train_warnings.h"
 #include "run/wandb_run.h"
 #include "session/advantage_setup.h"
@@ -26,6 +27,7 @@
 #include "session/generator_setup.h"
 #include "session/plan_together.h"
 #include "session/read_model.h"
+#include "session/read_teachers.h"
 #include "session/trainer_setup.h"
 #include "weights/store.h"
 
@@ -47,6 +49,7 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelS
   if (!config.colocate) facts.role = plan::Role::kTrainer;
   facts.gives_weights = !config.colocate && mesh.is_conductor();
   facts.eval_context_tokens = evaluation.context_tokens(session.config());
+  facts.teachers = session::read_teachers(config.loss, session.config());
   const plan::DeviceMemory device = plan::device_memory(config, device::device_bytes(session.device()));
   return session::plan_together(config, session.config(), facts, device, mesh.tensor().host);
 }
@@ -65,15 +68,16 @@ RunSpace run_space(const session::ModelSession& session, const config::TrainConf
 }
 
 // Logs which prompts --num-epoch leaves out. Throws UserError for a model that cannot be spread over as many devices, a
-// stop token that the model does not have, a reference of another shape, or a dump's name without {rollout_id};
-// EnvironmentError if dumps cannot be written.
-void check_start(const config::TrainConfig& config, const session::ModelSession& session,
-                 const session::PromptSet& prompts) {
+// stop token that the model does not have, a reference of another shape, a teacher that cannot teach, or a dump's name
+// without {rollout_id}; EnvironmentError if dumps cannot be written.
+void check_start(const config::TrainConfig& config, session::ModelSession& session, const session::PromptSet& prompts,
+                 const plan::TrainPlan& plan) {
   if (session.config().shard.is_whole()) {  // also in a dry run, which is one process
     model::shard_of(session.config(), {.rank = 0, .size = static_cast<int>(config.mesh.tensor_model_parallel_size)});
   }
   session::check_stop_tokens(config.rollout, session.config());
   if (config.loss.needs_reference()) check_reference(session, config.loss.ref_load);
+  check_teachers(config.loss, session, prompts, plan.longest_prompt + config.rollout.response_len());
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
                                       {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
     if (!pattern.empty()) report::rollout_path(flag, pattern, 0);
@@ -135,7 +139,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   session::try_out_advantages(config.loss.custom_advantage_path, config.reward, reward_context());
   session::try_out_generation(config.custom_generate, config.reward, session.directory(), reward_context());
   check_best(config.output.save_best, evaluation);
-  check_start(config, session, prompts);
+  check_start(config, session, prompts, plan);
   // The inputs are read once: one that is edited while the run continues is another one.
   result_inputs = checkpoint::result_inputs(
       {.flags = mode.result_options,

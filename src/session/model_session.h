@@ -65,8 +65,8 @@ class ModelSession {
   // Returns the weights with the adapter, at the version of what is trained; and a model over them.
   weights::WeightsView view() const;
   std::unique_ptr<model::Model> make_model() const { return make_model(config_, view()); }
-  // Makes the model over other weights, or as a trainer computes it: `config` is config(), except for the adapter and
-  // TensorShard::sequence_parallel.
+  // Makes a model over other weights, or as a trainer computes it: `config` is config(), except for the adapter and
+  // TensorShard::sequence_parallel; or another model's, with this session's dtype and its part (a teacher).
   std::unique_ptr<model::Model> make_model(const model::ModelConfig& config, const weights::WeightsView& view) const;
   // Writes what is trained as a directory for other programs: the model, or an adapter in PEFT's format. The ranks of a
   // tensor-parallel group call it together, with a communicator of their hosts, and their rank 0 writes.

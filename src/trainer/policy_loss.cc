@@ -28,6 +28,7 @@ rl::LossInput rollout_input(const rl::LossConfig& config, const rl::Sample& samp
                            : input.rollout_logprobs;
   input.behavior_logprobs = per_token(sample.behavior_logprobs, sample, "sampled log-probs");
   input.ref_logprobs = per_token(sample.ref_logprobs, sample, "reference log-probs");
+  input.teacher_logprobs = per_token(sample.teacher_logprobs, sample, "teacher log-probs");
   return input;
 }
 
@@ -58,15 +59,18 @@ struct Targets {
 // Holds the scores of each target, on the host.
 struct HostScores {
   const float *logprobs, *entropy;
+  const float* divergence = nullptr;  // null where it is not known yet
 };
 
 struct Gradients {
   std::vector<double> dlogprobs, dentropy;  // dentropy: empty where the loss has no entropy term
+  std::vector<double> ddivergence;          // empty where the loss has no term of the whole distributions
   std::vector<rl::LossSums> sums;           // sums of each sample
   LossTerms terms(at::Device device) && {
     return {.dlogprobs_R = float_tensor(dlogprobs, device),
             .dentropy_R = dentropy.empty() ? at::Tensor() : float_tensor(dentropy, device),
-            .is_zero = all_zero(dlogprobs) && all_zero(dentropy),
+            .ddivergence_R = ddivergence.empty() ? at::Tensor() : float_tensor(ddivergence, device),
+            .is_zero = all_zero(dlogprobs) && all_zero(dentropy) && all_zero(ddivergence),
             .sums = std::move(sums)};
   }
 };
@@ -76,6 +80,7 @@ Gradients differentiate(const StepLoss& loss, const Targets& targets, const Host
   const bool has_entropy_term = loss.config.entropy_coef != 0.0;
   Gradients gradients{.dlogprobs = std::vector<double>(num_targets),
                       .dentropy = std::vector<double>(has_entropy_term ? num_targets : 0),
+                      .ddivergence = std::vector<double>(loss.config.opd.has_loss() ? num_targets : 0),
                       .sums = std::vector<rl::LossSums>(targets.samples.size())};
   for (size_t s = 0; s < targets.samples.size(); ++s) {
     const rl::Sample& sample = *targets.samples[s];
@@ -87,6 +92,7 @@ Gradients differentiate(const StepLoss& loss, const Targets& targets, const Host
     TANDEM_CHECK_EQ(input.length, targets.offsets[s + 1] - begin, "targets of sample", sample.sample_id);
     input.logprobs = scores.logprobs + begin;
     input.entropy = scores.entropy + begin;
+    if (scores.divergence != nullptr) input.divergence = scores.divergence + begin;
     if (loss.config.old_logprobs == "proximal" && input.old_logprobs == nullptr) input.old_logprobs = input.logprobs;
     input.mask = trained.mask.data();
     input.num_rejected = trained.num_rejected;
@@ -97,7 +103,8 @@ Gradients differentiate(const StepLoss& loss, const Targets& targets, const Host
     input.entropy_share = loss.entropy_share;
     rl::accumulate_loss(loss.config, input,
                         {.dlogprobs = gradients.dlogprobs.data() + begin,
-                         .dentropy = has_entropy_term ? gradients.dentropy.data() + begin : nullptr},
+                         .dentropy = has_entropy_term ? gradients.dentropy.data() + begin : nullptr,
+                         .ddivergence = gradients.ddivergence.empty() ? nullptr : gradients.ddivergence.data() + begin},
                         gradients.sums[s]);
   }
   return gradients;
@@ -133,8 +140,13 @@ TrainedTokens trained_tokens(const rl::LossConfig& config, const TokenAges& ages
 
 LossTerms policy_loss(const StepLoss& loss, const PackedBatch& batch, const TokenScores& scores) {
   const at::Tensor logprobs_R = device::to_host(scores.logprobs_R), entropy_R = device::to_host(scores.entropy_R);
-  Gradients gradients = differentiate(loss, {batch.samples, batch.target_offsets},
-                                      {logprobs_R.const_data_ptr<float>(), entropy_R.const_data_ptr<float>()});
+  at::Tensor divergence_R;
+  if (scores.divergence_R.defined()) divergence_R = device::to_host(scores.divergence_R);
+  Gradients gradients =
+      differentiate(loss, {batch.samples, batch.target_offsets},
+                    {.logprobs = logprobs_R.const_data_ptr<float>(),
+                     .entropy = entropy_R.const_data_ptr<float>(),
+                     .divergence = divergence_R.defined() ? divergence_R.const_data_ptr<float>() : nullptr});
   return std::move(gradients).terms(scores.logprobs_R.device());
 }
 
@@ -156,11 +168,14 @@ PendingLoss::PendingLoss(const PackedBatch& batch, const TokenScores& scores, co
     : samples_(batch.samples),
       target_offsets_(batch.target_offsets),
       logprobs_R_(ops.fetch(scores.logprobs_R)),
-      entropy_R_(ops.fetch(scores.entropy_R)) {}
+      entropy_R_(ops.fetch(scores.entropy_R)),
+      divergence_R_(scores.divergence_R.defined() ? ops.fetch(scores.divergence_R) : nullptr) {}
 
 std::vector<rl::LossSums> PendingLoss::sums(const StepLoss& loss) const {
   return differentiate(loss, {samples_, target_offsets_},
-                       {logprobs_R_->wait().const_data_ptr<float>(), entropy_R_->wait().const_data_ptr<float>()})
+                       {.logprobs = logprobs_R_->wait().const_data_ptr<float>(),
+                        .entropy = entropy_R_->wait().const_data_ptr<float>(),
+                        .divergence = divergence_R_ ? divergence_R_->wait().const_data_ptr<float>() : nullptr})
       .sums;
 }
 

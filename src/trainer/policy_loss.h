@@ -21,6 +21,7 @@ namespace tandem::trainer {
 struct LossTerms {
   at::Tensor dlogprobs_R;          // float32, on the scores' device
   at::Tensor dentropy_R;           // float32; undefined where the loss has no entropy term
+  at::Tensor ddivergence_R;        // float32; undefined without opd.has_loss()
   bool is_zero = true;             // true: no target has a gradient, so there is nothing to differentiate
   std::vector<rl::LossSums> sums;  // terms of each of the batch's samples
 };
@@ -73,6 +74,7 @@ class PendingLoss {
   std::vector<const rl::Sample*> samples_;
   std::vector<int64_t> target_offsets_;
   std::unique_ptr<device::Ops::Fetch> logprobs_R_, entropy_R_;
+  std::unique_ptr<device::Ops::Fetch> divergence_R_;  // null without opd.has_loss()
 };
 
 }  // namespace tandem::trainer

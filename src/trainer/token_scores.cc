@@ -28,6 +28,7 @@ TokenScores make_scores(int64_t rows, const at::Tensor& normed_TE) {
   return {.logprobs_R = at::empty({rows}, wide),
           .entropy_R = at::empty({rows}, wide),
           .logsumexp_R = at::empty({rows}, wide),
+          .divergence_R = {},
           .logits_RV = {}};
 }
 
@@ -64,13 +65,18 @@ class Chunk {
   // Consumes the logits and adds to dnormed_TE in float32, since a prompt's last row predicts the first token of every
   // sample of its group.
   void differentiate(const TokenScores& scores, const at::Tensor& dlogprobs_R, const at::Tensor& dentropy_R,
-                     const at::Tensor& dnormed_TE) {
+                     const at::Tensor& dnormed_TE, Distillation* distillation) {
     const device::Ops& ops = model_.ops();
+    at::Tensor ddistilled_RV;
+    if (distillation != nullptr) {
+      ddistilled_RV = distillation->differentiate(logits_RV_, logit_rows_R_, begin_, temperature_);
+    }
     const at::Tensor dlogits_RV =
         ops.logprob_backward(logits_RV_, targets_in_part(), temperature_, rows_of(dlogprobs_R),
                              dentropy_R.defined() ? rows_of(dentropy_R) : dentropy_R, rows_of(scores.entropy_R),
                              rows_of(scores.logsumexp_R), model_.dtype());
     logits_RV_.reset();  // frees them where the gradient does not reuse their memory
+    if (ddistilled_RV.defined()) dlogits_RV.add_(std::exchange(ddistilled_RV, {}));
     ops.embedding_backward(model_.head_backward(dlogits_RV, hidden_RE_), logit_rows_R_, dnormed_TE);
   }
 
@@ -114,21 +120,22 @@ TokenScores score_targets(const model::Model& model, const PackedBatch& batch, c
 
 at::Tensor score_targets_backward(const model::Model& model, const PackedBatch& batch, const at::Tensor& normed_TE,
                                   const HeadOptions& options, TokenScores scores, const at::Tensor& dlogprobs_R,
-                                  const at::Tensor& dentropy_R) {
+                                  const at::Tensor& dentropy_R, Distillation* distillation) {
   const at::NoGradGuard without_graph;
   const at::Tensor dnormed_TE = float_zeros(normed_TE);
   for_each_chunk(batch.num_targets(), options.chunk_rows, [&](int64_t begin, int64_t n) {
     Chunk chunk(model, batch, normed_TE, options, begin, n);
     chunk.set_logits(std::exchange(scores.logits_RV, {}));
     if (!chunk.has_logits()) chunk.compute_logits();
-    chunk.differentiate(scores, dlogprobs_R, dentropy_R, dnormed_TE);
+    chunk.differentiate(scores, dlogprobs_R, dentropy_R, dnormed_TE, distillation);
   });
   return dnormed_TE.to(normed_TE.scalar_type());
 }
 
 ScoredGradient score_targets_with_backward(const model::Model& model, const PackedBatch& batch,
                                            const at::Tensor& normed_TE, const HeadOptions& options,
-                                           const at::Tensor& dlogprobs_R, const at::Tensor& dentropy_R) {
+                                           const at::Tensor& dlogprobs_R, const at::Tensor& dentropy_R,
+                                           Distillation* distillation) {
   const at::NoGradGuard without_graph;
   TokenScores scores = make_scores(batch.num_targets(), normed_TE);
   const at::Tensor dnormed_TE = float_zeros(normed_TE);
@@ -136,8 +143,9 @@ ScoredGradient score_targets_with_backward(const model::Model& model, const Pack
     Chunk chunk(model, batch, normed_TE, options, begin, n);
     chunk.compute_logits();
     chunk.score(scores);
-    chunk.differentiate(scores, dlogprobs_R, dentropy_R, dnormed_TE);
+    chunk.differentiate(scores, dlogprobs_R, dentropy_R, dnormed_TE, distillation);
   });
+  if (distillation != nullptr) scores.divergence_R = distillation->divergence_R();
   return {.scores = std::move(scores), .dnormed_TE = dnormed_TE.to(normed_TE.scalar_type())};
 }
 

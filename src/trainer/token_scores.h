@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "model/model.h"
+#include "trainer/distillation.h"
 #include "trainer/packed_batch.h"
 
 namespace tandem::trainer {
@@ -19,8 +20,9 @@ struct HeadOptions {
 // Holds the scores of every target of a batch, float32.
 struct TokenScores {
   at::Tensor logprobs_R, entropy_R;
-  at::Tensor logsumexp_R;  // logsumexp of logits / temperature
-  at::Tensor logits_RV;    // result of model.head(), kept for backward where one chunk holds all targets
+  at::Tensor logsumexp_R;   // logsumexp of logits / temperature
+  at::Tensor divergence_R;  // from the teachers, after a backward with a Distillation; else undefined
+  at::Tensor logits_RV;     // result of model.head(), kept for backward where one chunk holds all targets
 };
 
 // normed_TE is the result of model.final_norm(). There is no gradient. keep_logits says that a backward will follow.
@@ -28,10 +30,11 @@ TokenScores score_targets(const model::Model& model, const PackedBatch& batch, c
                           const HeadOptions& options, bool keep_logits);
 
 // Returns dnormed_TE (in normed_TE's dtype), the gradient of sum_r dlogprobs_r logprobs_r + dentropy_r entropy_r; the
-// head's gradient goes into the model's sink. Consumes scores.logits_RV; recomputes logits where it is undefined.
+// head's gradient goes into the model's sink. Consumes scores.logits_RV; recomputes logits where it is undefined. With
+// a distillation, whose weights are set, its gradient is added and its divergences are computed; null: there is none.
 at::Tensor score_targets_backward(const model::Model& model, const PackedBatch& batch, const at::Tensor& normed_TE,
                                   const HeadOptions& options, TokenScores scores, const at::Tensor& dlogprobs_R,
-                                  const at::Tensor& dentropy_R);
+                                  const at::Tensor& dentropy_R, Distillation* distillation = nullptr);
 
 // Both are computed in one pass over the logits, where the gradients of log-probs and entropies are known before them.
 struct ScoredGradient {
@@ -40,6 +43,7 @@ struct ScoredGradient {
 };
 ScoredGradient score_targets_with_backward(const model::Model& model, const PackedBatch& batch,
                                            const at::Tensor& normed_TE, const HeadOptions& options,
-                                           const at::Tensor& dlogprobs_R, const at::Tensor& dentropy_R);
+                                           const at::Tensor& dlogprobs_R, const at::Tensor& dentropy_R,
+                                           Distillation* distillation = nullptr);
 
 }  // namespace tandem::trainer

@@ -15,6 +15,7 @@
 #include "rl/packing.h"
 #include "trainer/adamw.h"
 #include "trainer/balance_loss.h"
+#include "trainer/distillation.h"
 #include "trainer/gradient_sum.h"
 #include "trainer/layer_loop.h"
 #include "trainer/packed_batch.h"
@@ -63,12 +64,13 @@ Ranks in_groups(Ranks ranks, int64_t group_size) {
 class TrainerImpl final : public Trainer {
  public:
   TrainerImpl(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
-              const std::optional<OptimizerOffload>& offload, const Ranks& ranks)
+              const std::optional<OptimizerOffload>& offload, const Ranks& ranks, TeacherOf teacher_of)
       : config_(config),
         head_{.temperature = config.temperature, .chunk_rows = config.batch.logprob_chunk_rows},
         ranks_(in_groups(ranks, config.batch.gradient_sum_group)),
         store_(store),
         model_(model),
+        teacher_of_(std::move(teacher_of)),
         optimizer_(config.adamw, store, model.ops(), offload, ranks_),
         gradients_(store, optimizer_.gradients(), ranks.device, config.batch.gradient_sum_group) {
     model_.set_gradient_sink(&gradients_);
@@ -179,6 +181,7 @@ class TrainerImpl final : public Trainer {
   // Runs forward, loss and backward of one micro-batch and adds to the gradients, unnormalised. Returns the terms that
   // its samples add to the loss.
   std::vector<rl::LossSums> train_on(const PackedBatch& batch, const StepLoss& step) {
+    std::optional<Distillation> distillation = run_teachers(batch);
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
     const at::Tensor normed_TE = forward(layers);
     const memory::TagScope head(memory::Tag::kHead);
@@ -186,12 +189,17 @@ class TrainerImpl final : public Trainer {
     LossTerms loss = policy_loss(step, batch, scores);
     if (!begin_backward(step, batch, loss)) {
       gradients_.receive_round();
-    } else {
-      at::Tensor dnormed_TE =
-          score_targets_backward(model_, batch, normed_TE, head_, std::move(scores), loss.dlogprobs_R, loss.dentropy_R);
-      layers.backward(std::move(dnormed_TE), gradients_);
+      return std::move(loss.sums);
     }
-    return std::move(loss.sums);
+    if (distillation) distillation->set_weights(loss.ddivergence_R);
+    TokenScores known = scores;
+    known.logits_RV.reset();
+    at::Tensor dnormed_TE = score_targets_backward(model_, batch, normed_TE, head_, std::move(scores), loss.dlogprobs_R,
+                                                   loss.dentropy_R, distillation ? &*distillation : nullptr);
+    layers.backward(std::move(dnormed_TE), gradients_);
+    if (!distillation) return std::move(loss.sums);
+    known.divergence_R = distillation->divergence_R();  // known now, so the sums can have them
+    return policy_loss(step, batch, known).sums;
   }
 
   // Does the same where the samples bring the log-probs that the forward will give. The scores serve the sums alone.
@@ -199,16 +207,25 @@ class TrainerImpl final : public Trainer {
     const memory::TagScope head(memory::Tag::kHead);
     const LossTerms loss = policy_loss_of_rollout(step, batch);
     const bool has_gradient = begin_backward(step, batch, loss);
+    std::optional<Distillation> distillation = run_teachers(batch);
+    if (distillation) distillation->set_weights(loss.ddivergence_R);
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
     const at::Tensor normed_TE = forward(layers);
     if (!has_gradient) {
       gradients_.receive_round();
       return score_targets(model_, batch, normed_TE, head_, /*keep_logits=*/false);
     }
-    ScoredGradient scored =
-        score_targets_with_backward(model_, batch, normed_TE, head_, loss.dlogprobs_R, loss.dentropy_R);
+    ScoredGradient scored = score_targets_with_backward(model_, batch, normed_TE, head_, loss.dlogprobs_R,
+                                                        loss.dentropy_R, distillation ? &*distillation : nullptr);
     layers.backward(std::move(scored.dnormed_TE), gradients_);
     return std::move(scored.scores);
+  }
+
+  // Runs the teachers of the batch, if the loss compares whole distributions with theirs.
+  std::optional<Distillation> run_teachers(const PackedBatch& batch) const {
+    std::optional<Distillation> distillation;
+    if (config_.loss.opd.has_loss()) distillation.emplace(config_.loss.opd, teacher_of_, batch);
+    return distillation;
   }
 
   // Begins the round of a batch whose loss is known. Returns whether the batch has a gradient: of that loss, or of the
@@ -288,6 +305,7 @@ class TrainerImpl final : public Trainer {
   const Ranks ranks_;
   weights::WeightStore& store_;
   model::Model& model_;
+  const TeacherOf teacher_of_;
   AdamW optimizer_;
   GradientSum gradients_;
   std::optional<RoutingLoad> load_;     // of a sparse model
@@ -299,9 +317,12 @@ class TrainerImpl final : public Trainer {
 }  // namespace
 
 std::unique_ptr<Trainer> make_trainer(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
-                                      const std::optional<OptimizerOffload>& offload, const Ranks& ranks) {
+                                      const std::optional<OptimizerOffload>& offload, const Ranks& ranks,
+                                      TeacherOf teacher_of) {
   check_config(config, model.config());
-  return std::make_unique<TrainerImpl>(config, store, model, offload, ranks);
+  TANDEM_CHECK(!config.loss.opd.has_loss() || (teacher_of && model.config().shard.is_whole()),
+               "a loss of whole distributions needs a teacher, and the whole model");
+  return std::make_unique<TrainerImpl>(config, store, model, offload, ranks, std::move(teacher_of));
 }
 
 }  // namespace tandem::trainer

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -80,12 +81,16 @@ class Trainer {
   virtual at::Tensor gradient(const std::string& packed_name) const = 0;
 };
 
+// Returns the teacher of a sample, whose weights are on the device while a step is taken.
+using TeacherOf = std::function<const model::Model&(const rl::Sample&)>;
+
 // BugError for a configuration that the options refuse. Store and model are borrowed. `store` has the trained tensors:
 // the model's weights, or its adapter, beside which the weights are frozen. The trainer sets the model's gradient sink.
 // `offload` says where masters and moments live. `ranks` are the ranks that take each step together with this one, all
-// with the same configuration and weights.
+// with the same configuration and weights. With loss.opd.has_loss() `teacher_of` names the teachers, which have no part
+// of several; else it is not called.
 std::unique_ptr<Trainer> make_trainer(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
                                       const std::optional<OptimizerOffload>& offload = std::nullopt,
-                                      const Ranks& ranks = no_other_ranks());
+                                      const Ranks& ranks = no_other_ranks(), TeacherOf teacher_of = {});
 
 }  // namespace tandem::trainer

@@ -120,6 +120,10 @@ BalanceBytes balance_bytes(const model::ModelConfig& config, const MicroBatchSha
   return bytes;
 }
 
+Size teacher_rows_bytes(const model::ModelConfig& teacher, const MicroBatchShape& batch) {
+  return memory::allocated_bytes(model::hidden_bytes(teacher, teacher.dtype, batch.rows));
+}
+
 KeptBytes kept_bytes(const model::ModelConfig& c, Size num_tokens) {
   // VarlenAttention keeps keys and values, whose blocks are taken to be full, and the logarithms of the sums.
   const Size kept =
@@ -160,6 +164,31 @@ Size groups_of(const StepShape& step) {
 
 Size tokens_of(const StepShape& step) {
   return groups_of(step) * step.prompt_tokens + step.num_samples * step.response_tokens;
+}
+
+// Counts what trainer/divergence.h takes for a chunk of rows beside the policy's logits: `most` while it is computed,
+// `result` for its gradient, which stays until it is added to that of the log-probs.
+struct DivergenceBytes {
+  Size result = 0, most = 0;
+};
+
+DivergenceBytes divergence_bytes(const model::ModelConfig& policy, const TrainShape& shape, const device::OpsPlan& ops,
+                                 Size chunk_rows) {
+  DivergenceBytes bytes;
+  if (shape.teachers.empty()) return bytes;
+  const Size matrix = memory::allocated_bytes(chunk_rows * policy.vocab * kFloatBytes);
+  for (const model::ModelConfig& teacher : shape.teachers) {
+    const Size logits = memory::allocated_bytes(chunk_rows * teacher.vocab * kFloatBytes);
+    bytes.most = std::max(
+        {bytes.most,
+         model::hidden_bytes(teacher, teacher.dtype, chunk_rows) + model::head_bytes(teacher, ops, chunk_rows).most,
+         logits + 2 * matrix, 4 * matrix});
+  }
+  bytes.result = matrix;
+  // Rows of several teachers are put together.
+  if (shape.teachers.size() > 1) bytes.most += matrix;
+  bytes.most += memory::rounding_of(8) + 4 * memory::allocated_bytes(chunk_rows * kFloatBytes);
+  return bytes;
 }
 
 }  // namespace
@@ -307,8 +336,9 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   const Size idle_cache =
       kept_layers < config.num_layers ? p.cache : Size(0);  // cache of blocks without graph; kept to the end
   const Size rounding = memory::rounding_of(12);
-  // These are log-probs, entropies, logsumexps and their gradients.
-  const Size scores = memory::allocated_bytes(R * kFloatBytes) * (shape.has_entropy_term ? 5 : 4);
+  // These are log-probs, entropies, logsumexps and their gradients; with teachers divergences and theirs.
+  const Size scores =
+      memory::allocated_bytes(R * kFloatBytes) * ((shape.has_entropy_term ? 5 : 4) + (shape.teachers.empty() ? 0 : 2));
 
   memory::TagBytes base = standing;
   base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/true) + routing_load_bytes(config);
@@ -344,8 +374,11 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   // Logits of a single chunk still exist from the forward. With log-probs that are known before it, both happen in the
   // same pass.
   const Size again = p.chunk_rows < R ? p.head.most : Size(0);
-  logits[Tag::kHead] += T * config.hidden * kFloatBytes + p.chunk_hidden +
-                        std::max(again, p.head.result + std::max(gradients, p.scoring)) + memory::rounding_of(6);
+  const DivergenceBytes divergence = divergence_bytes(config, shape, p.ops, p.chunk_rows);
+  logits[Tag::kHead] +=
+      T * config.hidden * kFloatBytes + p.chunk_hidden +
+      std::max(again, p.head.result + std::max({divergence.result + gradients, p.scoring, divergence.most})) +
+      memory::rounding_of(6);
   plan.add(Phase::kTrain, "backward of a chunk of logits", logits);
   // The gradient is rounded to the model's dtype and goes through the final norm.
   memory::TagBytes norm = head;

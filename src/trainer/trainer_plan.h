@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/size.h"
 #include "device/footprint.h"
@@ -82,6 +83,10 @@ struct BalanceBytes {
 };
 BalanceBytes balance_bytes(const model::ModelConfig& config, const MicroBatchShape& batch);
 
+// Returns the bytes that a teacher's forward over a micro-batch leaves until the loss of the whole distributions
+// (trainer/distillation.h) is differentiated: its last hidden state of each row.
+Size teacher_rows_bytes(const model::ModelConfig& teacher, const MicroBatchShape& batch);
+
 // Describes the forward, loss and backward of that micro-batch, and the optimizer's update.
 struct TrainShape {
   MicroBatchShape batch;
@@ -93,6 +98,8 @@ struct TrainShape {
   const weights::Layout& trained;      // of the trained tensors
   bool offloads_optimizer = false;
   int64_t data_ranks = 1;
+  std::span<const model::ModelConfig> teachers =
+      {};  // those of a loss of the whole distributions; empty: there is none
 };
 
 // Adds the peaks of the train phase; `standing` is the bytes that last through it.

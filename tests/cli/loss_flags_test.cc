@@ -379,7 +379,10 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
   train("d", {"--multi-objective-aggregation", "normalize_then_sum", "--pg-loss-type", "vespo", "--vespo-k-pos", "1.5",
               "--vespo-lambda-pos", "2.5", "--vespo-k-neg", "2.5", "--vespo-lambda-neg", "1.5", "--lr-decay-style",
               "WSD", "--lr-wsd-decay-style", "cosine", "--lr-wsd-decay-iters", "1"});
-  given_.insert("--lr");  // given in all of them
+  train("e", {"--use-opd", "--opd-teacher-load", in_folder("base/hf/latest"), "--opd-kl-coef", "0.5",
+              "--no-opd-use-task-rewards", "--opd-loss-coef", "0.1", "--opd-beta", "0.5", "--opd-top-k", "10"});
+  given_.insert("--lr");               // given in all of them
+  given_.insert("--opd-teacher-key");  // not with a rollout of a file: distillation_test.cc
   config::LossOptions loss;
   config::OptimizerOptions optimizer;
   base::Options options;

@@ -112,6 +112,25 @@ TEST(RunMemory, NoTagInNoPhaseIsAboveThePlanAndThePlanIsNear) {
   }
 }
 
+// The teacher is the golden model, resident and offloaded, which scores, and whose distribution is compared with.
+TEST(RunMemory, NoTagIsAboveThePlanWithATeacher) {
+  const base::TemporaryDirectory folder;
+  const std::vector<Arguments> cases = {
+      {"--dtype", "bfloat16"},
+      {"--dtype", "bfloat16", "--opd-loss-coef", "0.1", "--logprob-chunk-rows", "40"},
+      {"--dtype", "float32", "--opd-loss-coef", "0.1", "--opd-beta", "0.5", "--offload-teacher"},
+      {"--dtype", "float32", "--opd-loss-coef", "0.1", "--opd-top-k", "5", "--use-kl-loss", "--kl-loss-coef", "0.1"},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string run_path = folder / std::to_string(i);
+    Arguments words = memory_arguments(folder, run_path, cases[i]);
+    words.insert(words.end(), {"--use-opd", "--opd-teacher-load", kModel});
+    const Captured result = run(words);
+    ASSERT_EQ(result.code, 0) << result.err;
+    expect_as_planned(run_path, "case " + std::to_string(i), /*is_bound=*/i > 0);
+  }
+}
+
 // Layers keep their activations in the first case, and recompute them in the second.
 const std::vector<Arguments> kFamilyCases = {
     {"--dtype", "bfloat16"}, {"--dtype", "float32", "--recompute-granularity", "full", "--recompute-num-layers", "4"}};

@@ -60,6 +60,7 @@ struct MadeUpRollout {
       old.push_back(around(current));
       sampled.push_back(around(old.back()));
       reference.push_back(around(current));
+      sample.teacher_logprobs = around(current);
       entropy.push_back(std::vector<float>(current.size(), 0.5F));
       sample.rollout_logprobs = old.back();
       sample.ref_logprobs = reference.back();
@@ -109,7 +110,7 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
     const std::vector<uint8_t>& mask = masks[i];
     std::vector<double> advantages = sample.advantages;
     if (advantages.size() == 1) advantages.assign(length, sample.advantages[0]);
-    std::vector<double> dlogprobs(length), dentropy(length);
+    std::vector<double> dlogprobs(length), dentropy(length), ddivergence(length);
     rl::accumulate_loss(options.loss,
                         {.length = static_cast<int64_t>(length),
                          .logprobs = rollout.logprobs[i].data(),
@@ -117,15 +118,17 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
                          .rollout_logprobs = rollout.old[i].data(),
                          .behavior_logprobs = was_truncated ? rollout.sampled[i].data() : nullptr,
                          .ref_logprobs = options.needs_reference() ? rollout.reference[i].data() : nullptr,
+                         .teacher_logprobs = options.loss.opd.is_on ? sample.teacher_logprobs.data() : nullptr,
                          .entropy = rollout.entropy[i].data(),
                          .mask = mask.data(),
                          .advantages = advantages.data(),
                          .entropy_share = normaliser.entropy_share(),
                          .num_rejected = num_rejected[i],
                          .num_masked = num_masked[i]},
-                        {dlogprobs.data(), dentropy.data()}, sums);
+                        {dlogprobs.data(), dentropy.data(), ddivergence.data()}, sums);
     outcome.gradients.insert(outcome.gradients.end(), dlogprobs.begin(), dlogprobs.end());
     outcome.gradients.insert(outcome.gradients.end(), dentropy.begin(), dentropy.end());
+    outcome.gradients.insert(outcome.gradients.end(), ddivergence.begin(), ddivergence.end());
   }
   for (double& gradient : outcome.gradients) gradient *= normaliser.loss_scale();
   outcome.metrics = normaliser.metrics(sums);
@@ -140,6 +143,7 @@ struct FlagCase {
 };
 
 const Arguments kKl = {"--use-kl-loss", "--kl-loss-coef", "0.1"};
+const Arguments kOpd = {"--use-opd", "--opd-teacher-load", "teacher"};
 const Arguments kTis = {"--use-tis", "--tis-clip", "1.05"};
 
 const std::vector<FlagCase> kCases = {
@@ -202,6 +206,9 @@ const std::vector<FlagCase> kCases = {
     {"kl-coef", "0.1", {}},
     {"kl-coef", "0.1", {"--use-kl-loss", "--kl-loss-coef", "0"}},
     {"kl-coef", "0.1", {"--advantage-estimator", "reinforce_plus_plus", "--use-kl-loss", "--kl-loss-coef", "0"}},
+    {"opd-kl-coef", "0.5", kOpd},
+    {"no-opd-use-task-rewards", "", kOpd},
+    {"opd-loss-coef", "0.5", kOpd},
     {"mask-truncated-completions", "", {}},
     {"overlong-buffer-len", "4", {}},
     {"overlong-penalty-factor", "0.5", {"--overlong-buffer-len", "4"}},
@@ -223,9 +230,20 @@ TEST(LossOptions, EveryFlagChangesWhatItSays) {
   }
 }
 
+// The switch is refused without a teacher, and a teacher without the switch.
+TEST(LossOptions, ATeacherChangesAdvantagesAndIsReported) {
+  const Outcome taught = outcome_of(parse(kOpd), true), plain = outcome_of(parse({}), true);
+  EXPECT_NE(taught.gradients, plain.gradients);
+  EXPECT_TRUE(taught.metrics.contains("opd_reverse_kl"));
+  EXPECT_FALSE(plain.metrics.contains("opd_reverse_kl"));
+}
+
 TEST(LossOptions, EveryFlagIsAmongTheCases) {
-  // Other tests cover which model the reference is: tests/cli/loss_flags_test.cc, tests/run/reference_test.cc.
+  // Other tests cover which model the reference is (tests/cli/loss_flags_test.cc, tests/run/learner_test.cc), which
+  // teacher a sample has and what divergence is computed from its distribution (tests/cli/distillation_test.cc).
   std::set<std::string> tried = {"disable-rewards-normalization", "ref-load", "ref-update-interval"};
+  for (const char* name : {"use-opd", "opd-teacher-load", "opd-teacher-key", "opd-beta", "opd-top-k"})
+    tried.insert(name);
   for (const FlagCase& one : kCases) tried.insert(one.flag.starts_with("no-") ? one.flag.substr(3) : one.flag);
   LossOptions loss;
   base::Options options;
@@ -241,6 +259,32 @@ std::string refusal(const Arguments& arguments) {
     return error.what();
   }
   return "accepted";
+}
+
+TEST(LossOptions, ATeacherThatCannotBeToldIsRefused) {
+  const std::vector<std::pair<Arguments, std::string>> cases = {
+      {{"--use-opd"}, "--use-opd: needs --opd-teacher-load;"},
+      {{"--opd-teacher-load", "a"}, "--opd-teacher-load: does nothing without --use-opd;"},
+      {{"--opd-teacher-key", "a"}, "--opd-teacher-key: does nothing without --use-opd;"},
+      {{"--opd-kl-coef", "0.5"}, "--opd-kl-coef: does nothing without --use-opd;"},
+      {{"--no-opd-use-task-rewards"}, "--no-opd-use-task-rewards: does nothing without --use-opd;"},
+      {{"--opd-loss-coef", "0.5"}, "--opd-loss-coef: does nothing without --use-opd;"},
+      {{"--use-opd", "--opd-teacher-load", "a", "--opd-beta", "0.5"}, "--opd-beta: does nothing without --opd-loss-"},
+      {{"--use-opd", "--opd-teacher-load", "a", "--opd-top-k", "5"}, "--opd-top-k: does nothing without --opd-loss-"},
+      {{"--use-opd", "--opd-teacher-load", "a", "--no-opd-use-task-rewards", "--opd-kl-coef", "0"},
+       "--no-opd-use-task-rewards with --opd-kl-coef 0: nothing is left to train on;"},
+      {{"--use-opd", "--opd-teacher-load", "a", "b"}, "--opd-teacher-load: 2 directories are given;"},
+      {{"--use-opd", "--opd-teacher-load", "a=x", "b", "--opd-teacher-key", "source"},
+       "--opd-teacher-load b: write it as NAME=DIRECTORY"},
+      {{"--use-opd", "--opd-teacher-load", "a=x", "a=y", "--opd-teacher-key", "source"},
+       "--opd-teacher-load a=y: another teacher has this name"},
+      {{"--use-opd", "--opd-teacher-load", "a=x", "b=y=z", "--opd-teacher-key", "source"}, "accepted"},
+  };
+  for (const auto& [arguments, says] : cases) EXPECT_TRUE(refusal(arguments).starts_with(says)) << refusal(arguments);
+  const LossOptions two = parse({"--use-opd", "--opd-teacher-load", "a=x", "b=y=z", "--opd-teacher-key", "source"});
+  EXPECT_EQ(two.opd_teachers().at(1).name, "b");
+  EXPECT_EQ(two.opd_teachers().at(1).directory, "y=z");
+  EXPECT_EQ(parse(kOpd).opd_teachers().at(0).directory, "teacher");
 }
 
 TEST(LossOptions, NamesAreThoseOfTheTables) {

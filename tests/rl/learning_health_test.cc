@@ -327,6 +327,23 @@ TEST(LearningHealth, LooksAtTheMasksOfSamplesInTheLoss) {
   EXPECT_TRUE(watched.watch.observe_step(2, views(samples), 1e-6).empty()) << "the graders' fault";
 }
 
+// A teacher tells completions apart, in the advantages or in the loss, so rewards need not.
+TEST(LearningHealth, EqualRewardsAreNoFaultWhereATeacherTeaches) {
+  for (const bool has_teacher : {false, true}) {
+    SimulatedRun run(1);
+    run.loss = LossConfig();
+    run.truncated_share = run.empty_share = 0.0;
+    run.graded_by_length = true;
+    run.settings.learns_from_teacher = has_teacher;
+    Watched watched(run);
+    go(run, watched, 0, [](auto&, std::vector<Sample>& samples) {
+      for (Sample& sample : samples) sample.reward = 0.3;
+    });
+    for (const char* fault : {"fault/rewards_equal", "fault/advantages_zero"})
+      EXPECT_NE(watched.counts.contains(fault), has_teacher) << fault;
+  }
+}
+
 TEST(LearningHealth, CountsExactly) {
   SimulatedRun run(7);
   use_groups(run);

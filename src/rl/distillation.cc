@@ -1,0 +1,38 @@
+#include "rl/distillation.h"
+
+#include <cmath>
+
+#include "base/check.h"
+
+namespace tandem::rl {
+
+double teacher_kl(const Sample& sample, size_t token) {
+  TANDEM_CHECK_EQ(sample.teacher_logprobs.size(), sample.completion.size(), "teacher log-probs of sample",
+                  sample.sample_id);
+  return double{sample.rollout_logprobs[token]} - double{sample.teacher_logprobs[token]};
+}
+
+AdvantageParts add_teacher(const OpdConfig& config, std::span<Sample> samples) {
+  AdvantageParts parts;
+  double num_tokens = 0.0;
+  for (Sample& sample : samples) {
+    if (!config.use_task_rewards) sample.advantages.assign(1, 0.0);
+    if (config.kl_coef == 0.0 || sample.remove) continue;
+    if (sample.advantages.size() == 1) sample.advantages.assign(sample.completion.size(), sample.advantages[0]);
+    for (size_t t = 0; t < sample.completion.size(); ++t) {
+      if (!sample.is_trained(t)) continue;
+      const double kl = teacher_kl(sample, t);
+      TANDEM_ENV_CHECK(std::isfinite(kl), "sample", sample.sample_id,
+                       "has a log-prob that is not finite under the teacher, so it can teach nothing: look at the "
+                       "weights of --opd-teacher-load");
+      parts.task += std::abs(sample.advantages[t]);
+      parts.teacher += std::abs(config.kl_coef * kl);
+      num_tokens += 1.0;
+      sample.advantages[t] -= config.kl_coef * kl;
+    }
+  }
+  if (num_tokens > 0.0) parts = {.task = parts.task / num_tokens, .teacher = parts.teacher / num_tokens};
+  return parts;
+}
+
+}  // namespace tandem::rl

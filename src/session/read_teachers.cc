@@ -1,0 +1,36 @@
+#include "session/read_teachers.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/hub_name.h"
+#include "model/peft.h"
+
+namespace tandem::session {
+
+std::vector<model::ModelConfig> read_teachers(const config::LossOptions& options, const model::ModelConfig& student) {
+  std::vector<model::ModelConfig> teachers;
+  if (!options.loss.opd.is_on) return teachers;
+  for (const config::LossOptions::Teacher& teacher : options.opd_teachers()) {
+    const std::string& directory = teacher.directory;
+    const std::string flag = "--opd-teacher-load " + directory;
+    TANDEM_USER_CHECK(base::directory_exists(directory),
+                      fmt::format("{}: no such directory; name a Hugging Face model directory{}", flag,
+                                  base::hub_remedy(directory, base::HubKind::kModel)));
+    TANDEM_USER_CHECK(!model::is_adapter_directory(directory),
+                      fmt::format("{}: is an adapter, and a model is needed here: write the merged one with tandem "
+                                  "export",
+                                  flag));
+    model::ModelConfig config = model::read_model_config(directory);
+    TANDEM_USER_CHECK(config.vocab >= student.vocab,
+                      fmt::format("{}: has a vocabulary of {} tokens, --hf-checkpoint one of {}; a teacher scores the "
+                                  "student's tokens, so it needs the same vocabulary",
+                                  flag, config.vocab, student.vocab));
+    config.dtype = student.dtype;
+    teachers.push_back(model::shard_of(config, {.rank = student.shard.rank, .size = student.shard.size}));
+  }
+  return teachers;
+}
+
+}  // namespace tandem::session

@@ -1,0 +1,170 @@
+// What a teacher's log-probs make of advantages, and the term of its whole distribution in the loss, agree with
+// formulas that are written apart from src/rl.
+#include "rl/distillation.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "rl/advantages.h"
+#include "rl/losses.h"
+#include "tandem/error.h"
+
+namespace tandem::rl {
+namespace {
+
+constexpr float kNotFinite = std::numeric_limits<float>::quiet_NaN();
+
+// Draws two groups of three. Log-probs of tokens that are not trained are NaN: nothing may read them.
+std::vector<Sample> random_samples(std::mt19937& random) {
+  std::uniform_real_distribution<float> logprob(-4.0F, 0.0F);
+  std::vector<Sample> samples(6);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    Sample& sample = samples[i];
+    sample.group_id = i / 3;
+    sample.sample_id = i;
+    sample.reward = static_cast<double>(i % 3);
+    sample.remove = i == 4;
+    sample.completion.resize(2 + random() % 6);
+    for (size_t t = 0; t < sample.completion.size(); ++t) {
+      sample.loss_mask.push_back(t == 0 || random() % 4 != 0);
+      const bool counts = sample.is_trained(t);
+      sample.rollout_logprobs.push_back(counts ? logprob(random) : kNotFinite);
+      sample.teacher_logprobs.push_back(counts ? logprob(random) : kNotFinite);
+    }
+  }
+  return samples;
+}
+
+double k1(const Sample& sample, size_t t) {
+  return static_cast<double>(sample.rollout_logprobs[t]) - static_cast<double>(sample.teacher_logprobs[t]);
+}
+
+double advantage_at(const Sample& sample, size_t t) {
+  return sample.advantages.at(sample.advantages.size() == 1 ? 0 : t);
+}
+
+LossConfig with_teacher(double kl_coef, bool use_task_rewards) {
+  LossConfig config;
+  config.opd.is_on = true;
+  config.opd.kl_coef = kl_coef;
+  config.opd.use_task_rewards = use_task_rewards;
+  return config;
+}
+
+TEST(Distillation, EachTrainedTokenLosesItsReverseKlBesideTheRewardOrAlone) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  const std::vector<Sample> drawn = random_samples(random);
+  std::vector<Sample> plain = drawn;
+  assign_advantages({}, plain);
+  for (const bool use_task_rewards : {true, false}) {
+    std::vector<Sample> taught = drawn;
+    const AdvantageParts parts = assign_advantages(with_teacher(0.3, use_task_rewards), taught);
+    double task = 0.0, teacher = 0.0, count = 0.0;
+    for (size_t i = 0; i < taught.size(); ++i) {
+      for (size_t t = 0; t < taught[i].completion.size(); ++t) {
+        const double own = use_task_rewards ? advantage_at(plain[i], t) : 0.0;
+        const bool counts = taught[i].is_trained(t);
+        EXPECT_NEAR(advantage_at(taught[i], t), counts ? own - 0.3 * k1(taught[i], t) : own, 1e-12) << i << " " << t;
+        if (!counts) continue;
+        task += std::abs(own);
+        teacher += std::abs(0.3 * k1(taught[i], t));
+        count += 1.0;
+      }
+    }
+    EXPECT_NEAR(parts.task, task / count, 1e-12);
+    EXPECT_NEAR(parts.teacher, teacher / count, 1e-12);
+    EXPECT_NEAR(parts.teacher_share(), teacher / (task + teacher), 1e-12);
+  }
+  EXPECT_EQ(AdvantageParts().teacher_share(), 0.0);
+}
+
+// As in slime, the teacher's part is there before advantages are whitened.
+TEST(Distillation, IsWhitenedWithTheRest) {
+  std::mt19937 random(3);
+  std::vector<Sample> samples = random_samples(random);
+  LossConfig config = with_teacher(1.0, false);
+  config.normalize_advantages = true;
+  assign_advantages(config, samples);
+  double sum = 0.0, squares = 0.0, count = 0.0;
+  for (const Sample& sample : samples) {
+    for (size_t t = 0; t < sample.completion.size(); ++t) {
+      if (!sample.is_trained(t)) continue;
+      sum += sample.advantages[t];
+      squares += sample.advantages[t] * sample.advantages[t];
+      count += 1.0;
+    }
+  }
+  EXPECT_NEAR(sum, 0.0, 1e-9);
+  EXPECT_NEAR(squares / (count - 1.0), 1.0, 1e-6);
+}
+
+TEST(Distillation, AtCoefficientZeroAdvantagesAreThoseOfTheRewards) {
+  std::mt19937 random(4);
+  std::vector<Sample> plain = random_samples(random), watched = plain;
+  assign_advantages({}, plain);
+  const AdvantageParts parts = assign_advantages(with_teacher(0.0, true), watched);
+  EXPECT_EQ(parts.teacher_share(), 0.0);
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(watched[i].advantages, plain[i].advantages);
+}
+
+TEST(Distillation, ATeacherWithoutANumberIsTheEnvironmentsFault) {
+  std::mt19937 random(5);
+  std::vector<Sample> samples = random_samples(random);
+  samples[0].teacher_logprobs[0] = -std::numeric_limits<float>::infinity();
+  EXPECT_THROW(assign_advantages(with_teacher(1.0, true), samples), EnvironmentError);
+  samples[0].teacher_logprobs.clear();
+  EXPECT_THROW(assign_advantages(with_teacher(1.0, true), samples), BugError);
+}
+
+// The gradient of the loss by a token's divergence is what multiplies it in the loss, whatever the aggregation.
+TEST(Distillation, TheDivergenceIsATermOfTheLossLikeTheKl) {
+  for (const std::string_view aggregation : aggregation_names()) {
+    LossConfig config = with_teacher(0.0, true);
+    config.opd.loss_coef = 0.25;
+    config.loss_aggregation = aggregation;
+    config.loss_norm_tokens = 7.0;
+    const std::vector<float> logprobs = {-1.0F, -2.0F, -0.5F, -3.0F}, teacher = {-1.5F, -1.0F, -2.0F, -9.0F},
+                             divergence = {0.5F, 0.25F, 2.0F, 100.0F}, entropy(4, 1.0F);
+    const std::vector<uint8_t> mask = {1, 1, 1, 0};
+    const std::vector<double> advantages(4, 0.0);
+    std::vector<double> dlogprobs(4), ddivergence(4, 9.0);
+    LossNormaliser normaliser(config);
+    normaliser.add(mask);
+    normaliser.add(mask);  // a second sample, which adds nothing to the sums
+    LossInput input = {.length = 4,
+                       .logprobs = logprobs.data(),
+                       .old_logprobs = logprobs.data(),
+                       .teacher_logprobs = teacher.data(),
+                       .divergence = divergence.data(),
+                       .entropy = entropy.data(),
+                       .mask = mask.data(),
+                       .advantages = advantages.data()};
+    LossSums sums;
+    accumulate_loss(config, input, {.dlogprobs = dlogprobs.data(), .ddivergence = ddivergence.data()}, sums);
+    const std::map<std::string, double> metrics = normaliser.metrics(sums);
+    double loss = 0.0;
+    for (size_t t = 0; t < 4; ++t) loss += ddivergence[t] * normaliser.loss_scale() * double{divergence[t]};
+    EXPECT_NEAR(metrics.at("loss"), loss, 1e-12) << aggregation;
+    EXPECT_NEAR(metrics.at("opd_loss"), loss / 0.25, 1e-12) << aggregation;
+    EXPECT_GT(loss, 0.0);
+    EXPECT_EQ(ddivergence[3], 0.0) << "the token is masked";
+    const double count = aggregation == "token-mean" ? 6.0 : 2.0 * 3.0;
+    EXPECT_NEAR(metrics.at("opd_reverse_kl"), (0.5 - 1.0 + 1.5) / count, 1e-12) << aggregation;
+    // Before the divergence is known the gradient is the same, and there is no sum of it.
+    const std::vector<double> before = ddivergence;
+    LossSums unknown;
+    input.divergence = nullptr;
+    accumulate_loss(config, input, {.dlogprobs = dlogprobs.data(), .ddivergence = ddivergence.data()}, unknown);
+    EXPECT_EQ(ddivergence, before);
+    EXPECT_FALSE(unknown.contains("opd_loss"));
+  }
+}
+
+}  // namespace
+}  // namespace tandem::rl
