@@ -95,6 +95,25 @@ TEST_F(CustomAdvantages, ReachEachTokenAndAreResumedWithTheirState) {
   EXPECT_EQ(weights_of(folder_ / "ranks"), weights_of(folder_ / "all"));
 }
 
+// The generate function makes three turns of three tokens, with two of its own between them.
+TEST_F(CustomAdvantages, OfTurnsAreThoseOfTheTokensThatWereSampledInThem) {
+  base::write_file_durably(
+      folder_ / "turns.py",
+      "def turns(groups):\n"
+      "    return [[[k + 1.0 for k, _ in enumerate(s.turns)] for s in g.samples] for g in groups]\n");
+  Arguments arguments =
+      train_arguments(folder_ / "turns", {"--custom-generate-function-path", "tests/cli/generate/turns.py:turns",
+                                          "--custom-advantage-path", folder_ / "turns.py:turns",
+                                          "--save-debug-rollout-data", folder_ / "turns/{rollout_id}.jsonl"});
+  arguments = with_flag(with_custom_reward(arguments, "tests/cli/generate/turns.py:reward"), "--num-rollout", "1");
+  const Captured result = run(with_flag(arguments, "--rollout-max-response-len", "16"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const base::Json& sample : json_lines(folder_ / "turns/0.jsonl")) {
+    EXPECT_EQ(sample["advantages"].get<std::vector<double>>(),
+              (std::vector<double>{1, 1, 1, 0, 0, 2, 2, 2, 0, 0, 3, 3, 3}));
+  }
+}
+
 TEST_F(CustomAdvantages, ThatAreTheEstimatorsChangeNoBit) {
   ASSERT_EQ(run(arguments("same", "same")).code, 0);
   ASSERT_EQ(run(arguments("plain", "")).code, 0);

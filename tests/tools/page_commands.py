@@ -165,6 +165,8 @@ def write_inputs(folder, program):
     page = (ROOT / "docs/SAMPLING.md").read_text(encoding="utf-8")
     agent = re.search(r"```python\n(from tandem.rollout .*?)```", page, re.S).group(1)
     (folder / "agent.py").write_text("async def look_up(text):\n    return text\n\n\n" + agent)
+    page = (ROOT / "docs/ADVANTAGES.md").read_text(encoding="utf-8")
+    (folder / "advantages.py").write_text(re.search(r"```python\n(.*?)```", page, re.S).group(1))
     base = BASE["train"]
     (folder / "job.toml").write_text("".join(
         f"{flag[2:]} = {values[0] if values and values[0].isdigit() else 'true' if not values else json.dumps(values[0])}\n"
