@@ -51,10 +51,10 @@ void RunLog::write_or_count(const std::string& what, const char* counter, const 
 
 void RunLog::write_samples(const std::string& path, std::span<const rl::Sample> samples,
                            std::span<const reward::Grade> grades, report::SampleDetail detail,
-                           std::span<const std::string> sources) {
+                           std::span<const std::string> sources, std::span<const std::string> token_bytes) {
   if (!is_conductor_) return;
   write_or_count(path, "fault/unwritten_samples",
-                 [&] { report::write_samples(path, samples, grades, detail, sources); });
+                 [&] { report::write_samples(path, samples, grades, detail, sources, token_bytes); });
 }
 
 int RunLog::finish(bool is_interrupted, const std::string& line) {

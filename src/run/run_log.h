@@ -42,7 +42,7 @@ class RunLog {
   // Writes one file of samples durably, and treats errors like write_or_count().
   void write_samples(const std::string& path, std::span<const rl::Sample> samples,
                      std::span<const reward::Grade> grades, report::SampleDetail detail,
-                     std::span<const std::string> sources = {});
+                     std::span<const std::string> sources = {}, std::span<const std::string> token_bytes = {});
 
   // Prints the last line; all that was written is durable when this returns. Returns the exit code of a run that a
   // signal ended, or 0.
