@@ -20,7 +20,7 @@ report::Report::Options open_files(const checkpoint::RunDirectory& directory, co
           .log_file = directory.log_file(),
           .memory_file = options.has_rollouts ? directory.memory_file() : "",
           .tensorboard_folder = options.use_tensorboard ? directory.tensorboard_folder() : "",
-          .wandb = options.wandb,
+          .trackers = options.trackers,
           .append = options.resumes,
           .keep_unwritten = options.continues_after_save_error};
 }
