@@ -3,7 +3,7 @@
 # pinned requirements. Does nothing where that is already there. As root it installs the packages; as another user it
 # prints the line to type.
 #
-#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ifbench|clusters|ray|aarch64|npu
+#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ifbench|trackio|mlflow|clusters|ray|aarch64|npu
 #   fuzz, cuda, wheel: what `make fuzz`, `make cuda` and `make wheel` alone need. wandb: what --use-wandb needs, and its
 #   tests. ifbench: what --rm-type ifbench needs. clusters: what the tests of examples/clusters need. ray: an environment
 #   .venv-ray for the tests of python -m tandem.ray. aarch64: compiler, emulator and libraries for `make test-aarch64`.
@@ -178,6 +178,8 @@ case "${1:-}" in
   wheel) install_more wheel "what builds a wheel (1 MB)" ;;
   wandb) install_more wandb "the package of Weights & Biases (about 125 MB)" ;;
   ifbench) install_more ifbench "what --rm-type ifbench needs (17 MB)" ;;
+  trackio) install_more trackio "the package of trackio (about 48 MB)" ;;
+  mlflow) install_more mlflow "the package of MLflow (about 120 MB)" ;;
   clusters) install_more clusters "the schemas of cluster tools (45 MB)" ;;
   ray) install_ray ;;
   aarch64)
@@ -185,5 +187,5 @@ case "${1:-}" in
     unpack_aarch64_libraries
     ;;
   npu) install_npu ;;
-  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ifbench|clusters|ray|aarch64|npu"; exit 2 ;;
+  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ifbench|trackio|mlflow|clusters|ray|aarch64|npu"; exit 2 ;;
 esac

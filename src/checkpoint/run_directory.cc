@@ -29,7 +29,7 @@ struct OwnName {
   const char* name;
   bool is_folder;
 };
-constexpr std::array<OwnName, 15> kNames = {{{kConfig, false},
+constexpr std::array<OwnName, 17> kNames = {{{kConfig, false},
                                              {"metrics.jsonl", false},
                                              {kMemory, false},
                                              {"memory_trace.json", false},
@@ -40,6 +40,8 @@ constexpr std::array<OwnName, 15> kNames = {{{kConfig, false},
                                              {"tensorboard", true},
                                              {"wandb", true},
                                              {"wandb_run_id", false},
+                                             {"trackio_run_id", false},
+                                             {"mlflow_run_id", false},
                                              {"view.html", false},
                                              {"checkpoints", true},
                                              {"hf", true},

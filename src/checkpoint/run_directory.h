@@ -7,7 +7,8 @@
 //   grader_output.txt    the output of reward functions
 //   samples/             the samples: rollout_000001.jsonl, eval_NAME_000001.jsonl
 //   tensorboard/         the metrics as an event file
-//   wandb/, wandb_run_id  files of Weights & Biases, and the run's id there (--use-wandb)
+//   wandb/               files of Weights & Biases (--use-wandb)
+//   NAME_run_id          the run's id in a tracker: wandb, trackio or mlflow
 //   view.html            the page of `tandem view`
 //   checkpoints/         the checkpoints to resume from (checkpoint/checkpoints.h)
 //   hf/step_000100       a Hugging Face checkpoint after 100 rollouts
@@ -57,7 +58,8 @@ class RunDirectory {
   std::string grader_output_file() const { return path_ + "/grader_output.txt"; }
   std::string samples_folder() const { return path_ + "/samples"; }
   std::string tensorboard_folder() const { return path_ + "/tensorboard"; }
-  std::string wandb_run_id_file() const { return path_ + "/wandb_run_id"; }
+  // Returns the file that keeps the run's id in a tracker; `key` is "wandb", "trackio" or "mlflow".
+  std::string tracker_run_id_file(const std::string& key) const { return path_ + "/" + key + "_run_id"; }
   std::string fault_folder() const { return path_ + "/fault"; }
   std::string checkpoint(int64_t step) const;
   // Makes hf/latest point to checkpoint(step), in one rename.

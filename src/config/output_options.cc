@@ -24,47 +24,7 @@ void OutputOptions::visit_run(base::Options& options) {
   options.option(overwrite, "overwrite", group, "replace the run that --save holds").does_not_affect_results();
   options.option(use_tensorboard, "use-tensorboard", group, "write the metrics as a TensorBoard event file too")
       .does_not_affect_results();
-  visit_wandb(options);
-}
-
-void OutputOptions::visit_wandb(base::Options& options) {
-  const char* const group = "Weights & Biases";
-  options
-      .option(use_wandb, "use-wandb", group,
-              "send the metrics to Weights & Biases too; needs its package (in a clone `tools/setup.sh wandb`, with an "
-              "installed wheel `pip install 'tandem[wandb]'`) and the key in WANDB_API_KEY or from `wandb login`")
-      .does_not_affect_results();
-  options
-      .option(wandb.mode, "wandb-mode", group,
-              "online; offline: into files alone, for `wandb sync`; disabled: nowhere. Unset: WANDB_MODE, or online")
-      .one_of(std::vector<std::string>{"online", "offline", "disabled"})
-      .or_empty()
-      .does_not_affect_results();
-  options
-      .option(wandb.project, "wandb-project", group,
-              "project that the run belongs to; unset: WANDB_PROJECT, or W&B's "
-              "own choice")
-      .does_not_affect_results();
-  options.option(wandb.team, "wandb-team", group, "team (entity) that the project belongs to; unset: the key's own")
-      .does_not_affect_results();
-  options
-      .option(wandb.group, "wandb-group", group,
-              "group that the run belongs to, and the beginning of its name; unset: the name is that of --save")
-      .does_not_affect_results();
-  options
-      .option(wandb.disable_random_suffix, "disable-wandb-random-suffix", group,
-              "name the run without its id behind the name")
-      .does_not_affect_results();
-  options
-      .option(wandb.run_id, "wandb-run-id", group,
-              "id of the run there; unset: a new one, which RUN/wandb_run_id keeps for a --load into the same RUN")
-      .does_not_affect_results();
-  options.option(wandb.directory, "wandb-dir", group, "folder for the package's files; unset: RUN, as RUN/wandb")
-      .path()
-      .does_not_affect_results();
-  options
-      .option(wandb.host, "wandb-host", group, "address of a W&B server of your own; unset: WANDB_BASE_URL, or W&B's")
-      .does_not_affect_results();
+  trackers.visit(options);
 }
 
 void OutputOptions::visit(base::Options& options) {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/options.h"
-#include "text/wandb.h"
+#include "config/tracker_options.h"
 
 namespace tandem::config {
 
@@ -21,8 +21,7 @@ struct OutputOptions {
   int64_t default_save_interval = 10;
   bool overwrite = false;
   bool use_tensorboard = true;
-  bool use_wandb = false;
-  text::WandbConfig wandb;
+  TrackerOptions trackers;
   int64_t sample_dump_interval = 1;     // 0: none
   std::string save_debug_rollout_data;  // "path/{rollout_id}.jsonl"
   bool log_passrate = false;
@@ -30,7 +29,6 @@ struct OutputOptions {
 
   void visit(base::Options& options);
   void visit_run(base::Options& options);  // all but the options about rollouts
-  void visit_wandb(base::Options& options);
   // Returns what is written after `step`, if anything.
   std::optional<SavedParts> parts_due(int64_t step, int64_t num_steps) const;
   // Returns the number of checkpoints and exports that a run of `num_steps` writes; those of the first `begin` steps

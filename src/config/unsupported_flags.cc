@@ -19,7 +19,7 @@ constexpr const char* kEngineOwn =
 constexpr const char* kNoRay =
     "there is no Ray and no cluster to describe: --actor-num-gpus-per-node and --rollout-num-gpus say what runs where";
 constexpr const char* kNoCritic = "there is no critic; use an estimator without one (--advantage-estimator grpo)";
-constexpr const char* kNoSink = "metrics go to metrics.jsonl, TensorBoard and --use-wandb; `tandem view` shows them";
+constexpr const char* kNoSink = "metrics go to metrics.jsonl, TensorBoard, --use-wandb, --use-trackio and --use-mlflow";
 constexpr const char* kNoSync =
     "with --colocate weights are never copied, without it all of them are sent as they are, after each rollout";
 constexpr const char* kHealth =
@@ -285,7 +285,6 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"wandb-always-use-train-step", nullptr,
      "train/* counts optimizer steps, everything else rollouts: each has an axis of its own there"},
     {"wandb-*", nullptr, "not in this version; --help lists the flags of Weights & Biases that are"},
-    {"use-mlflow", nullptr, kNoSink},
     {"use-prometheus", nullptr, kNoSink},
     {"tensorboard-dir", nullptr,
      "event files are in the run's own folder, so that --load goes on with them: RUN/tensorboard"},

@@ -58,8 +58,8 @@ Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten)
     tensorboard_ = std::make_unique<text::MetricSink>(
         text::tensorboard_target(worker::default_worker_config(), options.tensorboard_folder));
   }
-  if (options.wandb)
-    wandb_ = std::make_unique<text::MetricSink>(text::wandb_target(worker::default_worker_config(), *options.wandb));
+  for (const text::SinkTarget& target : options.trackers)
+    trackers_.push_back(std::make_unique<text::MetricSink>(target));
   if (!log_) return;
   base::set_log_sink([this](base::LogLevel, const std::string& line) {
     try {
@@ -83,16 +83,17 @@ void Report::log(const std::string& kind, int64_t step, const Metrics& metrics) 
     if (const int64_t kept = metrics_->num_kept(); kept > 0) {
       counted["fault/unwritten_records"] = static_cast<double>(kept);
     }
-    if (const int64_t dropped = wandb_ ? wandb_->dropped() : 0; dropped > 0) {
-      counted["fault/wandb_dropped_records"] = static_cast<double>(dropped);
+    for (const auto& tracker : trackers_) {
+      if (const int64_t dropped = tracker->dropped(); dropped > 0)
+        counted[tracker->dropped_metric()] = static_cast<double>(dropped);
     }
     write(*metrics_, record(kind, step, seconds(), counted));
   }
   if (tensorboard_) tensorboard_->write(step, metrics);
-  if (!wandb_) return;
+  if (trackers_.empty()) return;
   Metrics with_axis = metrics;  // each kind of record counts on its own axis there
   with_axis[kind + "/step"] = static_cast<double>(step);
-  wandb_->write(step, with_axis);
+  for (const auto& tracker : trackers_) tracker->write(step, with_axis);
 }
 
 void Report::log_memory(const std::vector<std::string>& lines) {
@@ -138,9 +139,8 @@ void Report::sync() {
   if (metrics_) metrics_->sync();
   if (log_) log_->sync();
   if (memory_) memory_->sync();
-  for (text::MetricSink* sink : {tensorboard_.get(), wandb_.get()}) {
-    if (sink != nullptr) sink->flush(kSinkFlushSeconds);
-  }
+  if (tensorboard_) tensorboard_->flush(kSinkFlushSeconds);
+  for (const auto& tracker : trackers_) tracker->flush(kSinkFlushSeconds);
 }
 
 std::string number_text(double value, int digits) {

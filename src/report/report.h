@@ -1,5 +1,5 @@
-// Writes the records of a run while it runs: metrics.jsonl, memory_timeline.jsonl, TensorBoard, Weights & Biases,
-// log.txt and the terminal.
+// Writes the records of a run while it runs: metrics.jsonl, memory_timeline.jsonl, TensorBoard, experiment
+// trackers, log.txt and the terminal.
 //
 // metrics.jsonl has one record per rollout ("rollout/step", rollout/*, perf/*), per optimizer step ("train/step",
 // train/*) and per evaluation ("eval/step", eval/*), each with "time_s", seconds since the run began. fault/* is in the
@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +18,6 @@
 #include "base/files.h"
 #include "report/terminal.h"
 #include "text/metric_sink.h"
-#include "text/wandb.h"
 
 namespace tandem::report {
 
@@ -33,7 +31,7 @@ class Report {
   // With `is_silent` nothing is shown, not even warnings: another rank of the run shows the same.
   struct Options {
     std::string metrics_file = {}, log_file = {}, memory_file = {}, tensorboard_folder = {};
-    std::optional<text::WandbRun> wandb = std::nullopt;
+    std::vector<text::SinkTarget> trackers = {};  // each has an axis of its own for each kind of record
     bool append = false;
     bool keep_unwritten = false;
     bool is_silent = false;
@@ -76,7 +74,8 @@ class Report {
   Terminal terminal_ = standard_terminal();
   base::Redaction redaction_;
   std::unique_ptr<base::LineFile> metrics_, log_, memory_;
-  std::unique_ptr<text::MetricSink> tensorboard_, wandb_;
+  std::unique_ptr<text::MetricSink> tensorboard_;
+  std::vector<std::unique_ptr<text::MetricSink>> trackers_;
 };
 
 // Formats a number as a person reads it, with `digits` significant digits: "0.0494", "1.2e-07", "16,050".

@@ -1,5 +1,5 @@
-// Reads values off the curves of a page of `tandem view`: under the pointer, and with the arrow keys. All else on the
-// page works without it. It makes no markup of any text.
+// Reads values off the curves of a page of `tandem view`: under the pointer, and with the arrow keys. Curves and
+// numbers are there without it. It makes no markup of any text.
 "use strict";
 
 const NAMESPACE = "http://www.w3.org/2000/svg";

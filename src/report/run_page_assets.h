@@ -1,4 +1,5 @@
-// Declares the style and the script of run_page, which the build puts into the program (run_page.css, run_page.js).
+// Declares the style and the script of run_page, which the build puts into the program (run_page.css, run_page.js,
+// find_samples.js).
 #pragma once
 
 namespace tandem::report {

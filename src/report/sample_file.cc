@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/utf8_stream.h"
 
 namespace tandem::report {
 
@@ -50,9 +51,30 @@ base::Json pieces_of(const rl::Sample& sample) {
   return pieces;
 }
 
+// Adds three lists of one entry a token. A text has the characters that the token completes, so the texts joined are
+// the completion with its special tokens. An advantage is null where the token is not trained on, a log-prob where the
+// model did not give the token.
+void add_tokens(const rl::Sample& sample, std::span<const std::string> token_bytes, base::Json& record) {
+  base::Json texts = base::Json::array(), advantages = base::Json::array(), logprobs = base::Json::array();
+  base::Utf8Stream stream;
+  for (size_t t = 0; t < sample.completion.size(); ++t) {
+    const auto id = static_cast<size_t>(sample.completion[t]);
+    std::string text = id < token_bytes.size() ? stream.push(token_bytes[id]) : "";
+    if (t + 1 == sample.completion.size()) text += stream.finish();
+    texts.push_back(std::move(text));
+    advantages.push_back(sample.is_trained(t) ? base::Json(sample.advantages[t]) : base::Json(nullptr));
+    const bool is_models = sample.num_turns == 0 || sample.loss_mask[t] != 0;
+    logprobs.push_back(is_models ? base::Json(sample.rollout_logprobs[t]) : base::Json(nullptr));
+  }
+  record["token_texts"] = std::move(texts);
+  record["token_advantages"] = std::move(advantages);
+  record["token_log_probs"] = std::move(logprobs);
+}
+
 }  // namespace
 
-base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, SampleDetail detail) {
+base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, SampleDetail detail,
+                         std::span<const std::string> token_bytes) {
   base::Json record = base::Json::object();
   record["group_id"] = sample.group_id;
   record["sample_id"] = sample.sample_id;
@@ -81,6 +103,7 @@ base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, S
   }
   if (!sample.pieces.empty()) record["pieces"] = pieces_of(sample);
   if (sample.advantages.size() == 1) record["advantage"] = sample.advantages.front();
+  if (sample.advantages.size() > 1 && !token_bytes.empty()) add_tokens(sample, token_bytes, record);
   record["weight_versions"] = versions_of(sample);
   if (detail == SampleDetail::kReadable) return record;
   if (sample.versions.size() > 1) {
@@ -99,13 +122,14 @@ base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, S
 }
 
 void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const reward::Grade> grades,
-                   SampleDetail detail, std::span<const std::string> sources) {
+                   SampleDetail detail, std::span<const std::string> sources,
+                   std::span<const std::string> token_bytes) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   if (!folder.empty()) base::make_directories(folder);
   base::DurableFile file(path);
   for (size_t i = 0; i < samples.size(); ++i) {
     const reward::Grade* grade = grades.empty() ? nullptr : &grades[i];
-    base::Json record = sample_record(samples[i], grade, detail);
+    base::Json record = sample_record(samples[i], grade, detail, token_bytes);
     if (!sources.empty()) record["source"] = sources[i];
     file.write(base::dump_json(record) + "\n");
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 #include "base/files.h"
@@ -16,7 +17,7 @@ namespace tandem::run {
 using base::Clock;
 using base::seconds_since;
 
-RolloutLog::RolloutLog(const TrainInputs& inputs, session::RunMemory& memory, RunLog& log, int64_t first_rollout)
+RolloutLog::RolloutLog(TrainInputs& inputs, session::RunMemory& memory, RunLog& log, int64_t first_rollout)
     : inputs_(inputs), memory_(memory), log_(log), first_rollout_(first_rollout), since_(Clock::now()) {}
 
 void RolloutLog::sampled(const sampling::Rollout& rollout) {
@@ -49,12 +50,19 @@ void RolloutLog::write(int64_t rollout_id, const sampling::Rollout& rollout) {
   const std::vector<std::string> sources = inputs_.prompts.sources_of(rollout.samples);
   if (output.sample_dump_interval > 0 && rollout_id % output.sample_dump_interval == 0) {
     log_.write_samples(fmt::format("{}/rollout_{:06}.jsonl", inputs_.directory.samples_folder(), rollout_id),
-                       rollout.samples, rollout.grades, report::SampleDetail::kReadable, sources);
+                       rollout.samples, rollout.grades, report::SampleDetail::kReadable, sources,
+                       token_bytes(rollout.samples));
   }
   if (const std::string& pattern = output.save_debug_rollout_data; !pattern.empty()) {
     log_.write_samples(report::rollout_path("--save-debug-rollout-data", pattern, rollout_id), rollout.samples,
                        rollout.grades, report::SampleDetail::kFull, sources);
   }
+}
+
+std::span<const std::string> RolloutLog::token_bytes(std::span<const rl::Sample> samples) {
+  const bool have_own = std::ranges::any_of(samples, [](const rl::Sample& each) { return each.advantages.size() > 1; });
+  if (!have_own || !log_.is_conductor()) return {};
+  return inputs_.session.text().token_bytes();
 }
 
 void RolloutLog::print(int64_t num_finished, const sampling::Rollout& rollout, const report::Metrics& last_step) {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 
 #include "base/clock.h"
 #include "report/report.h"
@@ -18,7 +20,7 @@ namespace tandem::run {
 class RolloutLog {
  public:
   // All are borrowed. `first_rollout` rollouts are finished, and the wait for the next one's training begins now.
-  RolloutLog(const TrainInputs& inputs, session::RunMemory& memory, RunLog& log, int64_t first_rollout);
+  RolloutLog(TrainInputs& inputs, session::RunMemory& memory, RunLog& log, int64_t first_rollout);
 
   // Mark the phases of one rollout, in this order: it was sampled, its training begins, its training has ended, and the
   // engines have the new weights. `update` says how rollout workers got them, if there are any.
@@ -38,7 +40,10 @@ class RolloutLog {
   void print_abandoned(int64_t rollout_id, int64_t saved);
 
  private:
-  const TrainInputs& inputs_;
+  // Returns the bytes of each token id where tokens of the samples have advantages of their own, else nothing.
+  std::span<const std::string> token_bytes(std::span<const rl::Sample> samples);
+
+  TrainInputs& inputs_;
   session::RunMemory& memory_;
   RunLog& log_;
   const int64_t first_rollout_;

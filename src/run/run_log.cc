@@ -20,7 +20,7 @@ report::Report::Options open_files(const checkpoint::RunDirectory& directory, co
           .log_file = directory.log_file(),
           .memory_file = options.has_rollouts ? directory.memory_file() : "",
           .tensorboard_folder = options.use_tensorboard ? directory.tensorboard_folder() : "",
-          .wandb = options.wandb,
+          .trackers = options.trackers,
           .append = options.resumes,
           .keep_unwritten = options.continues_after_save_error};
 }
@@ -51,10 +51,10 @@ void RunLog::write_or_count(const std::string& what, const char* counter, const 
 
 void RunLog::write_samples(const std::string& path, std::span<const rl::Sample> samples,
                            std::span<const reward::Grade> grades, report::SampleDetail detail,
-                           std::span<const std::string> sources) {
+                           std::span<const std::string> sources, std::span<const std::string> token_bytes) {
   if (!is_conductor_) return;
   write_or_count(path, "fault/unwritten_samples",
-                 [&] { report::write_samples(path, samples, grades, detail, sources); });
+                 [&] { report::write_samples(path, samples, grades, detail, sources, token_bytes); });
 }
 
 int RunLog::finish(bool is_interrupted, const std::string& line) {

@@ -4,9 +4,9 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "checkpoint/run_directory.h"
 #include "report/report.h"
@@ -19,7 +19,7 @@ class RunLog {
   struct Options {
     std::string config_text = {};  // text of config.toml
     bool use_tensorboard = false;
-    std::optional<text::WandbRun> wandb = std::nullopt;
+    std::vector<text::SinkTarget> trackers = {};
     bool has_rollouts = true;  // true if there are samples/ and a timeline of memory
     bool resumes = false;      // true if records are added to existing ones
     bool continues_after_save_error = false;
@@ -42,7 +42,7 @@ class RunLog {
   // Writes one file of samples durably, and treats errors like write_or_count().
   void write_samples(const std::string& path, std::span<const rl::Sample> samples,
                      std::span<const reward::Grade> grades, report::SampleDetail detail,
-                     std::span<const std::string> sources = {});
+                     std::span<const std::string> sources = {}, std::span<const std::string> token_bytes = {});
 
   // Prints the last line; all that was written is durable when this returns. Returns the exit code of a run that a
   // signal ended, or 0.

@@ -12,7 +12,7 @@
 #include "run/run_log.h"
 #include "run/sft_inputs.h"
 #include "run/sft_learner.h"
-#include "run/wandb_run.h"
+#include "run/trackers.h"
 #include "session/stop_signal.h"
 
 namespace tandem::run {
@@ -53,7 +53,7 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
   learner.restore(start);
   RunLog log(inputs.directory, {.config_text = mode.config_text,
                                 .use_tensorboard = config.output.use_tensorboard,
-                                .wandb = wandb_run(config.output, inputs.directory, mode.values),
+                                .trackers = trackers(config.output.trackers, inputs.directory, mode.values),
                                 .has_rollouts = false,
                                 .resumes = inputs.checkpoint.has_value(),
                                 .continues_after_save_error = config.checkpoints.continues_after_save_error()});

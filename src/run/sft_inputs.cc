@@ -9,8 +9,8 @@
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/result_inputs.h"
 #include "run/run_space.h"
+#include "run/trackers.h"
 #include "run/train_warnings.h"
-#include "run/wandb_run.h"
 #include "session/trainer_setup.h"
 #include "weights/store.h"
 
@@ -87,7 +87,7 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
                                                .custom_rm_paths = {},
                                                .definitions = new_definitions(data, session.config())})),
       directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
-  check_wandb(config.output);
+  check_trackers(config.output.trackers);
   if (checkpoint)
     checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent,
                                  config.checkpoints.allow_changed_config, num_samples());

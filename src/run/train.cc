@@ -17,8 +17,8 @@
 #include "run/rollout_log.h"
 #include "run/rollouts.h"
 #include "run/run_log.h"
+#include "run/trackers.h"
 #include "run/train_inputs.h"
-#include "run/wandb_run.h"
 #include "session/ranks.h"
 #include "session/run_memory.h"
 #include "session/stop_signal.h"
@@ -50,12 +50,14 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
   if (inputs.checkpoint) rollouts.restore(*inputs.checkpoint, start);
   Patience patience(
       config.checkpoints, inputs.directory, [&inputs] { return inputs.session.describe_not_finite(); }, start);
-  RunLog log(inputs.directory, {.config_text = mode.config_text,
-                                .use_tensorboard = config.output.use_tensorboard,
-                                .wandb = wandb_run(config.output, inputs.directory, mode.values),
-                                .resumes = inputs.checkpoint.has_value(),
-                                .continues_after_save_error = config.checkpoints.continues_after_save_error(),
-                                .is_conductor = mesh.is_conductor()});
+  RunLog log(inputs.directory,
+             {.config_text = mode.config_text,
+              .use_tensorboard = config.output.use_tensorboard,
+              .trackers = mesh.is_conductor() ? trackers(config.output.trackers, inputs.directory, mode.values)
+                                              : std::vector<text::SinkTarget>(),
+              .resumes = inputs.checkpoint.has_value(),
+              .continues_after_save_error = config.checkpoints.continues_after_save_error(),
+              .is_conductor = mesh.is_conductor()});
   evaluation::Rewards rewards = inputs.start_rewards();
   BestWeights best(config.output.save_best, inputs.save_best_rule(), inputs.session, inputs.directory, mesh, log,
                    start);

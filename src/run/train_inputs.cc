@@ -20,8 +20,8 @@
 #include "report/sample_file.h"
 #include "run/reference.h"
 #include "run/teachers.h"
+#include "run/trackers.h"
 #include "run/train_warnings.h"
-#include "run/wandb_run.h"
 #include "session/advantage_setup.h"
 #include "session/answer_end.h"
 #include "session/generator_setup.h"
@@ -126,7 +126,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       directory(config.output.save,
                 checkpoint::run_folder(config.checkpoints, config.output.save, config.output.overwrite), space.bytes(),
                 space.what_for()) {
-  check_wandb(config.output);
+  check_trackers(config.output.trackers);
   config.reward.line_types = session::rm_types_of(prompts);
   config.reward.check_some_pass();
   evaluation.check_url_is_asked(config.reward);

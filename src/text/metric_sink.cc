@@ -171,6 +171,8 @@ int64_t MetricSink::dropped() const {
   return impl_->num_dropped;
 }
 
+const std::string& MetricSink::dropped_metric() const { return impl_->target.dropped_metric; }
+
 int64_t MetricSink::restarts() const { return impl_->worker.restarts(); }
 
 int64_t MetricSink::process_id() const { return impl_->worker.process_id(); }

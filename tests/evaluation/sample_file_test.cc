@@ -90,6 +90,31 @@ TEST(Samples, PiecesOfSeveralTurnsHaveSpeakerTextAndTraining) {
   EXPECT_THROW(sampling::read_rollout(folder / "s.jsonl", bounds), UserError);
 }
 
+// Tokens 4 and 5 are the two halves of an e with an acute accent, 6 is special, and 7 is the model's unused id. The
+// advantages are those of reinforce++ with gamma 0.5 from a reward of 1 on the last trained token.
+TEST(Samples, TokensWithAdvantagesOfTheirOwnAreListed) {
+  sampling::Rollout rollout = two_samples();
+  rl::Sample& sample = rollout.samples[0];
+  const std::vector<std::string> token_bytes = {"", "", "", "", "caf\xc3", "\xa9", "<end>"};
+  const auto record_of = [&] {
+    return report::sample_record(sample, &rollout.grades[0], report::SampleDetail::kReadable, token_bytes);
+  };
+  EXPECT_FALSE(record_of().contains("token_texts")) << "one number for all tokens";
+  sample.completion = {4, 5, 7, 6};
+  sample.rollout_logprobs = {-1.0F, -2.0F, -3.0F, -0.5F};
+  sample.loss_mask = {1, 1, 0, 1};
+  sample.advantages = {0.25, 0.5, 0.5, 1.0};
+  const base::Json record = record_of();
+  EXPECT_EQ(base::dump_json(record["token_texts"]), "[\"caf\",\"\u00e9\",\"\",\"<end>\"]");
+  EXPECT_EQ(base::dump_json(record["token_advantages"]), "[0.25,0.5,null,1.0]");
+  EXPECT_EQ(base::dump_json(record["token_log_probs"]), "[-1.0,-2.0,-3.0,-0.5]");
+  EXPECT_FALSE(record.contains("advantage"));
+  sample.num_turns = 2;  // the third token is a tool's, which has no log-prob
+  EXPECT_EQ(base::dump_json(record_of()["token_log_probs"]), "[-1.0,-2.0,null,-0.5]");
+  sample.completion.back() = 4;  // ends within a character
+  EXPECT_EQ(record_of()["token_texts"].back(), "caf\ufffd");
+}
+
 TEST(Samples, FullFileHasTokensAndLogProbsOneLineEach) {
   base::TemporaryDirectory folder;
   const sampling::Rollout rollout = two_samples();

@@ -100,8 +100,8 @@ TEST_F(RunPage, ShowsCurvesTimesMemoryAndSamples) {
   EXPECT_NE(page.find("<td>head</td><td class=\"number\">1.0 MiB</td><td class=\"number\">2.0 MiB"), std::string::npos);
   EXPECT_NE(page.find("<strong>reward 1</strong>, advantage 1.5, 2 tokens, completed"), std::string::npos);
   EXPECT_NE(page.find("highest reward"), std::string::npos);
-  EXPECT_EQ(count(page, "<pre>2+5=</pre>"), 1U) << "a prompt stands once above its samples";
-  EXPECT_NE(page.find("<pre>eight</pre>"), std::string::npos);
+  EXPECT_EQ(count(page, "<pre class=\"prompt\">2+5=</pre>"), 1U) << "a prompt stands once above its samples";
+  EXPECT_NE(page.find("<pre class=\"p4\">eight</pre>"), std::string::npos);
   EXPECT_NE(page.find("grading failed</span></p>\n<p class=\"warn\">timeout: 30 s</p>"), std::string::npos);
   EXPECT_EQ(page, page_of(path)) << "the same files give the same page";
 }
@@ -206,7 +206,7 @@ TEST_F(RunPage, PiecesOfSeveralTurnsAreShadedByWhatIsTrained) {
                            base::dump_json(record) + "\n" + base::dump_json(many) + "\n");
   const std::string page = page_of(path);
   EXPECT_NE(page.find("<div class=\"piece trained\"><p class=\"faint\">model, 3 tokens, trained</p>"
-                      "<pre>&lt;call&gt;</pre></div>"),
+                      "<pre class=\"p4\">&lt;call&gt;</pre></div>"),
             std::string::npos);
   EXPECT_NE(
       page.find("<div class=\"piece untrained\"><p class=\"faint\">function, 2 tokens, untrained</p><pre>82</pre>"),
@@ -216,6 +216,93 @@ TEST_F(RunPage, PiecesOfSeveralTurnsAreShadedByWhatIsTrained) {
   EXPECT_EQ(count(page, "<pre>?8292</pre>"), 0U) << "the text without its turns says less";
   EXPECT_NE(page.find("163 pieces left out here"), std::string::npos);
   EXPECT_LT(page.size(), size_t{100'000});
+}
+
+TEST_F(RunPage, SamplesSayWhatTheScriptSortsAndFiltersBy) {
+  base::Json record = base::parse_json(sample("12+30=", "42", -0.5), "sample");
+  record["turns"] = 3;
+  record["mean_logprob"] = -0.25;
+  record["failure"] = "timeout: 30 s";
+  const std::string path = write_run("a", rollout_record(0, 0.1, 3));
+  base::write_file_durably(path + "/samples/rollout_000000.jsonl", base::dump_json(record) + "\n");
+  const std::string page = page_of(path);
+  EXPECT_NE(page.find("<article data-length=\"2\" data-turns=\"3\" data-status=\"completed\" data-reward=\"-0.5\" "
+                      "data-advantage=\"1.5\" data-logprob=\"-0.25\" data-failed=\"1\">"),
+            std::string::npos);
+  EXPECT_NE(page.find("<details open data-file=\"0/rollout_000000.jsonl\">"), std::string::npos);
+  EXPECT_NE(page.find("<option value=\"0/rollout_000000.jsonl\">rollout_000000.jsonl</option>"), std::string::npos);
+  EXPECT_NE(page.find("<form class=\"finder\" hidden>"), std::string::npos) << "without the script it does nothing";
+}
+
+TEST_F(RunPage, HasThousandsOfSamplesWhereThereIsRoom) {
+  const std::string path = write_run("a", rollout_record(0, 0.1, 3));
+  for (int i = 0; i < 4; ++i) {
+    std::string samples;
+    for (int j = 0; j < 512; ++j) samples += sample(fmt::format("{}+{}=", i, j / 8), std::to_string(i + j / 8), j % 2);
+    base::write_file_durably(fmt::format("{}/samples/rollout_{:06}.jsonl", path, i), samples);
+  }
+  const std::string page = page_of(path);
+  EXPECT_EQ(count(page, "<article"), 2048U);
+  EXPECT_EQ(count(page, "<details><summary>the other 504</summary>"), 4U);
+  EXPECT_LT(page.size(), 2U << 20);
+  EXPECT_EQ(page.find("that is long the page shows"), std::string::npos) << "nothing is left out";
+}
+
+// The classes are the quarter of the largest advantage of the file, 2, that the numbers lie in.
+TEST_F(RunPage, TokensAreShadedByTheirAdvantages) {
+  base::Json record = base::parse_json(sample("1+1=", "2 or <3", 1.0), "sample");
+  record.erase("advantage");
+  record["token_texts"] = {"2", " or", "", " <3", "<end>"};
+  record["token_advantages"] = {2.0, -0.5, 0.4, nullptr, 0.0};
+  record["token_log_probs"] = {-0.125, -1.5, -2.0, nullptr, -0.0625};
+  base::Json damaged = record;
+  damaged["token_advantages"] = base::Json::array({2.0});
+  const std::string path = write_run("a", rollout_record(0, 0.1, 3));
+  base::write_file_durably(path + "/samples/rollout_000000.jsonl",
+                           base::dump_json(record) + "\n" + base::dump_json(damaged) + "\n");
+  const std::string page = page_of(path);
+  EXPECT_NE(page.find("<pre class=\"tokens\"><i class=p4 title=\"advantage 2, log-prob -0.125\">2</i>"
+                      "<i class=n1 title=\"advantage -0.5, log-prob -1.5\"> or</i>"
+                      "<i class=p1 title=\"advantage 0.4, log-prob -2\"></i>"
+                      "<i title=\"not trained on\"> &lt;3</i>"
+                      "<i title=\"advantage 0, log-prob -0.0625\">&lt;end&gt;</i></pre>"),
+            std::string::npos)
+      << between(page, "<article", "</article>");
+  EXPECT_NE(page.find("<pre>2 or &lt;3</pre>"), std::string::npos) << "lists of different lengths are not believed";
+  EXPECT_NE(page.find("under the pointer it shows"), std::string::npos);
+}
+
+TEST_F(RunPage, OfALongResponseTheFirstAndTheLastTokensAreShown) {
+  base::Json record = base::parse_json(sample("1+1=", "2", 1.0), "sample");
+  record.erase("advantage");
+  for (int t = 0; t < 2000; ++t) {
+    record["token_texts"].push_back(fmt::format(" t{}", t));
+    record["token_advantages"].push_back(1.0);
+    record["token_log_probs"].push_back(-1.0);
+  }
+  const std::string path = write_run("a", rollout_record(0, 0.1, 3));
+  base::write_file_durably(path + "/samples/rollout_000000.jsonl", base::dump_json(record) + "\n");
+  const std::string page = page_of(path);
+  EXPECT_EQ(count(page, "<i class=p4 title"), kBeginTokens + kEndTokens);
+  EXPECT_NE(page.find("> t1199</i>\n[... 500 tokens are left out here ...]\n<i"), std::string::npos);
+  EXPECT_NE(page.find("> t1999</i></pre>"), std::string::npos);
+}
+
+TEST_F(RunPage, PiecesHaveTheirOwnTokens) {
+  base::Json record = base::parse_json(sample("12+30=", "?42 42", 1.0), "sample");
+  record["pieces"] = {{{"from", "model"}, {"text", "?"}, {"length", 1}, {"trained_length", 1}},
+                      {{"from", "function"}, {"text", "42"}, {"length", 1}, {"trained_length", 0}},
+                      {{"from", "model"}, {"text", " 42"}, {"length", 2}, {"trained_length", 2}}};
+  record["token_texts"] = {"?", "42", " 4", "2"};
+  record["token_advantages"] = {1.0, nullptr, -1.0, -0.25};
+  record["token_log_probs"] = {-1.0, nullptr, -1.0, -1.0};
+  const std::string path = write_run("a", rollout_record(0, 0.1, 3));
+  base::write_file_durably(path + "/samples/rollout_000000.jsonl", base::dump_json(record) + "\n");
+  const std::string page = page_of(path);
+  EXPECT_NE(page.find("1 token, untrained</p><pre class=\"tokens\"><i title=\"not trained on\">42</i></pre>"),
+            std::string::npos);
+  EXPECT_NE(page.find("2 tokens, trained</p><pre class=\"tokens\"><i class=n3 "), std::string::npos)
+      << "of 1.5, the largest of the file";
 }
 
 TEST_F(RunPage, NothingOfTheFilesIsMarkup) {
@@ -232,7 +319,13 @@ TEST_F(RunPage, NothingOfTheFilesIsMarkup) {
   const std::string path =
       write_run("a<script>alert(2)<!--", base::dump_json(record) + "\n" + base::dump_json(second) + "\n",
                 std::string(kConfig) + "hf-checkpoint = \"" + evil + "\"\n");
-  base::write_file_durably(path + "/samples/rollout_000000.jsonl", sample(evil, evil, 1) + sample(evil, evil, 0));
+  base::Json tokens = base::parse_json(sample(evil, evil, 1), "sample");
+  tokens["status"] = evil;
+  tokens["token_texts"] = base::Json::array({evil});
+  tokens["token_advantages"] = base::Json::array({1.0});
+  tokens["token_log_probs"] = base::Json::array({evil});
+  base::write_file_durably(path + "/samples/rollout_000000.jsonl",
+                           sample(evil, evil, 1) + sample(evil, evil, 0) + base::dump_json(tokens) + "\n");
   base::write_file_durably(path + "/log.txt", evil + "\n");
   base::Json memory = {{"event", "step"}, {"step", 0}};
   memory["phases"][evil] = {{"most", {{evil, 5}}}, {"planned", {{evil, 4}}}};

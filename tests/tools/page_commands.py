@@ -74,6 +74,8 @@ SKIPPED = {
     "--lr-decay-iters 300": "needs a run that decays (tests/cli/sft_resume_test.cc)",
     "runs/base": "follows examples/arithmetic/demo.sh, which takes minutes",
     "--use-wandb": "needs a package that is installed on demand (tests/cli/wandb_test.cc)",
+    "--use-trackio": "needs a package that is installed on demand (tests/cli/trackers_test.cc)",
+    "--use-mlflow": "needs a package that is installed on demand (tests/cli/trackers_test.cc)",
     "--cpu-isa avx2": "asks for kernels that not every machine has",
 }
 

@@ -1,0 +1,23 @@
+// Declares the options for experiment trackers: Weights & Biases, trackio, MLflow. None of them affects results.
+#pragma once
+
+#include "base/options.h"
+#include "text/trackers.h"
+
+namespace tandem::config {
+
+struct TrackerOptions {
+  bool use_wandb = false, use_trackio = false, use_mlflow = false;
+  text::WandbConfig wandb;
+  text::TrackioConfig trackio;
+  text::MlflowConfig mlflow;
+
+  void visit(base::Options& options);
+
+ private:
+  void visit_wandb(base::Options& options);
+  void visit_trackio(base::Options& options);
+  void visit_mlflow(base::Options& options);
+};
+
+}  // namespace tandem::config
