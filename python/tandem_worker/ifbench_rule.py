@@ -18,6 +18,8 @@ THOUGHT_END = "</think>"
 class BadLine(Failed):
     """The line of the data, whatever the response says, has no instructions that can be checked."""
 
+    kind = "line"
+
 
 def checks_of(metadata):
     """The functions (text) -> bool of a line. BadLine where it has none that can be checked."""

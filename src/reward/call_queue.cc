@@ -49,7 +49,9 @@ void CallQueue::store(const Call& call, std::vector<Grade> grades) {
     num_pending_ -= grades.size();
     for (size_t i = 0; i < grades.size(); ++i) {
       Grade& grade = grades[i];
-      if (grade.failed && ++num_failures_[grade.reason_class] == 1 && grade.reason_class != expected_) {
+      // Lines that fail with every response are refused when the run starts.
+      const bool is_news = grade.reason_class != expected_ && grade.reason_class != "line";
+      if (grade.failed && ++num_failures_[grade.reason_class] == 1 && is_news) {
         const std::string& name = call.samples[i].shown_as;
         news.push_back(fmt::format("{} of {} failed ({}): {}", what_,
                                    name.empty() ? fmt::format("sample {}", grade.sample_id) : name, grade.reason_class,

@@ -98,9 +98,9 @@ void read_logs(const Json& outcome, Grade& grade) {
 }
 
 void read_failure(const Json& outcome, Grade& grade) {
-  constexpr std::array<std::string_view, 10> kClasses = {"exception",  "deadline",    "memory", "not_finite",
+  constexpr std::array<std::string_view, 11> kClasses = {"exception",  "deadline",    "memory", "not_finite",
                                                          "wrong_type", "wrong_count", "none",   "status",
-                                                         "service",    "http"};
+                                                         "service",    "http",        "line"};
   grade.failed = true;
   grade.reason_class = text_of(outcome.at("failed"), kMaxNameBytes);
   require(std::find(kClasses.begin(), kClasses.end(), grade.reason_class) != kClasses.end());

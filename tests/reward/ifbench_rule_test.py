@@ -121,16 +121,15 @@ class Ifbench(unittest.TestCase):
     def test_long_text_takes_no_longer_than_it_is_long(self):
         """Each piece is one over which an expression of a published check, or one like it, tries every place again."""
         pieces = ["\n", " ", "[", "<<", "*", "p. ", "Question ", ',"!', "\ud800", "\u200f", "\x00", "1", "\n* ", "'"]
-        header = "ProductID,Category,Brand,Price,Stock\n\""
-        began = time.process_time()
+        pieces[pieces.index(',"!')] = "ProductID,Category,Brand,Price,Stock\n" + ',"!' * 20_000
         for name, given in arguments_of_each().items():
             check = instructions.checked_by(name, given)
             uses_nltk = {"sentences", "tokens", "language_of"} & set(instructions.CHECKS[name].__code__.co_names)
             for piece in pieces:
-                text = piece * ((500 if uses_nltk else 30_000) // len(piece))
-                for response in (text, header + text):
-                    self.assertIn(check(response), (True, False), name)
-        self.assertLess(time.process_time() - began, 30)
+                text = piece * max((500 if uses_nltk else 50_000) // len(piece), 1)
+                began = time.process_time()
+                self.assertIn(check(text[: 500 if uses_nltk else None]), (True, False), name)
+                self.assertLess(time.process_time() - began, 1.0, (name, piece[:40]))
 
     def test_the_same_text_has_the_same_language(self):
         text = "Das ist also es was is no so."

@@ -137,7 +137,8 @@ def write_inputs(folder, program):
     (folder / "DIR").symlink_to(MODEL)
     (folder / "SPARSE").symlink_to(SPARSE_MODEL)
     (folder / "examples").symlink_to(ROOT / "examples")
-    problems = [{"prompt": f"{i}+{i + 1}=", "label": str(2 * i + 1), "response": str(2 * i + 1)} for i in range(210)]
+    problems = [{"prompt": f"{i}+{i + 1}=", "label": str(2 * i + 1), "response": str(2 * i + 1),
+                 "instruction_id_list": ["punctuation:no_comma"]} for i in range(210)]  # fmt: skip
     answers = [{"prompt": "1+1=", "response": "2"}, {"prompt": "2+3=", "response": "5"}] * 20
 
     def write_lines(name, records):
