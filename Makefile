@@ -89,8 +89,6 @@ test: test-dev test-tsan  ## everything under ASan and UBSan, then the torch-fre
 test-dev: setup
 	@tools/setup.sh wandb
 	@tools/setup.sh ifbench
-	@tools/setup.sh trackio
-	@tools/setup.sh mlflow
 	@tools/setup.sh clusters
 	$(call configure,dev)
 	cmake --build build/dev -j $(JOBS)
@@ -99,8 +97,6 @@ test-dev: setup
 test-tsan: setup
 	@tools/setup.sh wandb
 	@tools/setup.sh ifbench
-	@tools/setup.sh trackio
-	@tools/setup.sh mlflow
 	$(call configure,tsan)
 	cmake --build build/tsan -j $(JOBS)
 	$(FIXED_ADDRESSES) ctest --preset tsan -j $(TEST_JOBS)

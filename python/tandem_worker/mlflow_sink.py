@@ -19,7 +19,7 @@ AXIS_NAMES = {f"{kind}/step" for kind in tracker.AXES}  # MLflow has an axis of 
 
 
 def load_package():
-    return tracker.load_package("mlflow")
+    return tracker.load_package("mlflow", "--use-mlflow")
 
 
 def uri_of(config):

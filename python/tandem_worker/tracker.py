@@ -23,14 +23,14 @@ def is_clone():
     return os.path.isfile(os.path.join(os.path.dirname(__file__), "../../tools/setup.sh"))
 
 
-def load_package(key, module=None):
-    """Imports the package of --use-KEY."""
+def load_package(key, flag):
+    """Imports the package that `flag` asks for."""
     try:
-        return importlib.import_module(module or key)
+        return importlib.import_module(key)
     except ImportError as error:
         remedy = f"`tools/setup.sh {key}`" if is_clone() else f"`pip install 'tandem[{key}]'`"
         raise MachineFault(
-            f"--use-{key}: the package {key} cannot be imported ({error}); {remedy} installs it"
+            f"{flag}: the package {key} cannot be imported ({error}); {remedy} installs it"
         ) from None
 
 

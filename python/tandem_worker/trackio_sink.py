@@ -31,7 +31,7 @@ def has_token():
 class Worker:
     def check(self, config):
         place(config)
-        tracker.load_package("trackio")
+        tracker.load_package("trackio", "--use-trackio")
         if (config["space_id"] or os.environ.get("TRACKIO_SPACE_ID")) and not has_token():
             raise MachineFault(
                 "--use-trackio: no token for the Hugging Face Space; set HF_TOKEN, run `hf auth login` once, or leave "
@@ -41,7 +41,7 @@ class Worker:
     def open(self, config, run_id, name, options):
         # name holds the id: a run is found by its name in the project.
         place(config)
-        trackio = tracker.load_package("trackio")
+        trackio = tracker.load_package("trackio", "--use-trackio")
         self._warnings = []
         warnings.simplefilter("always")
         # The package warns of what it could not keep, and goes on.

@@ -12,7 +12,7 @@ ON_ROLLOUTS = ("rollout", "perf", "passrate", "fault")
 
 
 def load_package():
-    return tracker.load_package("wandb")
+    return tracker.load_package("wandb", "--use-wandb")
 
 
 def settings_of(wandb, mode, host):

@@ -83,7 +83,7 @@ void check_tracker(const worker::WorkerConfig& config, TrackerKind kind, const b
     worker::ChildProcess child(worker_config(config, row), worker_module(row));
     child.call("check", {{"config", tracker_config}}, config.deadline_s);
   } catch (const worker::WorkerError& error) {
-    throw EnvironmentError(fmt::format("--use-{}: cannot start {}: {}", row.key, row.name, error.what()));
+    throw EnvironmentError(fmt::format("cannot start {}: {}", row.name, error.what()));
   }
 }
 

@@ -1,16 +1,25 @@
 // Checks --use-trackio and --use-mlflow as they are typed, without a network: what a run leaves, and how it resumes.
-// The packages must be there (tools/setup.sh trackio, tools/setup.sh mlflow).
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "base/files.h"
 #include "tests/cli/tiny_run.h"
+#include "tests/text/tracker_packages.h"
 
 namespace tandem::cli {
 namespace {
 
-TEST(Trackers, ARunKeepsItsIdsOverAResume) {
+class Trackers : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* const name : {"trackio", "mlflow"}) {
+      if (!text::has_package(name)) GTEST_SKIP() << text::why_skipped(name);
+    }
+  }
+};
+
+TEST_F(Trackers, ARunKeepsItsIdsOverAResume) {
   const base::TemporaryDirectory folder;
   const std::string path = folder / "run";
   const auto tracked = [&](const std::string& num_rollout, const Arguments& more = {}) {
@@ -37,7 +46,7 @@ TEST(Trackers, ARunKeepsItsIdsOverAResume) {
   EXPECT_EQ(metrics.find("dropped_records"), std::string::npos);
 }
 
-TEST(Trackers, RefuseInOneLineBeforeARunBegins) {
+TEST_F(Trackers, RefuseInOneLineBeforeARunBegins) {
   const base::TemporaryDirectory folder;
   const Captured nowhere = run(train_arguments(folder / "run", {"--use-mlflow"}));
   EXPECT_EQ(nowhere.code, 3) << nowhere.err;
