@@ -45,7 +45,14 @@ std::string worker_module(const Tracker& tracker) { return fmt::format("{}_sink"
 
 }  // namespace
 
-std::string Tracker::dropped_metric() const { return fmt::format("fault/{}_dropped_records", key); }
+std::string Tracker::dropped_metric() const {
+  switch (kind) {
+    case TrackerKind::kWandb: return "fault/wandb_dropped_records";
+    case TrackerKind::kTrackio: return "fault/trackio_dropped_records";
+    case TrackerKind::kMlflow: return "fault/mlflow_dropped_records";
+  }
+  TANDEM_CHECK(false);
+}
 
 const Tracker& tracker(TrackerKind kind) {
   const auto* const row = std::ranges::find(kTrackers, kind, &Tracker::kind);

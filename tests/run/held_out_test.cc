@@ -37,8 +37,8 @@ class HeldOutTest : public testing::Test {
   HeldOutTest() {
     session_.load_weights();
     model_ = session_.make_model();
-    data_.lines.label_key = "response";
-    data_.lines.path = folder_ / "training.jsonl";  // does not exist, and is not read
+    config_.data.lines.label_key = "response";
+    config_.data.lines.path = folder_ / "training.jsonl";  // does not exist, and is not read
   }
 
   // Writes a set and returns its path.
@@ -47,18 +47,18 @@ class HeldOutTest : public testing::Test {
     return folder_ / (name + ".jsonl");
   }
   HeldOut held_out(const std::vector<std::string>& names_and_paths) {
-    config::EvalOptions eval;
-    eval.eval_prompt_data = names_and_paths;
-    return HeldOut(eval, data_, /*append_eos=*/true, session_.text(), session_.config());
+    config_.eval.eval_prompt_data = names_and_paths;
+    return HeldOut(config_, session_.text(), session_.config());
   }
   report::Metrics metrics(const HeldOut& data) {
     const std::optional<HeldOut::Result> result = data.evaluate(*model_, {}, report_);
     return result.value().metrics;
   }
   session::SftSamples samples_of(const std::string& path) {
-    config::DataOptions own = data_;
+    config::DataOptions own = config_.data;
     own.lines.path = path;
-    return session::load_sft_samples(own, /*append_eos=*/true, session_.text(), session_.config());
+    return session::load_sft_samples(own, rl::Answers::kToImitate, /*append_eos=*/true, session_.text(),
+                                     session_.config());
   }
   double num_trained_tokens(const std::string& path) {
     return static_cast<double>(samples_of(path).num_trained_tokens);
@@ -72,7 +72,7 @@ class HeldOutTest : public testing::Test {
   const base::TemporaryDirectory folder_;
   session::ModelSession session_{config::ModelOptions{.hf_checkpoint = "tests/golden/models/qwen3-tied"}};
   std::unique_ptr<model::Model> model_;
-  config::DataOptions data_;
+  config::SftConfig config_;
   report::Report report_;
 };
 

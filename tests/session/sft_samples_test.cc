@@ -32,7 +32,7 @@ class SftSamplesTest : public testing::Test {
   SftSamples load(const std::string& lines) {
     base::write_file_durably(folder_ / "data.jsonl", lines);
     data_.lines.path = folder_ / "data.jsonl";
-    return load_sft_samples(data_, append_eos_, *text_, model_);
+    return load_sft_samples(data_, rl::Answers::kToImitate, append_eos_, *text_, model_);
   }
   void expect_refusal(const std::string& lines, const std::string& says) {
     try {
