@@ -382,7 +382,7 @@ TEST_P(OpsTest, NormsAddTheirOffsetToTheWeight) {
 
 TEST_P(OpsTest, AttentionSeesTheKeysOfItsWindowAlone) {
   if (GetParam().name == "cuda") GTEST_SKIP() << "attention on it has no windows";
-  for (const int64_t window : {1, 5, 16, 21, 300}) {
+  for (const int64_t window : {2, 5, 16, 21, 300}) {  // with one key all gradients of queries and keys are 0
     SCOPED_TRACE(window);
     const int64_t H = 4, G = 2, K = 48;
     PagedCase c = draw_groups(draw_, 2, H, G, K, window == 300 ? kLongPrompts : kShortPrompts);
