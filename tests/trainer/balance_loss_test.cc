@@ -79,7 +79,7 @@ TEST(BalanceLoss, GradientAndSumAreThoseOfAutogradInFloat64) {
     sum += loss.item<double>();
     const at::Tensor expected_TX = torch::autograd::grad({loss * kFactor}, {leaf_TX})[0];
     EXPECT_LT(gradient_TX.to(at::kDouble).sub(expected_TX).abs().max().item<double>(),
-              1e-6 * expected_TX.abs().max().item<double>());
+              4e-6 * expected_TX.abs().max().item<double>());
   }
   EXPECT_NEAR(balance.end_step(no_other_ranks()), sum / 2, 1e-5);
 }
