@@ -75,7 +75,7 @@ void SftConfig::visit_preferences(base::Options& options) {
   options
       .option(preference.loss, "preference-loss", group,
               "learn which of two answers is better, from lines with chosen and rejected: sigmoid is DPO; kto takes "
-              "lines with one answer and a label, true or false; unset: imitate the answers")
+              "lines with one answer and a label, true or false; none: imitate the answers")
       .one_of(rl::kPreferenceLosses);
   options
       .option(preference.beta, "preference-beta", group,

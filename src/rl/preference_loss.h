@@ -21,16 +21,16 @@
 
 namespace tandem::rl {
 
-inline constexpr std::string_view kPreferenceLosses[] = {"sigmoid", "robust", "hinge", "ipo", "kto"};
+inline constexpr std::string_view kPreferenceLosses[] = {"none", "sigmoid", "robust", "hinge", "ipo", "kto"};
 
 struct PreferenceConfig {
-  std::string loss = "";          // one of kPreferenceLosses; "": there are no preferences
+  std::string loss = "none";      // one of kPreferenceLosses; "none": there are no preferences
   double beta = 0.1;              // > 0
   double label_smoothing = 0.0;   // in [0, 0.5), the share of pairs that may be the wrong way round; robust alone
   double desirable_weight = 1.0;  // >= 0; kto alone
   double undesirable_weight = 1.0;
 
-  bool is_on() const { return !loss.empty(); }
+  bool is_on() const { return loss != "none"; }
   // Returns whether answers come in pairs, a chosen and a rejected one; otherwise each is judged by itself.
   bool takes_pairs() const { return is_on() && loss != "kto"; }
   int64_t answers_of_item() const { return takes_pairs() ? 2 : 1; }
