@@ -8,7 +8,7 @@
 
 #include "device/block.h"
 #include "device/cuda/attention/attention.h"
-#include "device/cuda/attention_softmax.cuh"
+#include "device/cuda/attention/attention_softmax.cuh"
 #include "device/cuda/kernel_choice.h"
 #include "device/cuda/launch.cuh"
 

@@ -14,7 +14,7 @@
 
 #include "device/block.h"
 #include "device/cuda/attention/attention.h"
-#include "device/cuda/attention_softmax.cuh"
+#include "device/cuda/attention/attention_softmax.cuh"
 #include "device/cuda/gpu_limits.h"
 #include "device/cuda/warpgroups.cuh"
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "device/cuda/expert_items.cuh"
+#include "device/cuda/experts/expert_items.cuh"
 #include "device/cuda/experts/experts.h"
-#include "device/cuda/gate_up.cuh"
+#include "device/cuda/experts/gate_up.cuh"
 #include "device/cuda/launch.cuh"
 #include "device/cuda/tensor_cores.cuh"
 #include "device/cuda/vectors.cuh"

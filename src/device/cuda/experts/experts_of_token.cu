@@ -5,9 +5,9 @@
 // are the wider side of each mma.sync, whose other side has the same row eight times; its first result counts.
 #include <cstdint>
 
-#include "device/cuda/expert_items.cuh"
+#include "device/cuda/experts/expert_items.cuh"
 #include "device/cuda/experts/experts.h"
-#include "device/cuda/gate_up.cuh"
+#include "device/cuda/experts/gate_up.cuh"
 #include "device/cuda/launch.cuh"
 #include "device/cuda/tensor_cores.cuh"
 #include "device/cuda/vectors.cuh"

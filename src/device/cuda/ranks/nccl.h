@@ -5,11 +5,12 @@
 
 namespace tandem::device {
 
-#define TANDEM_NCCL_CALLS(CALL)                                                                                     \
-  CALL(ncclGetUniqueId)                                                                                             \
-  CALL(ncclCommInitRankConfig)                                                                                      \
-  CALL(ncclCommGetAsyncError) CALL(ncclCommAbort) CALL(ncclCommFinalize) CALL(ncclCommDestroy) CALL(ncclGroupStart) \
-      CALL(ncclGroupEnd) CALL(ncclSend) CALL(ncclRecv) CALL(ncclGetErrorString) CALL(ncclGetLastError)
+#define TANDEM_NCCL_CALLS(CALL)                                                                            \
+  CALL(ncclGetUniqueId)                                                                                    \
+  CALL(ncclCommInitRankConfig)                                                                             \
+  CALL(ncclCommGetAsyncError)                                                                              \
+  CALL(ncclCommAbort) CALL(ncclCommFinalize) CALL(ncclCommDestroy) CALL(ncclGroupStart) CALL(ncclGroupEnd) \
+      CALL(ncclSend) CALL(ncclRecv) CALL(ncclGetErrorString) CALL(ncclGetLastError)
 
 struct NcclCalls {
 #define TANDEM_DECLARE(call) decltype(&::call) call = nullptr;
