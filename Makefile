@@ -6,8 +6,8 @@ SHELL := /bin/bash
 # A compiler of torch headers takes up to 2 GiB: as many at once as cores and memory allow.
 JOBS ?= $(shell awk -v cores=$$(nproc) '/MemAvailable/ {n = int($$2 / 2097152); if (n > cores) n = cores; \
 	if (n < 1) n = 1; print n}' /proc/meminfo)
-# Tests wait a third of their time for processes that start and for clocks: one more for every two cores.
-TEST_JOBS ?= $(shell echo $$(($(JOBS) + ($(JOBS) + 1) / 2)))
+# Tests wait for a good part of their time for processes that start and for clocks: two for each core.
+TEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
 # TSan of g++ 12 does not start where the kernel randomises more address bits than it knows; without randomisation it
 # does. A container may forbid switching it off, and then mostly needs it not.
 FIXED_ADDRESSES := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
