@@ -2,6 +2,7 @@
 // samples share a micro-batch or a prompt.
 #include "trainer/balance_loss.h"
 
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/bincount.h>
@@ -55,6 +56,7 @@ std::vector<rl::Sample> uneven_groups() {
 TEST(BalanceLoss, GradientAndSumAreThoseOfAutogradInFloat64) {
   constexpr int64_t kExperts = 5, kChosen = 2;
   constexpr double kFactor = 0.7;
+  at::manual_seed(1);  // the same logits whichever tests ran before
   const std::vector<rl::Sample> samples = uneven_groups();
   const PackedBatch batch = pack_batch(pointers(samples));
   std::vector<bool> counts;
@@ -79,7 +81,7 @@ TEST(BalanceLoss, GradientAndSumAreThoseOfAutogradInFloat64) {
     sum += loss.item<double>();
     const at::Tensor expected_TX = torch::autograd::grad({loss * kFactor}, {leaf_TX})[0];
     EXPECT_LT(gradient_TX.to(at::kDouble).sub(expected_TX).abs().max().item<double>(),
-              4e-6 * expected_TX.abs().max().item<double>());
+              1e-6 * expected_TX.abs().max().item<double>());
   }
   EXPECT_NEAR(balance.end_step(no_other_ranks()), sum / 2, 1e-5);
 }
