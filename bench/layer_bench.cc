@@ -1,6 +1,6 @@
-// Where the time of a layer of a decode step goes on a GPU: the operations of a layer, recorded, at the shapes of Qwen3
-// models. Run: layer_bench SHAPE ROWS ..., with one of the shapes of kShapes and numbers of sequences, of which each
-// has kKeys keys. It prints for each number:
+// Measures where a GPU spends the time of a layer of a decode step: the operations of a layer are recorded, at the
+// shapes of Qwen3 models. Run: layer_bench SHAPE ROWS ..., with one of the shapes of kShapes and numbers of sequences,
+// of which each has kKeys keys. It prints for each number:
 //   - the microseconds of a layer;
 //   - what each operation adds to the layer: the difference to the same layer without it;
 //   - how many numbers of a recorded layer's results differ from those of the same rows among kMany, not recorded.

@@ -44,8 +44,8 @@ struct AttentionRows {
   // The backend's own result of Ops::prepare(), which is that of every window. If it is null, each call computes it
   // anew.
   std::shared_ptr<const void> prepared = nullptr;
-  // How many positions a row sees, its own included; 0: all. A backend whose footprint does not have windows is given
-  // 0.
+  // A row sees this many positions, its own included; 0: all. It is always 0 for a backend whose footprint says that it
+  // has no windows.
   int64_t window = 0;
 };
 

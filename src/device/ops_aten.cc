@@ -95,7 +95,7 @@ Normalised normalise(const Tensor& x_float, double eps) {
   return {x_float * inverse, inverse};
 }
 
-// What a norm multiplies by.
+// Returns the factor that a norm multiplies each normalised row by, in float32.
 Tensor factor_of(const Tensor& w, const Norm& norm) {
   return norm.offset == 0.0 ? to_float(w) : to_float(w) + norm.offset;
 }

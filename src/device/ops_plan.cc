@@ -117,7 +117,7 @@ OpBytes OpsPlan::silu_mul_backward(Size rows) const {
   return op(result, result + count * (3 * cast_ + 2 * kFloatBytes));
 }
 
-// Its one tensor beside those of silu_mul() is what the sigmoid is made of, in place.
+// It takes as many bytes as silu_mul(): the number of which the sigmoid is taken is made in the sigmoid's own tensor.
 OpBytes OpsPlan::gelu_mul(Size rows) const { return silu_mul(rows); }
 
 OpBytes OpsPlan::gelu_mul_backward(Size rows) const {

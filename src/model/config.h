@@ -46,7 +46,7 @@ struct TensorShard {
   bool operator==(const TensorShard&) const = default;
 };
 
-// What the attention of a layer does with positions.
+// Holds the settings by which a layer's attention depends on positions: rotation, scale and window.
 struct LayerAttention {
   double rope_theta = 10000.0;
   std::vector<float> rope_factors = {};  // [K/2], what each rotary frequency is multiplied by (device::Ops); empty: 1

@@ -17,7 +17,7 @@ enum class MlpKind : uint8_t {
 // The activation of a kGated MLP: SiLU, or GELU in its tanh form.
 enum class Activation : uint8_t { kSilu, kGelu };
 
-// What q and k are normalised over, before the rotation.
+// Selects the numbers over which q and k are normalised before the rotation.
 enum class QkNorm : uint8_t {
   kNone,
   kHead,   // each head, by a weight [K] of all heads
@@ -46,7 +46,7 @@ enum class UnrotatedLayers : uint8_t {
   kListed,  // those with a 0 in no_rope_layers, or every no_rope_layer_interval-th
 };
 
-// What the rotary embedding of a layer with a window is.
+// Selects the rotary embedding of the layers that have a window.
 enum class WindowRope : uint8_t {
   kSame,      // that of the other layers
   kUnscaled,  // the same, but not scaled
@@ -91,7 +91,8 @@ struct Family {
   // The scaled forms of the rotary embedding mean what decoder/rope_scaling.h says. False: they mean something else.
   bool scales_rope = true;
   RotaryPairs rotary_pairs = RotaryPairs::kHalves;
-  // What a missing partial_rotary_factor means. 0: the whole head is rotated, and another factor is refused.
+  // A config.json without partial_rotary_factor has this one. 0: the whole head is rotated, and another factor is
+  // refused.
   double rotary_factor = 0.0;
   UnrotatedLayers unrotated = UnrotatedLayers::kNone;
   WindowedLayers windowed = WindowedLayers::kNone;

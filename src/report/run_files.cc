@@ -578,7 +578,7 @@ void read_all_samples(const std::string& folder, size_t num_runs, RunFiles& run)
         evaluations.size() == 1 ? std::string("its data set") : fmt::format("{} data sets", evaluations.size()),
         base::with_commas(static_cast<int64_t>(num_eval_files))));
   chosen.insert(chosen.end(), evaluations.begin(), evaluations.end());
-  // What a file leaves of its share goes to those after it.
+  // A file that needs less than its share leaves the rest to those after it.
   size_t left_bytes = kSamplesBytes / std::max<size_t>(1, num_runs);
   for (size_t i = 0; i < chosen.size(); ++i) {
     SampleSet set = read_samples(folder, chosen[i], left_bytes / (chosen.size() - i), left_bytes, run);

@@ -26,8 +26,8 @@ class RmsNorm {
   // Returns all rows [num_tokens, E] normalised; x_TE is what the stream keeps of them.
   at::Tensor forward(const at::Tensor& x_TE, int64_t num_tokens) const;
   // Returns dx_TE, and adds the weight's gradient for all rows to the sink. dy_TE and x_TE are what the stream keeps.
-  // Where the stream is cut, the weight's gradient is the sum of the ranks' in their order, and its last bits differ
-  // from those of one rank.
+  // With sequence parallelism each rank computes the weight's gradient of its own rows, and these are added in rank
+  // order: the last bits differ from those of one rank.
   at::Tensor backward(const at::Tensor& dy_TE, const at::Tensor& x_TE, const GradientSlot& sink) const;
 
  private:

@@ -9,7 +9,7 @@
 
 namespace tandem::model::decoder {
 
-// How a scaled form differs from the default rotary embedding.
+// Holds the numbers by which a scaled rotary embedding differs from the default one.
 struct ScaledRope {
   std::vector<float> factors;     // [dims / 2], what each frequency is multiplied by
   double attention_factor = 1.0;  // what rotated queries and keys are multiplied by
