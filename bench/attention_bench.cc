@@ -12,10 +12,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <memory>
 #include <string>
 
+#include "bench/device_seconds.h"
 #include "device/block.h"
 #include "device/ops.h"
 #include "device/registry.h"
@@ -26,8 +26,6 @@ using at::Tensor;
 using tandem::device::AttentionRows;
 using tandem::device::kBlockTokens;
 using tandem::device::Ops;
-
-constexpr int kRounds = 5;
 
 struct Heads {
   int64_t query = 32, kv = 8, dim = 128;
@@ -89,20 +87,9 @@ class Bench {
     return rows;
   }
 
-  void wait() const { ops_.fetch(at::zeros({1}, numbers()))->wait(); }
-  // Returns the seconds of one call, the least of a few rounds.
   template <typename Work>
   double seconds(int calls, const Work& work) const {
-    work();
-    wait();
-    double least = 1e9;
-    for (int round = 0; round < kRounds; ++round) {
-      const auto start = std::chrono::steady_clock::now();
-      for (int call = 0; call < calls; ++call) work();
-      wait();
-      least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    }
-    return least / calls;
+    return device_seconds(ops_, calls, work);
   }
 
   void many_rows(int64_t count, int64_t length) const {

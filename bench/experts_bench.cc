@@ -7,12 +7,11 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "bench/device_seconds.h"
 #include "device/ops.h"
 #include "device/registry.h"
 
@@ -29,7 +28,6 @@ constexpr int64_t kExperts = 128, kChosen = 8, kHidden = 2048, kWidth = 768;
 constexpr RouteRule kRule = {.chosen = kChosen, .normalises = true};
 // Decode steps go over so many layers' weights, so that they come from memory.
 constexpr int64_t kLayers = 6;
-constexpr int kRounds = 5;
 // Experts are chosen unevenly: their logits have means of this deviation, beside tokens of deviation 1.
 constexpr double kSkew = 0.7;
 
@@ -77,20 +75,9 @@ class Bench {
     return logits_TX;
   }
 
-  void wait() const { ops_.fetch(at::zeros({1}, options(at::kFloat)))->wait(); }
-  // Returns the seconds of one call, the least of a few rounds.
   template <typename Work>
   double seconds(int calls, const Work& work) const {
-    work();
-    wait();
-    double least = 1e9;
-    for (int round = 0; round < kRounds; ++round) {
-      const auto start = std::chrono::steady_clock::now();
-      for (int call = 0; call < calls; ++call) work();
-      wait();
-      least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    }
-    return least / calls;
+    return device_seconds(ops_, calls, work);
   }
   // The same of `work` for each layer in turn, recorded and replayed.
   template <typename Work>
