@@ -77,6 +77,7 @@ void multiply(const Tensor& x, RowsAre x_rows, const Tensor& w, const Routing& r
   const cuda::ExpertsProduct product = {
       .rows = data(x),
       .weights = data(w),
+      .ids = ints(routing.ids_TC),
       .offsets = ints(routing.offsets_X1),
       .sources = x_rows == RowsAre::kTokens ? ints(routing.sources_P) : nullptr,
       .num_experts = routing.num_experts(),
