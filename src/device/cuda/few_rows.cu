@@ -3,8 +3,8 @@
 // shared memory.
 //
 // The sums of a strip are a chain: each product on the tensor core waits for the one before it. So operands of later
-// products are read between products, and a piece is copied by one instruction of the copy engine. When the eight rows
-// of a piece were copied one by one, a step of sixteen terms took three times as long.
+// products are read between products, and a piece is copied by one instruction of the copy engine. Copies of its eight
+// rows are issued lane after lane, which made a layer of Qwen3-4B 102 us instead of 74.
 //
 // Sixteen terms and the sum before them make one sum on the tensor core, whatever the order of the sixteen. So a lane
 // takes four neighbouring terms of each sixteen, of x as of the weight, where the instruction's own order would be two
