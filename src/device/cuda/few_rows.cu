@@ -1,6 +1,6 @@
-// A warp has a strip of kStrip rows of the weight at a time, which pass through its own ring of pieces in shared memory,
-// kDepth terms each. The strip is the narrow side of each mma.sync, whose wide side has the rows of x. All of x lies in
-// shared memory.
+// A warp has a strip of kStrip rows of the weight at a time, which pass through its own ring of pieces in shared
+// memory, kDepth terms each. The strip is the narrow side of each mma.sync, whose wide side has the rows of x. All of x
+// lies in shared memory.
 //
 // The sums of a strip are a chain: each product on the tensor core waits for the one before it. So operands of later
 // products are read between products, and a piece is copied by one instruction of the copy engine. Copies of its eight
@@ -214,8 +214,8 @@ Cut cut(int64_t T, int64_t N, int64_t K) {
   const int64_t strips_of_warp = (strips + blocks * warps - 1) / (blocks * warps);
   constexpr int64_t kElement = sizeof(bf16), kSlotBytes = kPieceElements * kElement;
   const int64_t bytes_of_rows = T * (K + kPadding) * kElement;
-  const int64_t slots = std::min(
-      {(kFewRowsSharedBytes - bytes_of_rows) / (warps * kSlotBytes), strips_of_warp * (K / kDepth), int64_t{kMostSlots}});
+  const int64_t slots = std::min({(kFewRowsSharedBytes - bytes_of_rows) / (warps * kSlotBytes),
+                                  strips_of_warp * (K / kDepth), int64_t{kMostSlots}});
   return {strips, blocks, warps, slots, bytes_of_rows + warps * slots * kSlotBytes};
 }
 

@@ -725,9 +725,9 @@ cudaError_t attention_of_large_items(const AttentionForward& call, cudaStream_t 
   const auto num_rows = static_cast<uint64_t>(work.num_rows), num_blocks = static_cast<uint64_t>(kv.num_blocks);
   const bool is_described =
       describe_tensor(params.q, call.q_THK, {head_dim, heads, num_rows}, {head_dim * 2, heads * head_dim * 2},
-               {64, static_cast<uint32_t>(group), kRows / static_cast<uint32_t>(group)}) &&
+                      {64, static_cast<uint32_t>(group), kRows / static_cast<uint32_t>(group)}) &&
       describe_tensor(params.kv, kv.data, {head_dim, 2 * kv_heads * kPage, num_blocks},
-               {head_dim * 2, static_cast<uint64_t>(kv.block_stride) * 2}, {64, kPage, 1});
+                      {head_dim * 2, static_cast<uint64_t>(kv.block_stride) * 2}, {64, kPage, 1});
   if (!is_described) return cudaErrorInvalidValue;
   switch (head_width(kv.head_dim)) {
     case 64: return launch<64>(params, stream);
