@@ -25,10 +25,10 @@ class ProductsTest : public testing::TestWithParam<std::string> {
     if (ops_ == nullptr) GTEST_SKIP() << why_missing(GetParam());
   }
   bool is_gpu() const { return GetParam() == "cuda"; }
-  // These are qkv, o, gate_up and down of Qwen3-4B, and the narrowest of 0.6B.
+  // These are qkv, o, gate_up and down of Qwen3-4B, the narrowest of 0.6B, and the router of 30B-A3B.
   std::vector<Widths> widths() const {
     if (!is_gpu()) return {{48, 64}, {64, 40}};
-    return {{6144, 2560}, {2560, 4096}, {19456, 2560}, {2560, 9728}, {1024, 2048}};
+    return {{6144, 2560}, {2560, 4096}, {19456, 2560}, {2560, 9728}, {1024, 2048}, {128, 2048}};
   }
   std::unique_ptr<Ops> ops_ = make_backend(GetParam(), 2);
 };
@@ -71,7 +71,7 @@ TEST_P(ProductsTest, RowsAreEqualInBatchesOfEverySize) {
     for (const at::ScalarType out : {at::kBFloat16, at::kFloat}) {
       const Tensor all = ops_->linear(x, w, out);
       for (const int64_t T :
-           {1, 2, 3, 7, 8, 9, 16, 31, 33, 64, 65, 100, 128, 129, 255, 256, 257, 300, 511, 1000, 1500}) {
+           {1, 2, 3, 4, 7, 8, 9, 16, 31, 33, 64, 65, 100, 128, 129, 255, 256, 257, 300, 511, 1000, 1500}) {
         if (T > most) break;
         const int64_t begin = draw.integer(0, most - T);
         const Tensor some = ops_->linear(x.narrow(0, begin, T).contiguous(), w, out);

@@ -15,6 +15,7 @@
 #include "device/cuda/attention/cudnn_attention.h"
 #include "device/cuda/embedding.h"
 #include "device/cuda/experts/cuda_experts.h"
+#include "device/cuda/few_rows.h"
 #include "device/cuda/graph.h"
 #include "device/cuda/linear_plans.h"
 #include "device/cuda/logprob.h"
@@ -436,6 +437,20 @@ class CudaOps final : public Ops {
   void multiply(ProductKind kind, const Tensor& left, const Tensor& right, const Tensor& added,
                 const Tensor& out) const {
     const int64_t N = kind == ProductKind::kForward ? right.size(0) : left.size(1), K = right.size(1);
+    if (kind == ProductKind::kForward && cuda::supports_few_rows(left.size(0), N, K) && is_aligned(left) &&
+        is_aligned(right)) {
+      // Nothing that is recorded writes weights. Outside of recordings, the kernel before may be the one that did.
+      const cuda::FewRowsProduct few = {.x = data(left),
+                                        .w = data(right),
+                                        .added = added.defined() ? added.const_data_ptr() : nullptr,
+                                        .out = out.mutable_data_ptr(),
+                                        .is_float32 = out.scalar_type() == at::kFloat,
+                                        .T = left.size(0),
+                                        .N = N,
+                                        .K = K,
+                                        .weight_is_old = cuda::is_capturing(stream())};
+      return check(cuda::linear_of_few_rows(few, stream()), "product of few rows");
+    }
     const Product product = {.kind = kind,
                              .T = left.size(0),
                              .N = N,

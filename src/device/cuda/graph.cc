@@ -11,6 +11,12 @@ void check(cudaError_t error, const char* what) {
 
 }  // namespace
 
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "asking whether a step is captured");
+  return status == cudaStreamCaptureStatusActive;
+}
+
 Graph::Graph(cudaStream_t capturing, const std::function<void()>& work) {
   // The mode is relaxed because LibTorch may ask the driver for memory meanwhile.
   check(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeRelaxed), "capturing a step");

@@ -7,6 +7,9 @@
 
 namespace tandem::device::cuda {
 
+// Returns whether what is queued on the stream is captured.
+bool is_capturing(cudaStream_t stream);
+
 class Graph {
  public:
   // Calls `work` once. The work that it queues on `capturing`, a stream of its own that does not wait for the default

@@ -64,6 +64,14 @@ constexpr bool runs_experts_grad_weight(const GpuLimits& gpu) {
   return gpu.capability == 90 && experts_grad_weight_shared_bytes() <= gpu.shared_bytes;
 }
 
+// The kernel of products of few rows has the copy engine of compute capability 9.0. It takes at most so many bytes, for
+// the weight on its way and the rows; they leave room for a block of attention, which may still run beside it.
+constexpr int64_t kFewRowsSharedBytes = 152 * 1024;
+constexpr bool runs_few_rows(const GpuLimits& gpu) {
+  constexpr int64_t kBarriers = 4096;
+  return gpu.capability == 90 && kFewRowsSharedBytes + kBarriers <= gpu.shared_bytes;
+}
+
 // A tiling is the number of weight rows and of places that a block has, in the product of places with the weights of
 // their experts. Of thirteen tilings those for few and for many places are within a few percent of the fastest from two
 // tokens on; a single token has a kernel of its own (bench/results/experts.md).

@@ -2,8 +2,14 @@
 // before it still runs, which pays where both take a few microseconds.
 //
 // A kernel that is launched by launch_dependent() calls wait_for_inputs() before it touches memory that an earlier
-// kernel may have written, or still reads. Since all of them do, all kernels before the previous one are done too, and
-// what those wrote may be read before. So may weights: no kernel that calls let_next_begin() writes any.
+// kernel may have written, or still reads. Since all of them do, all earlier kernels are done when it returns. What the
+// next kernel may read before its own wait depends on where this one calls let_next_begin():
+//   after wait_for_inputs()    the results of all kernels but this one, as the kernels of experts do, and what follows
+//   before wait_for_inputs()   what no kernel of a step writes: weights, and the input of the step. Several kernels can
+//                              then be set up behind one that still runs, and the last of them reads its weight
+//                              meanwhile (few_rows.h).
+// Kernels whose successor may read older results call it after the wait: those of routes and of experts' products.
+// No kernel that calls let_next_begin() writes weights.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -93,8 +93,8 @@ __global__ void rms_norm_kernel(const bf16* x, const bf16* w, bf16* y, int64_t E
     }
   };
   for_each_vector([&](int m, int64_t i) { unpack(load(w + i), weight[m]); });
-  wait_for_inputs();
   let_next_begin();
+  wait_for_inputs();
   float sum = 0.0F;
   for_each_vector([&](int m, int64_t i) {
     unpack(load(x + blockIdx.x * E + i), v[m]);
@@ -164,6 +164,7 @@ __global__ void rms_norm_backward_kernel(const bf16* dy, const bf16* x, const bf
 }
 
 __global__ void silu_mul_kernel(const bf16* gate_up, bf16* out, uint32_t vectors, uint32_t row_vectors) {
+  let_next_begin();
   wait_for_inputs();
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= vectors) return;
@@ -304,10 +305,10 @@ __global__ __launch_bounds__(kQkvThreads) void qk_norm_rope_kernel(const bf16* q
   const int K = size_of_head<kPairs, kPadded>(head_dim);
   const int64_t row = blockIdx.x;
   const int lane = threadIdx.x % kWarp, heads = H + 2 * G;
+  let_next_begin();
   float2 turn[kPairs];
   read_turns<kPairs>(frequencies, K, positions[row], turns, turn);
   wait_for_inputs();
-  let_next_begin();
   for (int head = blockIdx.y * kHeadsAtOnce + threadIdx.x / kWarp; head < heads; head += gridDim.y * kHeadsAtOnce) {
     HeadLane<kPairs> x;
     x.read(qkv + (row * heads + head) * K, K, lane);

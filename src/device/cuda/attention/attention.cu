@@ -218,6 +218,7 @@ __global__ __launch_bounds__(32 * kWarps, attention_blocks_at_once(kHeadDim)) vo
 
   extern __shared__ __align__(128) uint8_t shared_memory[];
   auto& storage = reinterpret_cast<BlockStorage<kHeadDim>&>(shared_memory);
+  let_next_begin();
   const Walk walk(params);
   if (walk.first_row < 0) return wait_for_inputs();
   const uint32_t lane = threadIdx.x, warp = threadIdx.y, kv_head = blockIdx.z;

@@ -34,8 +34,8 @@ Cache cache_of(const PagedKv& kv) {
 
 __global__ void append_kernel(Cache cache, const Vector* k, const Vector* v, const int32_t* tokens,
                               const int32_t* slots) {
-  wait_for_inputs();
   let_next_begin();
+  wait_for_inputs();
   const int slot = slots[blockIdx.x];
   if (slot < 0) return;
   const int64_t row = int64_t{tokens == nullptr ? static_cast<int>(blockIdx.x) : tokens[blockIdx.x]} * cache.vectors;

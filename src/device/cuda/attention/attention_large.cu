@@ -5,7 +5,6 @@
 // An item walks the units of part 0, then those of part 1, and so on: so it needs one set of sums at a time, and folds
 // them where a part ends. Four units of 32 keys (two of 64) are a tile of 128 keys, whatever parts they are of.
 #include <cuda_bf16.h>
-#include <cudaTypedefs.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,6 +15,7 @@
 #include "device/cuda/attention/attention.h"
 #include "device/cuda/attention/attention_softmax.cuh"
 #include "device/cuda/gpu_limits.h"
+#include "device/cuda/tensor_map.h"
 #include "device/cuda/warpgroups.cuh"
 
 namespace tandem::device::cuda {
@@ -669,24 +669,6 @@ __global__ __launch_bounds__(kThreads, 1) void large_attention_kernel(const __gr
   }
 }
 
-// Describes rows of bfloat16, `sizes` of them innermost first, to the copy engine.
-bool describe(CUtensorMap& map, const void* data, const uint64_t (&sizes)[3], const uint64_t (&stride_bytes)[2],
-              const uint32_t (&box)[3]) {
-  static const auto encode = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-    const cudaError_t status =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-    const bool is_there = status == cudaSuccess && found == cudaDriverEntryPointSuccess;
-    return is_there ? reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry) : nullptr;
-  }();
-  const uint32_t every[3] = {1, 1, 1};
-  return encode != nullptr &&
-         encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes, stride_bytes, box, every,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 template <uint32_t kHeadDim, bool kPadded>
 cudaError_t launch_kernel(const Params& params, cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(Storage<kHeadDim>);
@@ -742,10 +724,10 @@ cudaError_t attention_of_large_items(const AttentionForward& call, cudaStream_t 
                    .head_dim = static_cast<uint32_t>(head_dim)};
   const auto num_rows = static_cast<uint64_t>(work.num_rows), num_blocks = static_cast<uint64_t>(kv.num_blocks);
   const bool is_described =
-      describe(params.q, call.q_THK, {head_dim, heads, num_rows}, {head_dim * 2, heads * head_dim * 2},
-               {64, static_cast<uint32_t>(group), kRows / static_cast<uint32_t>(group)}) &&
-      describe(params.kv, kv.data, {head_dim, 2 * kv_heads * kPage, num_blocks},
-               {head_dim * 2, static_cast<uint64_t>(kv.block_stride) * 2}, {64, kPage, 1});
+      describe_tensor(params.q, call.q_THK, {head_dim, heads, num_rows}, {head_dim * 2, heads * head_dim * 2},
+                      {64, static_cast<uint32_t>(group), kRows / static_cast<uint32_t>(group)}) &&
+      describe_tensor(params.kv, kv.data, {head_dim, 2 * kv_heads * kPage, num_blocks},
+                      {head_dim * 2, static_cast<uint64_t>(kv.block_stride) * 2}, {64, kPage, 1});
   if (!is_described) return cudaErrorInvalidValue;
   switch (head_width(kv.head_dim)) {
     case 64: return launch<64>(params, stream);

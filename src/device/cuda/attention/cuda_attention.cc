@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "device/block.h"
 #include "device/cuda/gpu_limits.h"
+#include "device/cuda/graph.h"
 #include "device/cuda/rowwise.h"
 
 namespace tandem::device {
@@ -41,12 +42,6 @@ cuda::PagedKv paged(const Tensor& kv_layer) {
           .num_kv_heads = kv_layer.size(2),
           .head_dim = kv_layer.size(3) / kBlockTokens,
           .num_blocks = kv_layer.size(0)};
-}
-
-bool is_capturing() {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream(), &status));
-  return status == cudaStreamCaptureStatusActive;
 }
 
 cuda::AttentionHeads heads_of(const Tensor& q_THK, const Tensor& kv_layer) {
@@ -175,7 +170,7 @@ Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& row
                                  .kv = paged(kv_layer),
                                  .work = forward.work,
                                  .words = forward.words.mutable_data_ptr<int32_t>(),
-                                 .refillable = is_capturing()},
+                                 .refillable = cuda::is_capturing(stream())},
                                 stream()));
   return out_THK;
 }

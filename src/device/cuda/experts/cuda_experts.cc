@@ -13,6 +13,7 @@
 #include "device/cuda/experts/places.h"
 #include "device/cuda/experts/route.h"
 #include "device/cuda/gpu_limits.h"
+#include "device/cuda/graph.h"
 #include "device/cuda/rowwise.h"
 #include "device/cuda/scratch.h"
 #include "device/experts_aten.h"
@@ -30,12 +31,6 @@ cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
 void check(cudaError_t error) {
   TANDEM_ENV_CHECK(error == cudaSuccess, "the GPU's experts failed:", cudaGetErrorString(error));
-}
-
-bool is_capturing() {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream(), &status));
-  return status == cudaStreamCaptureStatusActive;
 }
 
 bool is_bfloat16(const Tensor& x) { return x.scalar_type() == at::kBFloat16; }
@@ -82,6 +77,7 @@ void multiply(const Tensor& x, RowsAre x_rows, const Tensor& w, const Routing& r
   const cuda::ExpertsProduct product = {
       .rows = data(x),
       .weights = data(w),
+      .ids = ints(routing.ids_TC),
       .offsets = ints(routing.offsets_X1),
       .sources = x_rows == RowsAre::kTokens ? ints(routing.sources_P) : nullptr,
       .num_experts = routing.num_experts(),
@@ -147,7 +143,7 @@ Routing CudaExperts::route(const Tensor& logits_TX, const RouteRule& rule) const
   check(cuda::route(floats(logits_TX), T, X, C, rule.normalises, memory, stream()));
   // So many tokens are trained on, mostly: where the gradient of a weight needs the experts' numbers of places on the
   // host, it will find them there.
-  if (!has_grad_weight_kernel_ && T > cuda::kOrderTileTokens && !is_capturing()) {
+  if (!has_grad_weight_kernel_ && T > cuda::kOrderTileTokens && !cuda::is_capturing(stream())) {
     routing.prepared = std::shared_ptr<const void>(ops_.fetch(routing.offsets_X1));
   }
   return routing;
@@ -179,7 +175,7 @@ Tensor CudaExperts::linear(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK,
   }
   const int64_t N = w_XNK.size(0) / routing.num_experts(), K = w_XNK.size(1);
   // The library's kernel is asked once whether it is exact, which waits for the device: not while a step is recorded.
-  if (has_many_places(routing) && out == at::kBFloat16 && cuda::supports_width(N) && !is_capturing() &&
+  if (has_many_places(routing) && out == at::kBFloat16 && cuda::supports_width(N) && !cuda::is_capturing(stream()) &&
       grouped_.is_exact(ProductKind::kForward, N, K, x.device())) {
     return cuda::GroupedProducts::forward(rows_of_places(x, x_rows, routing), w_XNK, routing.offsets_X1);
   }

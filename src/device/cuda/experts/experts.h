@@ -23,12 +23,13 @@ namespace tandem::device::cuda {
 struct ExpertsProduct {
   const __nv_bfloat16* rows = nullptr;     // [T, K] where sources are given, else [P, K]
   const __nv_bfloat16* weights = nullptr;  // [X N, K]
+  const int32_t* ids = nullptr;            // [P]: the experts of a single token, rising; unused where there are more
   const int32_t* offsets = nullptr;        // [X + 1]
   const int32_t* sources = nullptr;        // [P], or null: place p has row p
   int64_t num_experts = 0, num_places = 0, num_chosen = 0;
   int64_t N = 0, K = 0;     // numbers of a result's row, terms of a sum
   bool transposed = false;  // weights are [X K, N]
-  // The kernel before did not write the offsets: the weights are read while it still computes the rows.
+  // The kernel before did not write ids and offsets: the weights are read while it still computes the rows.
   bool offsets_are_old = false;
   // If set, [P, N / 2]: silu_mul() of the results, which are bfloat16 and whose rows are gate, then up;
   // they are not written where `out` is null. Not transposed.

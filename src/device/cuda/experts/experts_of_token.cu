@@ -5,7 +5,6 @@
 // are the wider side of each mma.sync, whose other side has the same row eight times; its first result counts.
 #include <cstdint>
 
-#include "device/cuda/experts/expert_items.cuh"
 #include "device/cuda/experts/experts.h"
 #include "device/cuda/experts/gate_up.cuh"
 #include "device/cuda/launch.cuh"
@@ -82,9 +81,8 @@ class Strip {
 
 template <bool kGateUp, typename Out>
 __global__ __launch_bounds__(kThreads) void experts_of_token_kernel(const bf16* rows, const bf16* weights,
-                                                                    const int32_t* offsets, bool rows_are_of_places,
-                                                                    int num_experts, int N, int K,
-                                                                    bool offsets_are_old, bf16* activated, Out* out) {
+                                                                    const int32_t* ids, bool rows_are_of_places, int N,
+                                                                    int K, bool ids_are_old, bf16* activated, Out* out) {
   extern __shared__ __align__(128) bf16 shared[];
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first_row = (static_cast<int>(blockIdx.x) * kWarps + warp) * kStrip;
@@ -92,8 +90,8 @@ __global__ __launch_bounds__(kThreads) void experts_of_token_kernel(const bf16* 
   bf16* const row = shared;
   bf16* const ring = shared + K + warp * kPieces * kPieceElements;
 
-  if (!offsets_are_old) wait_for_inputs();
-  const int expert = find_item<1>(offsets, num_experts, static_cast<int>(place)).expert;
+  if (!ids_are_old) wait_for_inputs();
+  const int expert = ids[place];
   // Rows past the last repeat it; their outputs are not written.
   const auto row_of = [&](int r) {
     return kGateUp ? gate_up_row(first_row + r, N) : min(first_row + r, N - 1);
@@ -153,8 +151,8 @@ cudaError_t launch(const ExpertsProduct& p, Out* out, cudaStream_t stream) {
   if (status != cudaSuccess) return status;
   const dim3 grid(static_cast<unsigned>((p.N + kWarps * kStrip - 1) / (kWarps * kStrip)),
                   static_cast<unsigned>(p.num_places));
-  return launch_dependent(kernel, 1, grid, kThreads, static_cast<size_t>(bytes), stream, p.rows, p.weights, p.offsets,
-                          p.sources == nullptr, p.num_experts, p.N, p.K, p.offsets_are_old, p.activated, out);
+  return launch_dependent(kernel, 1, grid, kThreads, static_cast<size_t>(bytes), stream, p.rows, p.weights, p.ids,
+                          p.sources == nullptr, p.N, p.K, p.offsets_are_old, p.activated, out);
 }
 
 }  // namespace

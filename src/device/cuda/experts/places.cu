@@ -34,6 +34,7 @@ template <int kAhead, typename Row, typename Out>
 __global__ void sum_of_experts_kernel(const Row* rows, const float* weights, const int32_t* places, int num_chosen,
                                       const Out* residual, bool rest_is_old, Out* out, uint32_t eights,
                                       uint32_t row_eights) {
+  let_next_begin();
   if (!rest_is_old) wait_for_inputs();
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= eights) return wait_for_inputs();
@@ -50,10 +51,7 @@ __global__ void sum_of_experts_kernel(const Row* rows, const float* weights, con
       place[a] = places[first_of_token + first + a];
       weight[a] = weights == nullptr ? 1.0F : weights[first_of_token + first + a];
     }
-    if (first == 0) {
-      wait_for_inputs();
-      let_next_begin();
-    }
+    if (first == 0) wait_for_inputs();
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
       if (first + a >= num_chosen) break;

@@ -277,7 +277,13 @@ __global__ __launch_bounds__(kOrderThreads) void route_tile_kernel(const float* 
     route_token<kEach>(logits, token, num_experts, num_chosen, normalises, ids, weights);
   }
   __syncthreads();  // the block sees its own ids
-  order_tile(ids, T, num_experts, num_chosen, memory, offsets, places, sources);
+  if (T > 1) return order_tile(ids, T, num_experts, num_chosen, memory, offsets, places, sources);
+  // The places of a single token are in the order of its ids.
+  const int i = static_cast<int>(threadIdx.x);
+  int before = 0;
+  for (int c = 0; c < num_chosen; ++c) before += ids[c] < i ? 1 : 0;
+  if (i <= num_experts) offsets[i] = before;
+  if (i < num_chosen) places[i] = sources[i] = i;
 }
 
 // Computes counts [tiles, X].
@@ -382,8 +388,10 @@ cudaError_t route(const float* logits, int64_t T, int64_t num_experts, int64_t n
       const auto kernel = route_tile_kernel<decltype(each)::value>;
       const cudaError_t status = with_shared_bytes(kernel);
       if (status != cudaSuccess) return status;
-      return launch_dependent(kernel, T, 1, kOrderThreads, shared_bytes, stream, logits, T, num_experts, num_chosen,
-                              normalises, to.ids, to.weights, to.offsets, to.places, to.sources);
+      const int64_t threads = T == 1 ? (num_experts + kWarp) / kWarp * kWarp : kOrderThreads;
+      return launch_dependent(kernel, T, 1, static_cast<unsigned>(threads), shared_bytes, stream, logits, T,
+                              num_experts, num_chosen, normalises, to.ids, to.weights, to.offsets, to.places,
+                              to.sources);
     });
   }
   if (T > 0) {
