@@ -304,6 +304,8 @@ def main():
     options, options.more = parser.parse_known_args()  # what is left are flags of all runs
     if options.gpus < 2:
         sys.exit("--gpus: at least 2")
+    if not pathlib.Path(machine.tandem(options.build)).exists():
+        sys.exit(f"{machine.tandem(options.build)} does not exist: build it, or name another --build")
     head = ["## Several devices of one machine", "", json.dumps({"gpus": gpus(), **machine.describe(options.build)}), "",
             f"`bench/several_gpus.py`: bfloat16 on {options.device}{'; ' + ' '.join(options.more) if options.more else ''}.", ""]
     pages, records = {}, {}
