@@ -11,7 +11,7 @@ A mode is one of
     asynchronous[:K[:W]] the same with completions that go on with newer weights, at most K versions behind
 
 speed: the weights are made so that completions have mean length --mean and a long tail, and those of a prompt are of one kind
-(tiny_model.make_of_two_lengths); those longer than --response are cut. A run ends after --rollouts or --seconds. Rates are over the rollouts after the first --skip, in which groups in flight are short ones.
+(tiny_model.make_of_two_lengths); those longer than --response are cut. A run ends after --rollouts or --seconds. Rates are over the rollouts after the first --skip, in which groups in flight are short ones; of the modes that take turns, over all but the first.
 curves: the arithmetic demo's model and problems; "long" rewards an answer for each 7 in it, up to 24 of 48 tokens, so that answers
 grow. Reward against rollouts, mean and spread over seeds, and a picture of it."""
 
@@ -36,9 +36,11 @@ BY_TURNS = "def reward(prompts, completions, **kwargs):\n    return [float(i % 2
 COLORS = ("#0b6", "#c40", "#36c", "#a3a", "#880", "#066", "#444")
 
 
-def flags_of(mode):
+def flags_of(mode, colocated=1):
+    """`colocated`: devices that sample and train in turn; where one trains and another samples, they are two."""
     name, *numbers = mode.split(":")
-    together, apart = ["--colocate"], ["--actor-num-gpus-per-node", "1", "--rollout-num-gpus", "1"]
+    together = ["--colocate", *(["--actor-num-gpus-per-node", str(colocated)] if colocated > 1 else [])]
+    apart = ["--actor-num-gpus-per-node", "1", "--rollout-num-gpus", "1"]
     in_flight = ["--over-sampling-batch-size", numbers[1]] if len(numbers) > 1 else []
     if name == "synchronous":
         return together
@@ -65,8 +67,14 @@ def table(names, rows):
 # These functions measure how fast each mode trains.
 
 
+def first_counted(mode, options):
+    """In modes that take turns the first rollouts are like all others, but for the calls that choose kernels."""
+    return min(options.skip, 1) if mode.split(":")[0] in ("synchronous", "apart") else options.skip
+
+
 def speed_page(options, results):
-    ran = {mode: [r for r in result["rollouts"] if r["rollout/step"] >= options.skip] for mode, result in results.items() if "refused" not in result}
+    ran = {mode: [r for r in result["rollouts"] if r["rollout/step"] >= first_counted(mode, options)] for mode, result in results.items()
+           if "refused" not in result}
     lines = [f"{mode} does not run: {result['refused']}" for mode, result in results.items() if "refused" in result]
     tokens = {mode: sum(r["rollout/response_len/mean"] for r in rs) * options.batch * options.samples for mode, rs in ran.items()}
     rates = {mode: tokens[mode] / sum(r["perf/step_time"] for r in rs) for mode, rs in ran.items()}
@@ -114,7 +122,7 @@ def speed(options):
         tiny_model.write_prompts_of_two_lengths(folder / "prompts.jsonl", options.batch * 25, options.prompt)
         for mode in options.modes:
             words = [*flags_of(mode), "--rollout-max-response-len", str(options.response), "--rollout-stop-token-ids", *map(str, stops)]
-            results[mode] = run_until_recorded(folder, words, options)
+            results[mode] = run_until_recorded(folder, mode, words, options)
             print(f"{mode}: {'refused' if 'refused' in results[mode] else 'done'}", file=sys.stderr, flush=True)
     return ["## Speed, " + options.shape, "", description(options), "",
             f"`bench/asynchrony.py speed`: bfloat16 on {options.device}, {options.batch} x {options.samples} completions behind prompts of "
@@ -123,13 +131,16 @@ def speed(options):
             *speed_page(options, results)]
 
 
-def run_until_recorded(folder, words, options):
-    save = folder / f"run-{len(list(folder.iterdir()))}"
-    command = [machine.tandem(options.build), "train", "--device", options.device, "--hf-checkpoint", str(folder / "model"), "--dtype", "bfloat16", "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path", f"{folder}/reward.py:reward",
+def command_of(folder, save, words, options):
+    return [machine.tandem(options.build), "train", "--device", options.device, "--hf-checkpoint", str(folder / "model"), "--dtype", "bfloat16", "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path", f"{folder}/reward.py:reward",
                "--rollout-batch-size", str(options.batch), "--rollout-shuffle", "--n-samples-per-prompt", str(options.samples), "--num-rollout",
                str(options.rollouts), "--lr", "1e-6", "--no-use-tensorboard", "--sample-dump-interval", "0", "--save", str(save), *words,
                *options.more]
-    return many_devices.watch(command, save, options.rollouts, options.seconds, least=options.skip + 2)
+
+
+def run_until_recorded(folder, mode, words, options):
+    save = folder / f"run-{len(list(folder.iterdir()))}"
+    return many_devices.watch(command_of(folder, save, words, options), save, options.rollouts, options.seconds, least=first_counted(mode, options) + 2)
 
 
 # These functions measure what each mode learns.
