@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -34,10 +35,13 @@ std::string decoder_of(const ConfigReader& reader) {
   if (family == "Gemma3Text") family = "Gemma3";  // the name that transformers gives its text model's head
   const std::string decoder = family + "ForCausalLM";
   if (family.empty() || find_family(decoder) == nullptr) {
-    reader.refuse("architectures",
-                  fmt::format("names {}, which is no reward model that is supported: give a {} of one of the families "
-                              "{}",
-                              name, kSuffix, supported_architectures()));
+    std::string known = supported_architectures();
+    constexpr std::string_view kLanguageModel = "ForCausalLM";
+    for (size_t at = known.find(kLanguageModel); at != std::string::npos; at = known.find(kLanguageModel))
+      known.erase(at, kLanguageModel.size());
+    reader.refuse("architectures", fmt::format("names {}, which is no reward model that Tandem knows; give an "
+                                               "X{} with one label, where X is one of {}",
+                                               name, kSuffix, known));
   }
   return decoder;
 }
