@@ -13,6 +13,7 @@
 #include "model/reward_model.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
+#include "tests/cli/planned_memory.h"
 #include "tests/cli/tiny_run.h"
 #include "tests/model/reward_model_files.h"
 #include "text/text_worker.h"
@@ -89,13 +90,14 @@ TEST_F(RewardModelRuns, ScoreWhatTheirOwnTemplateMakesOfAConversation) {
   EXPECT_GE(all.at("perf/rm_model_time").get<double>(), 0.0);
   EXPECT_EQ(all.at("eval/small").get<double>(), 0.5 * all.at("eval/small/rewards/rm_model/mean").get<double>());
 
-  // Scores of a run that is offloaded and continued, in smaller micro-batches, are the same.
-  const Arguments others = {"--offload-rm-model"};
-  ASSERT_EQ(run(with_flag(arguments("resumed", others), "--num-rollout", "1")).code, 0);
+  // Scores of a run that is offloaded and continued are the same.
+  ASSERT_EQ(run(with_flag(arguments("resumed", {"--offload-rm-model"}), "--num-rollout", "1")).code, 0);
   const Captured resumed = run(arguments("resumed", {"--offload-rm-model", "--load", path("resumed")}));
   ASSERT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_EQ(weights_of(path("resumed")), weights_of(path("whole")));
   EXPECT_EQ(json_lines(path("resumed_1.jsonl")), json_lines(path("whole_1.jsonl")));
+  for (const std::string name : {"whole", "resumed"})
+    expect_phases_as_planned(last_step(path(name)), {"rollout", "train"}, name, /*is_bound=*/true);
 }
 
 TEST_F(RewardModelRuns, EvaluateACheckpointAlone) {
