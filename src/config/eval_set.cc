@@ -69,6 +69,7 @@ RewardOptions EvalSet::reward(RewardOptions base) const {
   if (names_reward()) {
     base.rm_type = rm_type;
     base.custom_rm_path = custom_rm_path;
+    base.rm_model.clear();
     base.reward_weights.clear();  // this and the next four belong to the other reward
     base.reward_key.clear();
     base.group_rm = false;

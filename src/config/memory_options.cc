@@ -42,8 +42,8 @@ void MemoryOptions::visit(base::Options& options) {
   options
       .option(
           offload_train, "offload-train", group,
-          "keep on the host what only training needs: --offload-optimizer, --offload-reference and --offload-teacher "
-          "together")
+          "keep on the host what only training needs: --offload-optimizer, --offload-reference, --offload-teacher and "
+          "--offload-rm-model together")
       .does_not_affect_results();
   options
       .option(offload_optimizer, "offload-optimizer", group,
@@ -58,6 +58,10 @@ void MemoryOptions::visit(base::Options& options) {
       .option(offload_teacher, "offload-teacher", group,
               "keep the weights of --opd-teacher-load in pinned host memory; they come to the device to score, one "
               "teacher after the other, and with --opd-loss-coef for the optimizer steps")
+      .does_not_affect_results();
+  options
+      .option(offload_rm_model, "offload-rm-model", group,
+              "keep the weights of --rm-model in pinned host memory; they come to the device to score")
       .does_not_affect_results();
   options
       .option(fit, "fit", group,

@@ -107,8 +107,15 @@ void RewardOptions::visit(base::Options& options) {
       .path()
       .does_not_affect_results();
   options
+      .option(
+          rm_model, "rm-model", group,
+          "Hugging Face directory of a reward model (Qwen3ForSequenceClassification, ...): a reward is its score of "
+          "the conversation, by its own chat template and tokenizer. It is scored on the run's device once a rollout "
+          "is sampled")
+      .path();
+  options
       .option(reward_weights, "reward-weights", group,
-              "weight of each reward in the sum, those of --rm-type first; unset: 1 each")
+              "weight of each reward in the sum: those of --rm-type first, that of --rm-model last; unset: 1 each")
       .one_or_more()
       .finite();
   options
@@ -191,22 +198,25 @@ void RewardOptions::visit(base::Options& options) {
 }
 
 std::vector<std::string> RewardOptions::rm_types() const {
-  if (!rm_type.empty() || !custom_rm_path.empty()) return rm_type;
+  if (!rm_type.empty() || !custom_rm_path.empty() || !rm_model.empty()) return rm_type;
   return {rm_url.empty() ? "" : std::string(reward::kRemoteRule)};
 }
 
 std::vector<RewardOptions::Source> RewardOptions::sources() const {
   std::vector<Source> sources;
   std::set<std::string> names;
-  const auto add = [&](const std::string& name, const std::string& rule, const std::string& function) {
+  const auto add = [&](const std::string& name, const std::string& rule, const std::string& function,
+                       bool is_model = false) {
     std::string own = name;
     for (int number = 2; !names.insert(own).second; ++number) own = fmt::format("{}_{}", name, number);
     const size_t index = sources.size();
     const double weight = index < reward_weights.size() ? reward_weights[index] : 1.0;
-    sources.push_back({.name = own, .rm_type = rule, .custom_rm_path = function, .weight = weight});
+    sources.push_back(
+        {.name = own, .rm_type = rule, .custom_rm_path = function, .weight = weight, .is_model = is_model});
   };
   for (const std::string& type : rm_types()) add(type.empty() ? "rm_type" : type, type, "");
   for (const std::string& path : custom_rm_path) add(function_name(path), "", path);
+  if (!rm_model.empty()) add("rm_model", "", "", /*is_model=*/true);
   return sources;
 }
 
@@ -219,7 +229,7 @@ std::string RewardOptions::sum_text() const {
 
 std::vector<std::string> RewardOptions::rules_of(const Source& source) const {
   std::vector<std::string> rules;
-  if (!source.custom_rm_path.empty()) return rules;
+  if (!source.custom_rm_path.empty() || source.is_model) return rules;
   if (!source.rm_type.empty()) rules.push_back(source.rm_type);
   for (const std::string& type : line_types) {
     if (type != source.rm_type) rules.push_back(type);
@@ -303,9 +313,13 @@ std::string RewardOptions::name() const {
   std::string name;
   const std::vector<std::string> types = rm_types();
   if (types.size() == 1 && types.front().empty()) return "metadata.rm_type";
-  if (!types.empty()) name = fmt::format("--rm-type {}", fmt::join(types, " "));
-  if (custom_rm_path.empty()) return name;
-  return name + fmt::format("{}--custom-rm-path {}", name.empty() ? "" : " ", fmt::join(custom_rm_path, " "));
+  const auto add = [&name](const std::string& flag, const std::string& values) {
+    if (!values.empty()) name += fmt::format("{}{} {}", name.empty() ? "" : " ", flag, values);
+  };
+  add("--rm-type", fmt::format("{}", fmt::join(types, " ")));
+  add("--custom-rm-path", fmt::format("{}", fmt::join(custom_rm_path, " ")));
+  add("--rm-model", rm_model);
+  return name;
 }
 
 std::optional<double> RewardOptions::lowest_of(const Source& source) const {

@@ -33,6 +33,7 @@ struct PassRule {
 struct RewardOptions {
   std::vector<std::string> rm_type;
   std::vector<std::string> custom_rm_path;
+  std::string rm_model;  // directory of the reward model; "": none
   std::vector<double> reward_weights;
   std::string rm_url;
   int64_t rm_retries = 4;
@@ -50,7 +51,7 @@ struct RewardOptions {
   std::set<std::string> line_types;
 
   void visit(base::Options& options);
-  bool given() const { return !rm_type.empty() || !custom_rm_path.empty() || !rm_url.empty(); }
+  bool given() const { return !rm_type.empty() || !custom_rm_path.empty() || !rm_url.empty() || !rm_model.empty(); }
   // Throws UserError for another number of weights than of rewards, a service without an address or with an invalid
   // one, a key that no built-in reward has, a pass_reward that is none of the rewards, and for failure()'s errors.
   void check() const;
@@ -60,17 +61,18 @@ struct RewardOptions {
   // Returns the rewards as the user gave them: "--rm-type exact", "--rm-type exact --custom-rm-path FILE.py:function".
   std::string name() const;
 
-  // Describes a reward of the sum: built in (rm_type) or a function. Those of --rm-type come first.
+  // Describes a reward of the sum: built in (rm_type), a function, or the reward model. They come in this order.
   struct Source {
     std::string name;            // unique among the sources
     std::string rm_type;         // empty: a function, or a built-in that only lines name
-    std::string custom_rm_path;  // empty: built in
+    std::string custom_rm_path;  // empty: built in, or the reward model
     double weight = 1.0;
+    bool is_model = false;  // --rm-model, which scores whole rollouts (run/reward_model.h)
   };
   std::vector<Source> sources() const;
   // Returns whether samples and metrics show the value of each source.
-  bool is_sum() const { return sources().size() > 1 || !reward_weights.empty(); }
-  // Returns "rewards: 1 x exact + 0.5 x brevity"; "" for one reward without a weight.
+  bool is_sum() const { return sources().size() > 1 || !reward_weights.empty() || !rm_model.empty(); }
+  // Returns "rewards: 1 x exact + 0.5 x brevity"; "" for one reward without a weight that is no model's.
   std::string sum_text() const;
   // Returns the built-in rewards that this source may be asked for: its own first, then those of lines.
   std::vector<std::string> rules_of(const Source& source) const;

@@ -79,9 +79,14 @@ void SftConfig::visit_preferences(base::Options& options) {
       .one_of(rl::kPreferenceLosses);
   options
       .option(preference.beta, "preference-beta", group,
-              "how far the model may move from --hf-checkpoint, the reference: less for a larger number")
+              "how far the model may move from the reference: less for a larger number")
       .greater_than(0.0)
       .at_most(1e6);
+  options
+      .option(
+          ref_load, "ref-load", group,
+          "Hugging Face directory of the reference, a model of the shape of --hf-checkpoint; unset: --hf-checkpoint")
+      .path();
   options
       .option(preference.label_smoothing, "preference-label-smoothing", group,
               "share of pairs that may be the wrong way round; for robust")
@@ -103,6 +108,8 @@ void SftConfig::check() const {
   const rl::PreferenceConfig none;
   TANDEM_USER_CHECK(preference.is_on() || preference.beta == none.beta,
                     "--preference-beta: needs --preference-loss, without which answers are imitated");
+  TANDEM_USER_CHECK(preference.is_on() || ref_load.empty(),
+                    "--ref-load: needs --preference-loss, without which there is no reference");
   TANDEM_USER_CHECK(preference.loss == "robust" || preference.label_smoothing == 0.0,
                     "--preference-label-smoothing: needs --preference-loss robust");
   TANDEM_USER_CHECK(preference.loss == "kto" || (preference.desirable_weight == none.desirable_weight &&

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "base/options.h"
 #include "config/checkpoint_options.h"
@@ -35,6 +36,7 @@ struct SftConfig {
   bool append_eos = true;
   bool calculate_per_token_loss = true;
   rl::PreferenceConfig preference;
+  std::string ref_load;  // directory of the reference of preferences; "": the weights that the run begins with
   std::optional<int64_t> eval_interval;
   bool skip_eval_before_train = false;
 

@@ -105,6 +105,8 @@ void TrainConfig::check() const {
                     "--num-rollout or --num-epoch: give one of them, it is the length of the run");
   data.check();
   reward.check();
+  TANDEM_USER_CHECK(!reward.rm_model.empty() || !memory.offload_rm_model,
+                    "--offload-rm-model: there is no reward model without --rm-model; leave it out");
   custom_generate.check();
   check_groups_in_flight();
   check_dynamic_sampling();
@@ -209,6 +211,11 @@ void TrainConfig::check_dynamic_sampling() const {
   dynamic_sampling.check(rollout_batch_size);
   if (!dynamic_sampling.is_on()) return;
   const std::string flag = "--dynamic-sampling-filter-path " + dynamic_sampling.filter_path;
+  TANDEM_USER_CHECK(
+      reward.rm_model.empty(),
+      fmt::format("--rm-model and {}: a filter judges groups while others are sampled, and a reward model "
+                  "scores a rollout once it is whole; leave one out",
+                  flag));
   TANDEM_USER_CHECK(!num_epoch, fmt::format("--num-epoch and {}: how many rollouts a pass over the data fills depends "
                                             "on what the filter keeps; give --num-rollout",
                                             flag));

@@ -120,8 +120,8 @@ Evaluation::Evaluation(const config::EvalOptions& eval, const config::RolloutOpt
 bool Evaluation::Grading::operator==(const Grading& other) const {
   const auto facts = [](const Grading& grading) {
     const config::RewardOptions& reward = grading.reward;
-    return std::tie(reward.rm_type, reward.custom_rm_path, reward.reward_weights, reward.reward_key, reward.group_rm,
-                    grading.label_key);
+    return std::tie(reward.rm_type, reward.custom_rm_path, reward.rm_model, reward.reward_weights, reward.reward_key,
+                    reward.group_rm, grading.label_key);
   };
   return facts(*this) == facts(other);
 }
@@ -201,9 +201,10 @@ std::vector<Evaluation::RewardMetric> Evaluation::reward_metrics() const {
 
 std::optional<std::vector<Evaluation::Result>> Evaluation::run(
     sampling::RolloutPhase& phase, const std::vector<reward::Scorer*>& graders,
-    const std::optional<sampling::CustomGeneration>& generation, report::Report& report) const {
+    const std::optional<sampling::CustomGeneration>& generation, const Judge& judge, report::Report& report) const {
   TANDEM_CHECK_EQ(graders.size(), sets_.size());
-  std::vector<Result> results;
+  std::vector<sampling::Rollout> rollouts;
+  std::vector<uint64_t> first_sample_ids;
   for (size_t s = 0; s < sets_.size(); ++s) {
     const DataSet& set = sets_[s];
     sampling::RolloutRequest request;
@@ -220,11 +221,20 @@ std::optional<std::vector<Evaluation::Result>> Evaluation::run(
     request.title = title(s);
     std::optional<sampling::Rollout> rollout = phase.run(request, graders[s], report);
     if (!rollout) return std::nullopt;
-    number_from_zero(*rollout, request.first_sample_id, n);
-    if (phase.speaks() && !rollout->all_failed()) warn_of_failures(*rollout, request.title);
-    report::Metrics metrics = eval_metrics(set.name, *rollout, set.grading.reward.pass_rule());
-    std::string doubt = pass_doubt(*rollout, set.grading.reward);
-    results.push_back({set.name, std::move(*rollout), std::move(metrics), std::move(doubt)});
+    rollouts.push_back(std::move(*rollout));
+    first_sample_ids.push_back(request.first_sample_id);
+  }
+  // What judges whole rollouts may need the engine's memory, so it comes after all of them.
+  std::vector<Result> results;
+  for (size_t s = 0; s < sets_.size(); ++s) {
+    const DataSet& set = sets_[s];
+    sampling::Rollout& rollout = rollouts[s];
+    if (!set.grading.reward.rm_model.empty()) judge(set.grading.reward, set.prompts, rollout);
+    number_from_zero(rollout, first_sample_ids[s], static_cast<uint64_t>(set.rollout.n_samples_per_prompt));
+    if (phase.speaks() && !rollout.all_failed()) warn_of_failures(rollout, title(s));
+    report::Metrics metrics = eval_metrics(set.name, rollout, set.grading.reward.pass_rule());
+    std::string doubt = pass_doubt(rollout, set.grading.reward);
+    results.push_back({set.name, std::move(rollout), std::move(metrics), std::move(doubt)});
   }
   return results;
 }

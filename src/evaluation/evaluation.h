@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -81,12 +82,15 @@ class Evaluation {
   };
   // Returns "eval NAME" for one data set.
   std::string title(size_t set) const { return "eval " + sets_[set].name; }
+  // Adds the scores of a reward model to the samples of a data set, which are made of these prompts and rewarded as the
+  // options say.
+  using Judge = std::function<void(const config::RewardOptions&, const session::PromptSet&, sampling::Rollout&)>;
   // Samples and scores every data set. The results number each set's samples and groups from 0. `graders` has one entry
-  // for each set; `generation` is the user's function that makes samples, if there is one. Returns nullopt if the run
-  // was asked to stop.
+  // for each set; `generation` is the user's function that makes samples, if there is one. `judge` is called for each
+  // set whose rewards have a model, once all sets are sampled. Returns nullopt if the run was asked to stop.
   std::optional<std::vector<Result>> run(sampling::RolloutPhase& phase, const std::vector<reward::Scorer*>& graders,
                                          const std::optional<sampling::CustomGeneration>& generation,
-                                         report::Report& report) const;
+                                         const Judge& judge, report::Report& report) const;
 
  private:
   struct DataSet {

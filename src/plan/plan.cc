@@ -97,6 +97,7 @@ class MemoryEstimate {
         trained_model_(model_in_training(config, model)),
         role_(facts.role),
         teachers_(facts.teachers),
+        reward_model_(facts.reward_model),
         data_ranks_(data_ranks),
         footprint_(device::footprint_of(config.model.device)),
         engine_context_(engine_context),
@@ -109,6 +110,14 @@ class MemoryEstimate {
     const bool takes_several = trainer::may_take_several_micro_batches(step, config.optimizer.batch.split());
     step.num_samples = samples_of_rollout(config);
     scored_batch_ = trainer::largest_micro_batch(step, config.optimizer.batch.max_tokens_per_gpu);
+    if (reward_model_) {
+      // Each conversation has one target and shares no prompt (trainer/sequence_scores.h).
+      const trainer::StepShape conversations = {.num_samples = std::max(samples_of_rollout(config), sequences),
+                                                .group_size = 1,
+                                                .prompt_tokens = reward_model_tokens(*reward_model_, engine_context),
+                                                .response_tokens = 1};
+      judged_batch_ = trainer::largest_micro_batch(conversations, config.optimizer.batch.max_tokens_per_gpu);
+    }
     recomputed_layers_ = config.optimizer.recompute_layers(model.num_layers);
     if (recomputed_layers_ < 0) {
       recomputed_layers_ =
@@ -143,6 +152,11 @@ class MemoryEstimate {
       teacher_bytes_.push_back(weights::store_bytes(model::build_layout(teacher), element));
       if (offloads_teacher()) pinned_bytes_ += teacher_bytes_.back();
       if (!offloads_teacher() || is_host) standing_[Tag::kReference] += teacher_bytes_.back();
+    }
+    if (reward_model_) {
+      reward_model_bytes_ = weights::store_bytes(model::build_layout(*reward_model_), element);
+      if (offloads_reward_model()) pinned_bytes_ += reward_model_bytes_;
+      if (!offloads_reward_model() || is_host) standing_[Tag::kReference] += reward_model_bytes_;
     }
     if (facts.gives_weights && is_host) standing_[Tag::kWeights] += bytes_of_other_parts(model);
     if (offloads_reference()) pinned_bytes_ += reference_bytes_;
@@ -209,6 +223,7 @@ class MemoryEstimate {
     if (config_.loss.loss.get_mismatch_metrics) trainer::add_scoring_peaks(trained_model_, scores, train, plan);
     TagBytes scoring = train;
     scoring[Tag::kGradients] = 0;  // it comes before the first of them
+    if (reward_model_) add_judging(scoring, plan);
     scores.batch = scored_batch_;
     if (config_.loss.loss.old_logprobs == "proximal") {
       trainer::add_scoring_peaks(trained_model_, scores, scoring, plan);
@@ -222,6 +237,14 @@ class MemoryEstimate {
     for (size_t i = 0; i < teachers_.size(); ++i) add_teacher_scores(i, scores, scoring, plan);
     if (config_.loss.loss.opd.has_loss()) add_distillation(train, plan);
     trainer::add_train_peaks(trained_model_, train_shape(), train, plan);
+  }
+
+  // The reward model scores a rollout, or what an evaluation has sampled.
+  void add_judging(TagBytes judging, memory::MemoryPlan& plan) const {
+    if (offloads_reward_model()) judging[Tag::kReference] += memory::allocated_bytes(reward_model_bytes_);
+    trainer::TrainShape shape = train_shape();
+    shape.batch = judged_batch_;
+    trainer::add_scoring_peaks(model_in_training(config_, *reward_model_), shape, judging, plan);
   }
 
   // Teachers score a rollout one after the other.
@@ -248,6 +271,7 @@ class MemoryEstimate {
   bool offloads_reference() const { return config_.memory.offloads_reference() && !is_reference_adapter(); }
   bool offloads_optimizer() const { return config_.memory.offloads_optimizer(); }
   bool offloads_teacher() const { return config_.memory.offloads_teacher(); }
+  bool offloads_reward_model() const { return config_.memory.offloads_rm_model(); }
 
   trainer::TrainShape train_shape() const {
     return {.batch = batch_,
@@ -276,6 +300,12 @@ class MemoryEstimate {
     for (const model::ModelConfig& teacher : trains ? teachers_ : std::span<const model::ModelConfig>()) {
       kept = std::max(kept, Size(model::ops_plan(footprint_, teacher, teacher.dtype)->kept(load, threads)));
     }
+    if (trains && reward_model_) {
+      load.rows = std::max(load.rows, judged_batch_.rows);
+      load.context = std::max(load.context, judged_batch_.context_tokens);
+      kept =
+          std::max(kept, Size(model::ops_plan(footprint_, *reward_model_, reward_model_->dtype)->kept(load, threads)));
+    }
     return kept;
   }
 
@@ -285,14 +315,17 @@ class MemoryEstimate {
   const model::ModelConfig trained_model_;
   const Role role_;
   const std::span<const model::ModelConfig> teachers_;
+  const std::optional<model::ModelConfig> reward_model_;
   const int64_t data_ranks_;
   const device::Footprint& footprint_;
   Size engine_context_, sequences_;
   trainer::MicroBatchShape batch_;         // of an optimizer step
   trainer::MicroBatchShape scored_batch_;  // of a whole rollout
+  trainer::MicroBatchShape judged_batch_;  // of a rollout's conversations, as the reward model reads them
   Size recomputed_layers_ = 0;
   Size gradient_bytes_ = 0, reference_bytes_ = 0, pinned_bytes_ = 0, waiting_bytes_ = 0;
   std::vector<Size> teacher_bytes_;  // of the weights of each
+  Size reward_model_bytes_ = 0;
   TagBytes standing_;
 };
 
@@ -469,6 +502,11 @@ DeviceMemory device_memory(const config::TrainConfig& config, std::optional<devi
   return {.bytes = machine.bytes / ranks,
           .name = fmt::format("{}this machine ({})", share, machine.limited_by),
           .is_shared = true};
+}
+
+int64_t reward_model_tokens(const model::ModelConfig& reward_model, int64_t context_tokens) {
+  constexpr int64_t kTemplateTokens = 1024;
+  return std::min<int64_t>(reward_model.max_positions, Size(2) * context_tokens + kTemplateTokens);
 }
 
 model::ModelConfig model_in_training(const config::TrainConfig& config, const model::ModelConfig& engine_model) {

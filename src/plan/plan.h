@@ -34,6 +34,8 @@ struct PlanInputs {
   bool gives_weights = false;
   // The teachers of --use-opd, each this rank's part of it, in the run's dtype.
   std::vector<model::ModelConfig> teachers = {};
+  // The decoder of --rm-model, likewise.
+  std::optional<model::ModelConfig> reward_model = {};
 };
 
 struct DeviceMemory {
@@ -79,6 +81,10 @@ struct TrainPlan {
   int64_t missing_bytes() const;
   bool fits() const { return missing_bytes() == 0; }
 };
+
+// Returns the longest conversation that --rm-model scores, in tokens of its own tokenizer, where the longest sequence
+// of the policy has `context_tokens`: twice as many, and 1024 for its chat template, or its context if that is less.
+int64_t reward_model_tokens(const model::ModelConfig& reward_model, int64_t context_tokens);
 
 // Trainer and reference compute the engine's model with one difference: --sequence-parallel holds for them alone.
 model::ModelConfig model_in_training(const config::TrainConfig& config, const model::ModelConfig& engine_model);

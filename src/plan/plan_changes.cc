@@ -155,6 +155,10 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
     levers.push_back(one_step("--offload-teacher", false, kTrainShare * kOffloaded / 3,
                               [](Candidate& c) { c.config.memory.offload_teacher = true; }));
   }
+  if (has_host && !config.reward.rm_model.empty() && !config.memory.offloads_rm_model()) {
+    levers.push_back(one_step("--offload-rm-model", false, kTrainShare * kOffloaded / 3,
+                              [](Candidate& c) { c.config.memory.offload_rm_model = true; }));
+  }
   if (config.loss.needs_reference()) {
     const bool is_in_reward = config.loss.loss.kl_coef > 0.0;
     const char* const change = !is_in_reward             ? "--no-use-kl-loss --kl-loss-coef 0"

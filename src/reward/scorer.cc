@@ -50,12 +50,13 @@ Scorer::Scorer(const ScorerConfig& config) : shows_parts_(config.shows_parts) {
                "a sum shows its parts");
   for (const RewardSource& source : config.sources) {
     sources_.emplace_back(source);
+    if (!sources_.back().is_scored_later()) ++num_asked_;
   }
+  TANDEM_CHECK(shows_parts_ || num_asked_ == 1, "what is scored later is a part of a sum");
 }
 
 Scorer::Source::Source(const RewardSource& source)
     : name(source.name), weight(source.weight), asks_service_first(source.asks_service_first) {
-  TANDEM_CHECK(source.graders || source.service, name);
   if (source.graders) graders.emplace(*source.graders);
   if (source.service) service.emplace(*source.service);
 }
@@ -83,6 +84,13 @@ int64_t Scorer::sum_over_pools(F f) const {
 }
 
 void Scorer::submit(std::vector<GradeRequest> group) {
+  if (num_asked_ == 0) {
+    for (const GradeRequest& sample : group) {
+      finished_.push_back(combined(sample.sample_id, std::vector<std::optional<Grade>>(sources_.size())));
+    }
+    bell_.ring();
+    return;
+  }
   for (const GradeRequest& sample : group) {
     UnderWay under_way{.number = num_submitted_++};
     under_way.parts.resize(sources_.size());
@@ -91,6 +99,7 @@ void Scorer::submit(std::vector<GradeRequest> group) {
   }
   for (size_t i = 0; i < sources_.size(); ++i) {
     Source& source = sources_[i];
+    if (source.is_scored_later()) continue;
     const bool is_last = i + 1 == sources_.size();
     std::vector<GradeRequest> samples = is_last ? std::move(group) : group;
     std::vector<GradeRequest> served;
@@ -106,6 +115,10 @@ void Scorer::submit(std::vector<GradeRequest> group) {
 }
 
 std::vector<Grade> Scorer::take_finished(double seconds) {
+  if (!finished_.empty()) {
+    bell_.silence();
+    return std::exchange(finished_, {});
+  }
   const auto begin = base::Clock::now();
   std::map<uint64_t, Grade> grades;  // by the order of submission
   while (!under_way_.empty()) {
@@ -115,7 +128,7 @@ std::vector<Grade> Scorer::take_finished(double seconds) {
         TANDEM_CHECK(found != under_way_.end() && !found->second.parts[source], "a grade too many", grade.sample_id);
         UnderWay& sample = found->second;
         sample.parts[source] = std::move(grade);
-        if (++sample.num_graded < sources_.size()) continue;
+        if (++sample.num_graded < num_asked_) continue;
         grades.emplace(sample.number, combined(found->first, std::move(sample.parts)));
         under_way_.erase(found);
       }
@@ -130,7 +143,7 @@ std::vector<Grade> Scorer::take_finished(double seconds) {
 }
 
 std::vector<int> Scorer::descriptors() const {
-  std::vector<int> result;
+  std::vector<int> result = {bell_.descriptor()};
   for (const Source& source : sources_) {
     if (source.graders) result.push_back(source.graders->descriptor());
     if (source.service) result.push_back(source.service->descriptor());
@@ -141,6 +154,8 @@ std::vector<int> Scorer::descriptors() const {
 void Scorer::discard() {
   for_each_pool([](size_t, Graders& pool) { pool.discard(); });
   under_way_.clear();
+  finished_.clear();
+  bell_.silence();
 }
 
 Grade Scorer::combined(uint64_t sample_id, std::vector<std::optional<Grade>> parts) const {
@@ -150,8 +165,13 @@ Grade Scorer::combined(uint64_t sample_id, std::vector<std::optional<Grade>> par
   const Grade* failed = nullptr;  // the first that did, for another reason than that it does not apply
   bool applies = false;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const Grade& part = *parts[i];
     const Source& source = sources_[i];
+    if (source.is_scored_later()) {
+      sum.parts.push_back({source.name, std::nullopt});
+      applies = true;
+      continue;
+    }
+    const Grade& part = *parts[i];
     sum.parts.push_back({source.name, part.failed ? std::nullopt : std::optional(part.reward)});
     applies |= !part.failed;
     if (!part.failed) sum.reward += source.weight * part.reward;
@@ -165,6 +185,7 @@ Grade Scorer::combined(uint64_t sample_id, std::vector<std::optional<Grade>> par
     fail(sum, "not_finite", "the weighted sum of the rewards is no number");
   if (sum.failed) sum.reward = 0.0;
   for (size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i]) continue;
     if (!sum.failed) add_written(*parts[i], sum);
     add_named(sources_[i].name, std::move(*parts[i]), sum);
   }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bell.h"
 #include "reward/graders.h"
 
 namespace tandem::reward {
@@ -17,8 +18,9 @@ namespace tandem::reward {
 struct RewardSource {
   std::string name;  // the name in metrics and samples
   double weight = 1.0;
-  // At least one of the two is there. A sample whose rm_type is remote_rm, or which has none where that is the source's
-  // own, goes to the service; all others go to the graders.
+  // A sample whose rm_type is remote_rm, or which has none where that is the source's own, goes to the service; all
+  // others go to the graders. A source with neither is a reward model, whose part of a grade stays unset until the
+  // whole rollout is scored (sampling::put_model_rewards).
   std::optional<GraderConfig> graders, service;
   bool asks_service_first = false;  // remote_rm is the source's own
 };
@@ -53,6 +55,7 @@ class Scorer {
   struct Source {
     explicit Source(const RewardSource& source);
     bool is_served(const GradeRequest& sample) const;
+    bool is_scored_later() const { return !graders && !service; }
 
     std::string name;
     double weight;
@@ -73,9 +76,12 @@ class Scorer {
   Grade combined(uint64_t sample_id, std::vector<std::optional<Grade>> parts) const;
 
   std::deque<Source> sources_;  // a deque, because Graders cannot be moved
+  size_t num_asked_ = 0;        // sources that are asked here, those that are not scored later
   bool shows_parts_;
   std::map<uint64_t, UnderWay> under_way_;  // by sample id
   uint64_t num_submitted_ = 0;
+  std::vector<Grade> finished_;  // grades that nobody had to be asked for; the bell rings while there are some
+  base::Bell bell_;
 };
 
 }  // namespace tandem::reward

@@ -15,10 +15,12 @@
 #include "report/report.h"
 #include "report/sample_file.h"
 #include "rollout/rollout_plan.h"
+#include "run/reward_model.h"
 #include "session/answer_end.h"
 #include "session/generator_setup.h"
 #include "session/model_session.h"
 #include "session/read_model.h"
+#include "session/read_reward_model.h"
 #include "session/stop_signal.h"
 
 namespace tandem::run {
@@ -38,6 +40,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   const session::RewardContext told = session::reward_context(config.data, mode);
   evaluation.check_url_is_asked(config.reward);
   evaluation.try_out(std::nullopt, told);
+  check_reward_model(config.reward, session, evaluation.is_rendered());
   session::try_out_generation(config.custom_generate, config.reward, session.directory(), told);
   report::Report report;
   session::print_rewards(evaluation.reward_of_run(config.reward), report);
@@ -49,6 +52,13 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
     return 0;
   }
   session.load_weights();
+  std::optional<RewardModel> reward_model;
+  if (const auto judge = session::read_reward_model(config.reward, session.config())) {
+    const int64_t longest = evaluation.context_tokens(session.config());
+    reward_model.emplace(config.reward, config.data, session,
+                         RewardModel::Settings{.max_tokens = plan::reward_model_tokens(*judge, longest),
+                                               .batch = config::OptimizerOptions().batch});
+  }
   const auto model = session.make_model();
   rollout::EngineConfig engine_config =
       session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes));
@@ -71,8 +81,12 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
                                                   .is_evaluation = true});
   }
   sampling::RolloutPhase phase(*engine, session.text());
+  const auto judge = [&reward_model](const config::RewardOptions& reward, const session::PromptSet& prompts,
+                                     sampling::Rollout& sampled) {
+    reward_model.value().score(reward, prompts, sampled, trainer::no_other_ranks());
+  };
   const std::optional<std::vector<evaluation::Evaluation::Result>> results =
-      evaluation.run(phase, rewards.of_sets(), generation, report);
+      evaluation.run(phase, rewards.of_sets(), generation, judge, report);
   if (!results) return session::kExitInterrupted;
 
   base::Json record = base::Json::object();

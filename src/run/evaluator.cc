@@ -47,7 +47,7 @@ void Evaluator::run(int64_t rollout_id) {
   if (inputs_.evaluation.empty()) return;
   const base::Clock::time_point begin = base::Clock::now();
   const std::optional<std::vector<evaluation::Evaluation::Result>> results =
-      inputs_.evaluation.run(phase_, rewards_.of_evaluation(), generation(), log_.report());
+      inputs_.evaluation.run(phase_, rewards_.of_evaluation(), generation(), judge_, log_.report());
   is_due_ = !results;
   if (!results) return;
   log_.add({{"perf/eval_time", base::seconds_since(begin)}});

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "evaluation/evaluation.h"
 #include "evaluation/rewards.h"
@@ -16,9 +17,16 @@ namespace tandem::run {
 class Evaluator {
  public:
   // All are borrowed. `is_due` tells that a signal ended the evaluation after the rollout that the run begins with.
+  // `judge` is called in the rollout phase, and may leave it meanwhile.
   Evaluator(const TrainInputs& inputs, sampling::RolloutPhase& phase, const evaluation::Rewards& rewards,
-            BestWeights& best, RunLog& log, bool is_due)
-      : inputs_(inputs), phase_(phase), rewards_(rewards), best_(best), log_(log), is_due_(is_due) {}
+            BestWeights& best, RunLog& log, bool is_due, evaluation::Evaluation::Judge judge)
+      : inputs_(inputs),
+        phase_(phase),
+        rewards_(rewards),
+        best_(best),
+        log_(log),
+        is_due_(is_due),
+        judge_(std::move(judge)) {}
 
   // Returns whether an evaluation is due before the first rollout of this process, or after any later one, when
   // `rollout_id` rollouts are finished.
@@ -42,6 +50,7 @@ class Evaluator {
   BestWeights& best_;
   RunLog& log_;
   bool is_due_;
+  evaluation::Evaluation::Judge judge_;
   bool doubts_pass_ = true;  // false once a sample of this process has passed, or the doubt was reported
 };
 

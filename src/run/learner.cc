@@ -9,11 +9,14 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/message_text.h"
 #include "evaluation/rollout_metrics.h"
 #include "rl/advantages.h"
 #include "rl/losses.h"
 #include "rl/reward_shaping.h"
 #include "run/health_settings.h"
+#include "session/read_reward_model.h"
 #include "session/stop_signal.h"
 #include "session/trainer_setup.h"
 
@@ -57,7 +60,7 @@ rl::RewardParts reward_parts(const config::RewardOptions& options, const samplin
 
 }  // namespace
 
-Learner::Learner(const TrainInputs& inputs, session::RunMemory& memory)
+Learner::Learner(TrainInputs& inputs, session::RunMemory& memory)
     : inputs_(inputs),
       ranks_{
           .device = inputs.mesh->data().device, .host = inputs.mesh->data().host, .parts = inputs.mesh->tensor().host},
@@ -77,6 +80,16 @@ Learner::Learner(const TrainInputs& inputs, session::RunMemory& memory)
   }
   if (!inputs.config.loss.custom_advantage_path.empty()) custom_advantages_.emplace(inputs);
   if (inputs.config.loss.loss.opd.is_on) teachers_.emplace(inputs, memory);
+  if (const std::optional<model::ModelConfig> judge =
+          session::read_reward_model(inputs.config.reward, inputs.session.config())) {
+    reward_model_.emplace(
+        inputs.config.reward, inputs.config.data, inputs.session,
+        RewardModel::Settings{.is_offloaded = options.offloads_rm_model(),
+                              .sequence_parallel = inputs.config.mesh.sequence_parallel,
+                              .max_tokens = plan::reward_model_tokens(*judge, inputs.plan.context_tokens),
+                              .batch = inputs.trainer.batch},
+        memory);
+  }
   std::optional<trainer::OptimizerOffload> offload;
   if (options.offloads_optimizer()) {
     optimizer_memory_ = memory.make_host();
@@ -89,6 +102,23 @@ Learner::Learner(const TrainInputs& inputs, session::RunMemory& memory)
   trainer_ = trainer::make_trainer(config, session.trained(), *model_, offload, ranks_,
                                    teachers_ ? teachers_->teacher_of() : trainer::TeacherOf());
   session::account_optimizer(session, *trainer_, offload.has_value(), ranks_.size(), memory);
+}
+
+void Learner::score_rewards(int64_t rollout_id, sampling::Rollout& rollout, RunLog& log) {
+  if (!reward_model_ || !rollout.is_sampled) return;
+  const Clock::time_point begin = Clock::now();
+  const int64_t num_failed = rollout.num_failed;
+  reward_model_->score(inputs_.config.reward, inputs_.prompts, rollout, ranks_);
+  if (rollout.num_failed > num_failed && inputs_.mesh->is_conductor()) {
+    base::log_warning("rollout {}: {} have no score of --rm-model; the first failure: {}", rollout_id + 1,
+                      base::counted(rollout.num_failed - num_failed, "sample"), rollout.first_failure);
+  }
+  log.add({{"perf/rm_model_time", seconds_since(begin)}});
+}
+
+void Learner::score_evaluation(const config::RewardOptions& options, const session::PromptSet& prompts,
+                               sampling::Rollout& rollout) {
+  if (!options.rm_model.empty()) reward_model_.value().score(options, prompts, rollout, ranks_);
 }
 
 void Learner::score_reference(sampling::Rollout& rollout, RunLog& log) {

@@ -14,6 +14,7 @@
 #include "run/custom_advantages.h"
 #include "run/patience.h"
 #include "run/reference.h"
+#include "run/reward_model.h"
 #include "run/run_log.h"
 #include "run/teachers.h"
 #include "run/train_inputs.h"
@@ -28,8 +29,14 @@ class Learner {
   // Builds the trainer over loaded weights and, if the loss compares with it, the reference. The reference is as it was
   // when the checkpoint was made that the run resumes from. Both arguments are borrowed; the memory's ledger records
   // what lasts.
-  Learner(const TrainInputs& inputs, session::RunMemory& memory);
+  Learner(TrainInputs& inputs, session::RunMemory& memory);
 
+  // Adds the scores of the reward model to the rewards, with --rm-model; rewards that were read from a file have them.
+  void score_rewards(int64_t rollout_id, sampling::Rollout& rollout, RunLog& log);
+  // Does the same with samples of an evaluation, which are made of these prompts and rewarded as `options` say. It does
+  // nothing where those have no reward model.
+  void score_evaluation(const config::RewardOptions& options, const session::PromptSet& prompts,
+                        sampling::Rollout& rollout);
   // Computes log-probs of the reference for each sample, if the loss needs them.
   void score_reference(sampling::Rollout& rollout, RunLog& log);
   // Computes log-probs of each sample's teacher, with --use-opd.
@@ -76,6 +83,7 @@ class Learner {
   std::optional<Reference> reference_;
   std::optional<CustomAdvantages> custom_advantages_;  // --custom-advantage-path
   std::optional<Teachers> teachers_;
+  std::optional<RewardModel> reward_model_;
   std::unique_ptr<device::HostMemory> optimizer_memory_;  // memory of --offload-optimizer
   std::unique_ptr<trainer::Trainer> trainer_;
 };

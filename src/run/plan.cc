@@ -15,6 +15,7 @@
 #include "run/run_space.h"
 #include "run/verbs.h"
 #include "session/read_model.h"
+#include "session/read_reward_model.h"
 #include "session/read_teachers.h"
 
 namespace tandem::run {
@@ -28,8 +29,11 @@ std::vector<std::pair<const char*, plan::Role>> roles_of(const config::TrainConf
 }
 
 // The first trainer is planned: it also sends the weights of the others.
-plan::PlanInputs facts_of(plan::Role role, const std::vector<model::ModelConfig>& teachers) {
-  return {.role = role, .gives_weights = role == plan::Role::kTrainer, .teachers = teachers};
+plan::PlanInputs facts_of(plan::Role role, const config::TrainConfig& config, const model::ModelConfig& model) {
+  return {.role = role,
+          .gives_weights = role == plan::Role::kTrainer,
+          .teachers = session::read_teachers(config.loss, model),
+          .reward_model = session::read_reward_model(config.reward, model)};
 }
 
 // The cost of a checkpoint is what the user measured, or its bytes at --save-bytes-per-second.
@@ -73,12 +77,11 @@ int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/
   const model::ModelConfig model =
       model::shard_of(session::read_model(config.train.model, config.train.lora, config.train.optimizer),
                       {.rank = parts - 1, .size = parts});
-  const std::vector<model::ModelConfig> teachers = session::read_teachers(config.train.loss, model);
   const plan::DeviceMemory device = plan::device_memory(config.train);
   base::Json json = base::Json::object();
   std::string text;
   for (const auto& [name, role] : roles_of(config.train)) {
-    const plan::TrainPlan plan = plan::plan_training(config.train, model, facts_of(role, teachers), device);
+    const plan::TrainPlan plan = plan::plan_training(config.train, model, facts_of(role, config.train, model), device);
     if (*name == 0) {
       json = plan::plan_json(plan, model);
     } else {
@@ -97,8 +100,8 @@ int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/
   TANDEM_ENV_CHECK(std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0,
                    "standard output: cannot be written (closed pipe or full disk)");
   for (const auto& [name, role] : roles_of(config.train)) {
-    const plan::TrainPlan plan = plan::plan_training(config.train, model, facts_of(role, teachers), device);
-    plan::check_fits(plan, config.train, model, facts_of(role, teachers));
+    const plan::TrainPlan plan = plan::plan_training(config.train, model, facts_of(role, config.train, model), device);
+    plan::check_fits(plan, config.train, model, facts_of(role, config.train, model));
   }
   return 0;
 }

@@ -1,9 +1,9 @@
 // Steps on preferences (rl/preference_loss.h): the samples of a step, each with the number by which the loss changes
 // with its log-probs as its advantage.
 //
-// The reference is the weights that the run begins with. Its log-probs are computed once, before the first step, of
-// what the steps will ask for, so that its weights are nowhere beside the policy's; a run that resumes computes them
-// again, with the same bits.
+// The reference is the weights that the run begins with, or others (--ref-load). Its log-probs are computed once,
+// before the first step, of what the steps will ask for, so that its weights are nowhere beside the policy's; a run
+// that resumes computes them again, with the same bits.
 #pragma once
 
 #include <cstdint>

@@ -260,6 +260,10 @@ std::optional<Rollouts::WeightUpdate> Rollouts::update_weights() {
   return WeightUpdate{.seconds = base::seconds_since(begin), .num_sent_again = num_sent_again};
 }
 
+void Rollouts::forget_kv() {
+  if (engine_) engine_->update_weights();
+}
+
 void Rollouts::restore(const checkpoint::Checkpoint& checkpoint, const checkpoint::RunState& state) {
   update_weights();
   order_.set_cursor(state.cursor);

@@ -47,6 +47,10 @@ class Rollouts {
   // ranks call it together.
   std::optional<WeightUpdate> update_weights();
 
+  // Call it when the rollout phase was left and entered again with the same weights: the engine's keys and values are
+  // gone.
+  void forget_kv();
+
   // Returns the place of the next prompts and, with --partial-rollout, the groups in flight. It is of between two
   // rollouts.
   checkpoint::DataPosition position() const;

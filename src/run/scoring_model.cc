@@ -7,9 +7,13 @@
 namespace tandem::run {
 
 ScoringModel::ScoringModel(const session::ModelSession& session, const model::ModelConfig& config, bool is_offloaded,
+                           const std::function<void(weights::WeightStore&)>& fill, session::RunMemory& memory)
+    : ScoringModel(session, config, model::build_layout(config), is_offloaded, fill, memory) {}
+
+ScoringModel::ScoringModel(const session::ModelSession& session, const model::ModelConfig& config,
+                           weights::Layout layout, bool is_offloaded,
                            const std::function<void(weights::WeightStore&)>& fill, session::RunMemory& memory) {
   const device::Ops& ops = session.ops();
-  weights::Layout layout = model::build_layout(config);
   if (is_offloaded) {
     host_memory_ = memory.make_host();
     offloaded_.emplace(std::move(layout), session.dtype(), ops.device(), *host_memory_);

@@ -1,5 +1,5 @@
-// A model that only scores: the KL reference, or a teacher. Its weights stay on the device, or lie in pinned host
-// memory and are on the device only while they are needed.
+// A model that only scores: the KL reference, a teacher, or a reward model. Its weights stay on the device, or lie in
+// pinned host memory and are on the device only while they are needed.
 #pragma once
 
 #include <functional>
@@ -12,6 +12,7 @@
 #include "session/model_session.h"
 #include "session/run_memory.h"
 #include "trainer/score.h"
+#include "weights/layout.h"
 #include "weights/offloaded_store.h"
 
 namespace tandem::run {
@@ -23,6 +24,9 @@ class ScoringModel {
   // has one. Borrows the session; the ledger records what lasts.
   ScoringModel(const session::ModelSession& session, const model::ModelConfig& config, bool is_offloaded,
                const std::function<void(weights::WeightStore&)>& fill, session::RunMemory& memory);
+  // Does the same with a layout that ignores more of a directory's tensors than the model's own.
+  ScoringModel(const session::ModelSession& session, const model::ModelConfig& config, weights::Layout layout,
+               bool is_offloaded, const std::function<void(weights::WeightStore&)>& fill, session::RunMemory& memory);
   // Makes it over weights that others keep.
   ScoringModel(const session::ModelSession& session, const model::ModelConfig& config,
                const weights::WeightsView& view);

@@ -8,6 +8,7 @@
 #include "base/message_text.h"
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/result_inputs.h"
+#include "run/reference.h"
 #include "run/run_space.h"
 #include "run/trackers.h"
 #include "run/train_warnings.h"
@@ -88,6 +89,7 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
                                                .definitions = new_definitions(data, session.config())})),
       directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
   check_trackers(config.output.trackers);
+  check_reference(session, config.ref_load);
   if (checkpoint)
     checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent,
                                  config.checkpoints.allow_changed_config, num_samples());

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "model/registry.h"
 #include "run/health_settings.h"
 #include "run/patience.h"
 #include "session/stop_signal.h"
@@ -37,7 +38,18 @@ SftLearner::SftLearner(SftInputs& inputs)
     return session::seconds_since_stop() > grace;
   };
   trainer_ = trainer::make_trainer(config, inputs.session.trained(), *model_);
-  if (inputs.config.preference.is_on()) score_reference(inputs);
+  if (!inputs.config.preference.is_on()) return;
+  if (inputs.config.ref_load.empty()) {
+    score_reference(inputs, *model_);
+    return;
+  }
+  // The other weights are in memory while they score, and no longer.
+  model::ModelConfig reference = inputs.session.config();
+  reference.lora.reset();
+  auto store = weights::WeightStore::without_storage(model::build_layout(reference), inputs.session.dtype(),
+                                                     inputs.session.ops().device());
+  weights::load_hf_checkpoint(inputs.config.ref_load, store);
+  score_reference(inputs, *inputs.session.make_model(reference, store.view()));
 }
 
 std::vector<int64_t> SftLearner::next_items(rl::PromptOrder& order) const {
@@ -46,7 +58,7 @@ std::vector<int64_t> SftLearner::next_items(rl::PromptOrder& order) const {
   return items;
 }
 
-void SftLearner::score_reference(SftInputs& inputs) {
+void SftLearner::score_reference(SftInputs& inputs, const model::Model& reference) {
   preferences_.emplace(inputs.config.preference, inputs.data, inputs.trainer.batch);
   rl::PromptOrder order = order_;
   int64_t begin = 0;
@@ -57,9 +69,9 @@ void SftLearner::score_reference(SftInputs& inputs) {
   report::Report report;
   for (int64_t step = begin; step < inputs.num_steps; ++step) {
     report.progress("scoring the reference", step - begin, inputs.num_steps - begin, "steps");
-    preferences_->score_reference(*model_, next_items(order));
+    preferences_->score_reference(reference, next_items(order));
   }
-  inputs.held_out.score_reference(*model_, inputs.trainer.batch);
+  inputs.held_out.score_reference(reference, inputs.trainer.batch);
 }
 
 void SftLearner::restore(const checkpoint::RunState& saved) {

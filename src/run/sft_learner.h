@@ -22,8 +22,8 @@ namespace tandem::run {
 
 class SftLearner {
  public:
-  // Builds the trainer over loaded weights, those that the run begins with. With preferences they are the reference,
-  // which scores here all that the steps and evaluations will ask for. The inputs are borrowed.
+  // Builds the trainer over loaded weights, those that the run begins with. With preferences the reference, these or
+  // those of --ref-load, scores here all that the steps and evaluations will ask for. The inputs are borrowed.
   explicit SftLearner(SftInputs& inputs);
 
   // Restores the state after the step that was saved; the trainer has its own state already.
@@ -44,7 +44,7 @@ class SftLearner {
  private:
   // Returns the indices of the next step's samples, or pairs, or labelled answers.
   std::vector<int64_t> next_items(rl::PromptOrder& order) const;
-  void score_reference(SftInputs& inputs);
+  void score_reference(SftInputs& inputs, const model::Model& reference);
   void see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& items);
 
   const SftInputs& inputs_;

@@ -61,7 +61,14 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
   evaluation::Rewards rewards = inputs.start_rewards();
   BestWeights best(config.output.save_best, inputs.save_best_rule(), inputs.session, inputs.directory, mesh, log,
                    start);
-  Evaluator evaluator(inputs, rollouts.phase(), rewards, best, log, start.evaluation_due);
+  const auto judge = [&](const config::RewardOptions& options, const session::PromptSet& prompts,
+                         sampling::Rollout& sampled) {
+    memory.enter(Phase::kTrain);
+    learner.score_evaluation(options, prompts, sampled);
+    memory.enter(Phase::kRollout);
+    rollouts.forget_kv();
+  };
+  Evaluator evaluator(inputs, rollouts.phase(), rewards, best, log, start.evaluation_due, judge);
   Checkpointer checkpointer(
       inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
       [&](checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& tensors) {
@@ -91,6 +98,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
       checkpointer.begin_update();
       memory.enter(Phase::kTrain);
       rollout_log.training_begins();
+      learner.score_rewards(rollout_id, *rollout, log);
       learner.score_reference(*rollout, log);
       learner.score_teachers(*rollout, log);
       learner.assign_advantages(rollout_id, *rollout, log);

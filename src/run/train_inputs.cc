@@ -19,6 +19,7 @@
 #include "report/json_output.h"
 #include "report/sample_file.h"
 #include "run/reference.h"
+#include "run/reward_model.h"
 #include "run/teachers.h"
 #include "run/trackers.h"
 #include "run/train_warnings.h"
@@ -27,6 +28,7 @@
 #include "session/generator_setup.h"
 #include "session/plan_together.h"
 #include "session/read_model.h"
+#include "session/read_reward_model.h"
 #include "session/read_teachers.h"
 #include "session/trainer_setup.h"
 #include "weights/store.h"
@@ -50,6 +52,7 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelS
   facts.gives_weights = !config.colocate && mesh.is_conductor();
   facts.eval_context_tokens = evaluation.context_tokens(session.config());
   facts.teachers = session::read_teachers(config.loss, session.config());
+  facts.reward_model = session::read_reward_model(config.reward, session.config());
   const plan::DeviceMemory device = plan::device_memory(config, device::device_bytes(session.device()));
   return session::plan_together(config, session.config(), facts, device, mesh.tensor().host);
 }
@@ -68,8 +71,8 @@ RunSpace run_space(const session::ModelSession& session, const config::TrainConf
 }
 
 // Logs which prompts --num-epoch leaves out. Throws UserError for a model that cannot be spread over as many devices, a
-// stop token that the model does not have, a reference of another shape, a teacher that cannot teach, or a dump's name
-// without {rollout_id}; EnvironmentError if dumps cannot be written.
+// stop token that the model does not have, a reference of another shape, a teacher that cannot teach, a reward model
+// that lacks something, or a dump's name without {rollout_id}; EnvironmentError if dumps cannot be written.
 void check_start(const config::TrainConfig& config, session::ModelSession& session, const session::PromptSet& prompts,
                  const plan::TrainPlan& plan) {
   if (session.config().shard.is_whole()) {  // also in a dry run, which is one process
@@ -78,6 +81,7 @@ void check_start(const config::TrainConfig& config, session::ModelSession& sessi
   session::check_stop_tokens(config.rollout, session.config());
   if (config.loss.needs_reference()) check_reference(session, config.loss.ref_load);
   check_teachers(config.loss, session, prompts, plan.longest_prompt + config.rollout.response_len());
+  check_reward_model(config.reward, session, prompts.is_rendered);
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
                                       {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
     if (!pattern.empty()) report::rollout_path(flag, pattern, 0);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <unordered_set>
 
 #include "base/check.h"
@@ -57,6 +59,38 @@ void put_grades(const config::FailureReward& failure_reward, Rollout& rollout) {
     put_reward(rollout.samples[i], grade);
   }
   rollout.num_unnamed = limit_reward_names(rollout.grades);
+  put_failure_rewards(failure_reward, rollout.grades, rollout.samples);
+  rollout.count_failures();
+}
+
+void put_model_rewards(const std::string& name, double weight, const std::vector<ModelScore>& scores,
+                       const config::FailureReward& failure_reward, Rollout& rollout) {
+  TANDEM_CHECK_EQ(scores.size(), rollout.samples.size());
+  for (size_t i = 0; i < scores.size(); ++i) {
+    reward::Grade& grade = rollout.grades.at(i);
+    const auto part = std::ranges::find(grade.parts, name, &reward::RewardPart::name);
+    if (part == grade.parts.end()) continue;
+    const auto fail = [&](const std::string& reason_class, const std::string& reason) {
+      if (grade.failed) return;  // of several reasons the first is told
+      grade.failed = true;
+      grade.reward = 0.0;
+      grade.reason_class = reason_class;
+      grade.reason = name + ": " + reason;
+    };
+    if (!scores[i].reason.empty()) {
+      fail(scores[i].reason_class, scores[i].reason);
+      continue;
+    }
+    part->reward = scores[i].value;
+    if (grade.failed) continue;
+    grade.reward += weight * scores[i].value;
+    if (std::isfinite(grade.reward)) {
+      rollout.samples[i].reward = grade.reward;
+    } else {
+      part->reward.reset();
+      fail("not_finite", "the reward with its score is no number");
+    }
+  }
   put_failure_rewards(failure_reward, rollout.grades, rollout.samples);
   rollout.count_failures();
 }

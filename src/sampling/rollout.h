@@ -105,6 +105,18 @@ struct Rollout {
 // Writes rewards, and what reward code left in samples, into a rollout that has its grades, and counts failures.
 void put_grades(const config::FailureReward& failure_reward, Rollout& rollout);
 
+// What a reward model gave a sample: its score, or why there is none.
+struct ModelScore {
+  double value = 0.0;
+  std::string reason_class = {}, reason = {};  // as those of reward::Grade; both are empty where there is a score
+};
+
+// Adds a reward model's scores, one for each sample, to a rollout that has the grades of all other rewards: as the part
+// `name` of each grade, and with `weight` to its reward. A sample without a score, or whose sum is not finite, fails as
+// one of a grader does. A sample that no grader was asked for has no such part, and stays as it is.
+void put_model_rewards(const std::string& name, double weight, const std::vector<ModelScore>& scores,
+                       const config::FailureReward& failure_reward, Rollout& rollout);
+
 // Takes out values and columns under too many names, and returns how many. Reward code names what it returns besides
 // the reward, logs or adds as a column, and each name is a series of its own in metrics and samples. The first
 // kMaxRewardNames names of a rollout stay, in sample order.

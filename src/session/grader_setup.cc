@@ -52,6 +52,7 @@ reward::RewardSource source_config(const config::RewardOptions& options, const c
   result.name = source.name;
   result.weight = source.weight;
   result.asks_service_first = source.rm_type == reward::kRemoteRule;
+  if (source.is_model) return result;
   if (!source.custom_rm_path.empty()) {
     result.graders = base;
     result.graders->custom_rm_path = source.custom_rm_path;

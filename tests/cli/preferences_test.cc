@@ -68,6 +68,31 @@ TEST(Preferences, LearnWhatTheReferenceLearns) {
   }
 }
 
+TEST(Preferences, CompareWithTheReferenceThatIsNamed) {
+  base::TemporaryDirectory folder;
+  ASSERT_EQ(run(arguments("sigmoid", folder / "first")).code, 0);
+  const std::string reference = folder / "first/hf/latest";
+  const Arguments asked = with_flag(arguments("sigmoid", folder / "asked"), "--num-rollout", "1");
+  ASSERT_EQ(run(with_flag(asked, "--hf-checkpoint", reference)).code, 0);
+  const Captured result = run(arguments("sigmoid", folder / "compared", {"--ref-load", reference}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const base::Json policy = steps_of(folder / "first")[0], of_reference = steps_of(folder / "asked")[0],
+                   seen = steps_of(folder / "compared")[0];
+  for (const std::string which : {"chosen", "rejected"}) {
+    const auto logps = [&](const base::Json& step) { return step.at("preference/" + which + "_logps").get<double>(); };
+    EXPECT_EQ(logps(seen), logps(policy));
+    EXPECT_NEAR(seen.at("preference/" + which + "_reward").get<double>(), 0.3 * (logps(policy) - logps(of_reference)),
+                1e-6);
+  }
+  EXPECT_NE(seen.at("preference/chosen_reward").get<double>(), 0.0);
+  // The weights of the start, named, are what is compared with anyway.
+  ASSERT_EQ(run(arguments("sigmoid", folder / "same", {"--ref-load", kModel})).code, 0);
+  EXPECT_EQ(weights_of(folder / "same"), weights_of(folder / "first"));
+  EXPECT_NE(weights_of(folder / "compared"), weights_of(folder / "first"));
+  expect_one_line_failure(run(arguments("sigmoid", folder / "refused", {"--ref-load", "tests/golden/models/gemma3"})),
+                          2, "not the shape of --hf-checkpoint");
+}
+
 // The reference is the weights that the first run began with, also of a run that goes on.
 TEST(Preferences, ResumeBitForBit) {
   base::TemporaryDirectory folder;

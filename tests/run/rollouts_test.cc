@@ -98,7 +98,7 @@ TEST(Evaluator, IsDueAtTheStartAtItsIntervalAndAtTheEnd) {
   SmallRun& run = sampling.run();
   BestWeights best("", "", run.inputs().session, run.inputs().directory, *run.inputs().mesh, run.log(), {});
   const auto evaluator = [&](bool is_due) {
-    return Evaluator(run.inputs(), sampling.rollouts().phase(), sampling.rewards(), best, run.log(), is_due);
+    return Evaluator(run.inputs(), sampling.rollouts().phase(), sampling.rewards(), best, run.log(), is_due, nullptr);
   };
   EXPECT_TRUE(evaluator(false).is_due_at_start(0));
   EXPECT_FALSE(evaluator(false).is_due_at_start(3));

@@ -106,7 +106,7 @@ std::vector<report::Metrics> evaluated(session::ModelSession& session, mesh::Mes
   RolloutPhase phase(*engine, session.text(), mesh, LinkSettings());
   report::Report report;
   std::vector<report::Metrics> metrics;
-  const auto results = evaluation.run(phase, rewards.of_sets(), std::nullopt, report);
+  const auto results = evaluation.run(phase, rewards.of_sets(), std::nullopt, nullptr, report);
   for (const evaluation::Evaluation::Result& result : results.value()) metrics.push_back(result.metrics);
   return metrics;
 }

@@ -24,6 +24,7 @@ import os
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -132,9 +133,26 @@ def words_of(command):
     return words
 
 
+def write_judge(directory):
+    """Makes a reward model of the golden model: its files, and a head of ones beside them."""
+    shutil.copytree(MODEL, directory)
+    weights = directory / "model.safetensors"
+    names = json.loads(weights.read_bytes()[8 : 8 + int.from_bytes(weights.read_bytes()[:8], "little")])
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    width = config["hidden_size"]
+    head = json.dumps({"score.weight": {"dtype": "F32", "shape": [1, width], "data_offsets": [0, 4 * width]}}).encode()
+    (directory / "head.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + struct.pack("<f", 1.0) * width)
+    weights.rename(directory / "decoder.safetensors")
+    shards = {name: "decoder.safetensors" for name in names if name != "__metadata__"} | {"score.weight": "head.safetensors"}
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}), encoding="utf-8")
+    config["architectures"] = ["Qwen3ForSequenceClassification"]
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
 def write_inputs(folder, program):
     """What the pages name, under these names."""
     (folder / "DIR").symlink_to(MODEL)
+    write_judge(folder / "JUDGE")
     (folder / "SPARSE").symlink_to(SPARSE_MODEL)
     (folder / "examples").symlink_to(ROOT / "examples")
     problems = [{"prompt": f"{i}+{i + 1}=", "label": str(2 * i + 1), "response": str(2 * i + 1),
