@@ -106,6 +106,9 @@ void TrainConfig::check() const {
   data.check();
   reward.check();
   custom_generate.check();
+  TANDEM_USER_CHECK(!mesh.rollout_expert_parallel || !custom_generate.is_on(),
+                    "--rollout-expert-parallel with --custom-generate-function-path: the devices decode in step, and "
+                    "would wait for each other's turns; leave one of the two out");
   check_groups_in_flight();
   check_dynamic_sampling();
   loss.check();
