@@ -69,7 +69,9 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   using memory::Tag;
   const std::unique_ptr<const device::OpsPlan> planned_ops = model::ops_plan(shape.footprint, config, config.dtype);
   const device::OpsPlan& ops = *planned_ops;
-  const Size rows = shape.max_batch_tokens;
+  // A step of several ranks has the rows of all of them in its experts. All other parts are counted as if it had, too.
+  const Size rows_of_all = shape.sharing_ranks > 1 ? shape.shared_rows * shape.sharing_ranks : Size(0);
+  const Size rows = std::max(shape.max_batch_tokens, rows_of_all);
   const Size num_blocks = (shape.context_tokens + device::kBlockTokens - 1) / device::kBlockTokens;
   // Every sequence may begin a tile of its own.
   const device::AttentionLoad load = {
@@ -87,20 +89,16 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   const Size draws = shape.max_running + shape.largest_group;
   const Size indices = step_tensor_bytes(rows, draws, config.shard.size);
 
-  Size block_rows = rows, shared = 0, exchange = 0;
-  if (shape.sharing_ranks > 1) {
-    const Size of_all = shape.shared_rows * shape.sharing_ranks;
-    block_rows = std::max(rows, of_all);
-    shared = shared_rows_bytes(config, of_all);
-    exchange = ops.shared_experts(shape.shared_rows, shape.sharing_ranks);
-  }
+  const bool shares = shape.sharing_ranks > 1;
+  const Size shared = shares ? shared_rows_bytes(config, rows_of_all) : Size(0);
+  const Size exchange = shares ? ops.shared_experts(shape.shared_rows, shape.sharing_ranks) : Size(0);
 
   memory::TagBytes block = standing;
   block[Tag::kOverhead] += exchange;
   if (ops.records_steps()) block[Tag::kGraphs] += step_memory_bytes(shape, ops);
   block[Tag::kEngineScratch] += indices + ops.prepared(load, /*has_backward=*/false) + hidden +
-                                model::block_bytes(config, config.dtype, ops, block_rows, attention).inference +
-                                shared + memory::rounding_of(12);
+                                model::block_bytes(config, config.dtype, ops, rows, attention).inference + shared +
+                                memory::rounding_of(12);
   plan.add(Phase::kRollout, "forward of a block", block);
 
   if (ops.records_steps()) {
