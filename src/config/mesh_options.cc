@@ -66,6 +66,12 @@ void MeshOptions::visit(base::Options& options) {
                  "--tensor-model-parallel-size is 1");
   options
       .option(
+          rollout_expert_parallel, "rollout-expert-parallel", group,
+          "with --colocate and a sparse model: let the devices of a machine, each of which holds all weights, compute "
+          "each other's experts while they decode, so that each reads its share of them alone; results are the same")
+      .does_not_affect_results();
+  options
+      .option(
           timeout_minutes, "distributed-timeout-minutes", group,
           "minutes that a process waits for others to join, for what another one computes or saves, and for a process "
           "or machine that is silent, before the run ends; it waits for samples as long as they take")
@@ -153,11 +159,31 @@ void MeshOptions::check(const std::string& device) const {
       fmt::format("--tensor-model-parallel-size {}: a copy of the model lies on devices of one machine, and "
                   "--actor-num-gpus-per-node {} is no multiple of it; change one of the two",
                   tensor_model_parallel_size, actor_num_gpus_per_node));
+  if (rollout_expert_parallel) check_expert_parallel(device);
   if (backend.empty()) return;
   const std::string own = device::backend_of(device::parse_device(device)).communicator;
   TANDEM_USER_CHECK(
       backend == own,
       fmt::format("--distributed-backend {}: does not move tensors of --device {}; leave it out", backend, device));
+}
+
+void MeshOptions::check_expert_parallel(const std::string& device) const {
+  TANDEM_USER_CHECK(num_ranks() > 1,
+                    "--rollout-expert-parallel: one device has nobody to share experts with; leave it out, or give "
+                    "--actor-num-gpus-per-node");
+  TANDEM_USER_CHECK(actor_num_nodes == 1,
+                    fmt::format("--rollout-expert-parallel with --actor-num-nodes {}: experts are shared within one "
+                                "machine; leave one of the two out",
+                                actor_num_nodes));
+  TANDEM_USER_CHECK(
+      tensor_model_parallel_size == 1,
+      fmt::format("--rollout-expert-parallel with --tensor-model-parallel-size {}: each device has a part "
+                  "of every expert already; leave one of the two out",
+                  tensor_model_parallel_size));
+  const device::BackendRow& row = device::backend_of(device::parse_device(device));
+  TANDEM_USER_CHECK(
+      *row.why_unchecked == 0,
+      fmt::format("--rollout-expert-parallel with --device {}: nobody has tried it there; leave it out", row.name));
 }
 
 void MeshOptions::check_rollout(bool colocate) const {
@@ -186,6 +212,9 @@ void MeshOptions::check_rollout(bool colocate) const {
                     rollout_num_gpus.value_or(0), num_ranks() == 1 ? "one" : std::to_string(num_ranks())));
     return;
   }
+  TANDEM_USER_CHECK(!rollout_expert_parallel,
+                    "--rollout-expert-parallel without --colocate: devices that only sample come and go, and do not "
+                    "decode in step; leave it out, or give --colocate");
   TANDEM_USER_CHECK(rollout_num_gpus,
                     "--colocate or --rollout-num-gpus: give one of them; the devices that train sample too, or so many "
                     "others do");

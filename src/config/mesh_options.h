@@ -14,6 +14,7 @@ struct MeshOptions {
   std::optional<int64_t> num_gpus_per_node;  // says the same again, as other trainers do
   int64_t tensor_model_parallel_size = 1;    // devices that hold one copy of the model between them
   bool sequence_parallel = false;            // whether they share the rows between its products, in training
+  bool rollout_expert_parallel = false;      // whether devices with whole copies share experts while they sample
   double timeout_minutes = 10.0;             // of joining, and of one wait for another rank
   std::string backend;                       // "": the device's own, and within a machine none where it needs none
   std::string network_interface;             // "": the one that reaches rank 0's host
@@ -36,6 +37,9 @@ struct MeshOptions {
   // Checks --device as the user gave it, before each rank takes its own: it must not name one for all of them, and
   // several ranks on a kind of device where nobody has tried that need --unchecked-ranks.
   void check_ranks(const std::string& device) const;
+
+  // Throws UserError if devices cannot share experts.
+  void check_expert_parallel(const std::string& device) const;
 
   int64_t num_ranks() const { return actor_num_nodes * actor_num_gpus_per_node; }
   int64_t num_data_ranks() const { return num_ranks() / tensor_model_parallel_size; }

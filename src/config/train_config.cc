@@ -108,6 +108,9 @@ void TrainConfig::check() const {
   TANDEM_USER_CHECK(!reward.rm_model.empty() || !memory.offload_rm_model,
                     "--offload-rm-model: there is no reward model without --rm-model; leave it out");
   custom_generate.check();
+  TANDEM_USER_CHECK(!mesh.rollout_expert_parallel || !custom_generate.is_on(),
+                    "--rollout-expert-parallel with --custom-generate-function-path: the devices decode in step, and "
+                    "would wait for each other's turns; leave one of the two out");
   check_groups_in_flight();
   check_dynamic_sampling();
   loss.check();

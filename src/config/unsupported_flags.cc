@@ -30,8 +30,10 @@ constexpr const char* kLoraFlags =
 constexpr const char* kTrainedParameters = "all parameters are trained, or with --lora-rank an adapter";
 constexpr const char* kExpertsAreCut =
     "experts are cut as the rest of the model, by --tensor-model-parallel-size; leave it out (1 is accepted)";
+constexpr const char* kEngineExperts =
+    "--rollout-expert-parallel shares experts between the devices that train, while they decode";
 constexpr const char* kNoDispatch =
-    "each device has a part of every expert, or all of them: no token is sent to another; leave it out";
+    "each device has a part of every expert, or all of them: in training no token is sent to another; leave it out";
 constexpr const char* kExpertKernels = "which kernels of experts are fused is the device's; leave it out";
 constexpr const char* kNoCapacity = "no token is dropped: an expert computes as many as choose it; leave it out";
 constexpr const char* kNoUpcycling = "a dense model is not made into a sparse one";
@@ -87,6 +89,9 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"megatron-to-hf-mode", nullptr, kNoSync},
     {"check-weight-update-equal", "", "weights that are sent are always compared, by a checksum of each piece"},
     // These are about the engine.
+    {"vllm-enable-expert-parallel", nullptr, kEngineExperts},
+    {"sglang-ep-size", "1", kEngineExperts},
+    {"sglang-expert-parallel-size", "1", kEngineExperts},
     {"vllm-*", nullptr, kEngineOwn},
     {"sglang-speculative-*", nullptr,
      "--speculative-num-draft-tokens 7 guesses tokens from text that was seen before; there is no draft model"},

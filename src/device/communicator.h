@@ -23,6 +23,9 @@ class PeerLost : public EnvironmentError {
   explicit PeerLost(const std::string& message) : EnvironmentError(message) {}
 };
 
+class ExpertExchange;
+struct SharedExperts;
+
 // lists[rank][i] is tensor i for, or from, that rank. All are contiguous and on the communicator's device.
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 
@@ -61,6 +64,11 @@ class Communicator {
   virtual bool sum(const at::Tensor& /*part*/, const at::Tensor& /*residual*/, const at::Tensor& /*out*/) {
     return false;
   }
+
+  // Makes what moves the rows of experts that the ranks share (device/expert_exchange.h), in memory of the devices that
+  // all of them see. Every rank calls it; `hosts` connects the hosts of the same ranks. Returns null, on all ranks,
+  // where this kind of communicator has nothing of its own for it.
+  virtual std::unique_ptr<ExpertExchange> share_experts(const SharedExperts& shared, Communicator& hosts);
 
   // Returns the traffic of this rank up to now, without waits that have not ended. Kinds that do not count, which are
   // those for tests, return zeros.

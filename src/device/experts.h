@@ -34,7 +34,26 @@ struct Routing {
   int64_t num_chosen() const { return ids_TC.size(1); }
   int64_t num_experts() const { return offsets_X1.size(0) - 1; }
   int64_t num_places() const { return sources_P.size(0); }
+
+  // Returns what Ops::sum_of_experts() reads, for tokens [begin, begin + count): their places are those of all tokens.
+  Routing of_tokens(int64_t begin, int64_t count) const {
+    return {.ids_TC = ids_TC.narrow(0, begin, count),
+            .weights_TC = weights_TC.narrow(0, begin, count),
+            .offsets_X1 = offsets_X1,
+            .places_TC = places_TC.narrow(0, begin, count),
+            .sources_P = sources_P};
+  }
 };
+
+// Experts [first, first + count).
+struct ExpertRange {
+  int64_t first = 0, count = 0;
+};
+// Returns the experts that a rank computes where `size` ranks share them (device/expert_exchange.h).
+constexpr ExpertRange experts_of_rank(int64_t num_experts, int64_t rank, int64_t size) {
+  const int64_t first = num_experts * rank / size;
+  return {.first = first, .count = num_experts * (rank + 1) / size - first};
+}
 
 // States how the rows of an operand belong to places. It has a row for each token, which all places of the token share,
 // or one for each place.

@@ -1,5 +1,7 @@
 #include "device/ops.h"
 
+#include <ATen/TensorOperators.h>
+
 #include <utility>
 
 #include "device/transfer.h"
@@ -39,6 +41,28 @@ Ops::ExpertsMlp Ops::mlp_of_experts(const Tensor& x_TE, const Tensor& gate_up_X2
   const Tensor y_PE = linear_of_experts(silu_mul(gate_up_P2F), RowsAre::kPlaces, down_XEF, routing, out);
   return {.sum_TE = sum_of_experts(y_PE, routing.weights_TC, routing, residual_TE, out),
           .gate_up_P2F = keeps_gate_up ? gate_up_P2F : Tensor()};
+}
+
+// The share is a routing of its own, which has the places of these experts alone.
+void Ops::results_of_experts(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF,
+                             const Routing& routing, ExpertRange range, const Tensor& y_PE) const {
+  const Tensor offsets = fetch(routing.offsets_X1)->wait();
+  const auto* const offset = offsets.const_data_ptr<int32_t>();
+  const int64_t begin = offset[range.first], count = offset[range.first + range.count] - begin;
+  if (count == 0) return;
+  const Routing share = {.ids_TC = routing.ids_TC,
+                         .weights_TC = routing.weights_TC,
+                         .offsets_X1 = routing.offsets_X1.narrow(0, range.first, range.count + 1) - begin,
+                         .places_TC = routing.places_TC,
+                         .sources_P = routing.sources_P.narrow(0, begin, count)};
+  const auto weights_of_share = [&](const Tensor& w_XNK) {
+    const int64_t rows = w_XNK.size(0) / routing.num_experts();
+    return w_XNK.narrow(0, range.first * rows, range.count * rows);
+  };
+  const at::ScalarType dtype = x_TE.scalar_type();
+  const Tensor gate_up_P2F = linear_of_experts(x_TE, RowsAre::kTokens, weights_of_share(gate_up_X2FE), share, dtype);
+  y_PE.narrow(0, begin, count)
+      .copy_(linear_of_experts(silu_mul(gate_up_P2F), RowsAre::kPlaces, weights_of_share(down_XEF), share, dtype));
 }
 
 std::unique_ptr<Ops::Fetch> Ops::fetch(const Tensor& x) const { return std::make_unique<CopiedFetch>(x); }

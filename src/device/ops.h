@@ -162,7 +162,7 @@ class Ops {
   virtual Tensor gelu_mul(const Tensor& gate_up_T2F) const = 0;
   virtual Tensor gelu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const = 0;
 
-  // The next eight are a layer of experts (device/experts.h). Where a place's row is said to be of its token, it is the
+  // The next nine are a layer of experts (device/experts.h). Where a place's row is said to be of its token, it is the
   // row of x, or of dy, that the token has.
 
   // Chooses the experts of each token by logits_TX, float32, and orders the places. A row's choice depends on its row
@@ -197,6 +197,10 @@ class Ops {
   virtual ExpertsMlp mlp_of_experts(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF,
                                     const Routing& routing, const Tensor& residual_TE, at::ScalarType out,
                                     bool keeps_gate_up) const;
+  // Writes rows of y_PE, which has the dtype of x: those of the places of experts in `range` become what
+  // mlp_of_experts() adds up for them, bit for bit. Whether other rows are written, and what they are, means nothing.
+  virtual void results_of_experts(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF,
+                                  const Routing& routing, ExpertRange range, const Tensor& y_PE) const;
   // The backward of silu_mul() between the two products, given da_PF: the gradient of its result if the place's weight
   // were 1. With a = silu_mul(gate_up), `weighted` is weight * a and dweight the product of da and a, float32.
   struct WeightedSilu {
@@ -206,7 +210,8 @@ class Ops {
                                               const Routing& routing) const = 0;
 
   // Writes k, v of token tokens[i] into slot slot_mapping[i] (int32 [n]; a token may go to several slots). A slot of -1
-  // writes nothing; at least one slot is not -1.
+  // writes nothing; at least one slot is not -1, except in a step of ranks that share experts
+  // (device/expert_exchange.h), whose backends do not need one.
   virtual void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
                          const Tensor& slot_mapping) const = 0;
   // Returns softmax(q k^T / sqrt(K)) v over the keys that `rows` names. Fills lse_TH (float32, natural log) if defined.

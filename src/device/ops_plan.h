@@ -120,6 +120,9 @@ class OpsPlan {
   virtual int64_t prepared_bytes(int64_t /*num_rows*/, int64_t /*num_sequences*/, int64_t /*max_blocks*/) const {
     return 0;
   }
+  // Returns the bytes that an exchange of experts (device/expert_exchange.h) holds for as long as it lives, between
+  // ranks of so many rows each.
+  virtual Size shared_experts(Size /*most_rows*/, Size /*ranks*/) const { return 0; }
   // Buffers that operations keep for good, by their threads on the host.
   virtual Size kept(const KeptLoad& /*load*/, Size /*num_threads*/) const { return 0; }
 

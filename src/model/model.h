@@ -17,6 +17,7 @@
 #include <string>
 
 #include "device/communicator.h"
+#include "device/expert_exchange.h"
 #include "device/ops.h"
 #include "model/attention.h"
 #include "model/config.h"
@@ -71,6 +72,10 @@ class Model {
   // From now on the backward of a sparse layer adds the gradient of this term of the loss. It is borrowed; null, as at
   // first: there is no such term.
   virtual void set_routing_loss(RoutingLoss* loss) = 0;
+  // From now on block(), without gradients, computes the experts of a sparse model together with the ranks of this
+  // exchange, each of which calls it with as many rows; the bits are the same. It is borrowed; null, as at first: this
+  // rank computes all of its rows. The model is whole, and its experts have no adapter.
+  virtual void share_experts(device::ExpertExchange* exchange) = 0;
 };
 
 // Makes the model that `config.architecture` names, over these weights, and those of its adapter where `config.lora` is

@@ -213,6 +213,9 @@ class MemoryEstimate {
          .max_running = config_.rollout.limits.most_decode_rows(sequences_),
          .largest_group = config_.rollout.n_samples_per_prompt,
          .context_tokens = engine_context_,
+         .sharing_ranks =
+             config_.mesh.rollout_expert_parallel && model_.experts ? Size(config_.mesh.num_ranks()) : Size(1),
+         .shared_rows = rollout::most_shared_rows(config_.rollout.limits),
          .footprint = footprint_},
         rollout, plan);
   }

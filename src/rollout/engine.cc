@@ -20,6 +20,7 @@
 #include "rollout/kv_cache.h"
 #include "rollout/rollout_plan.h"
 #include "rollout/scheduler.h"
+#include "rollout/shared_steps.h"
 #include "rollout/step_runner.h"
 #include "rollout/stop_strings.h"
 
@@ -94,7 +95,8 @@ StepRunnerConfig runner_config(const EngineConfig& config, const model::Model& m
           .window_rows = records ? limits.max_batch_tokens + limits.max_running
                                  : int64_t{logits_window_rows(model.config().vocab)},
           .records = config.record_steps.value_or(records),
-          .runs_ahead = lookahead_of(config, model.ops()) > 0};
+          .runs_ahead = lookahead_of(config, model.ops()) > 0,
+          .exchange = config.shared_steps == nullptr ? nullptr : &config.shared_steps->exchange()};
 }
 
 class PagedEngine final : public Engine {
@@ -118,6 +120,8 @@ class PagedEngine final : public Engine {
   void update_weights(const weights::WeightsView& view) override;
   std::optional<rl::Group> next_finished() override;
   bool step() override;
+  bool shares_steps() const override { return config_.shared_steps != nullptr; }
+  void leave_shared_steps() override;
   int64_t num_unfinished_groups() const override { return static_cast<int64_t>(groups_.size()); }
   bool has_room() const override { return scheduler_.has_room(); }
   EngineStats stats() const override;
@@ -142,7 +146,11 @@ class PagedEngine final : public Engine {
   bool is_worth_a_wait();
   // Returns the drafter of the sequence's group, which has read all tokens so far.
   Drafter& drafter(SequenceId sequence);
-  void queue(const ScheduledBatch& plan);
+  // Queues a step, if there are rows. The other ranks make it too, if `shared_rows` is not 0.
+  void queue(const ScheduledBatch& plan, int64_t shared_rows);
+  // Tells the other ranks what this one would do next. Returns the rows of the step that all of them make together, or
+  // 0.
+  int64_t agree(const ScheduledBatch& plan);
   void read_oldest_step();
   // Reads the draws of all steps in flight. When no group is left, nothing stays on the device but the cache.
   void drain();
@@ -316,25 +324,50 @@ std::optional<rl::Group> PagedEngine::next_finished() {
 }
 
 bool PagedEngine::step() {
-  if (scheduler_.idle()) return false;
+  const bool was_idle = scheduler_.idle();
+  if (was_idle && !shares_steps()) return false;
   const c10::NoGradGuard no_grad;
   const memory::TagScope scratch(memory::Tag::kEngineScratch);
   make_room();
   const Drafts drafts = guess();
   const ScheduledBatch& plan = scheduler_.plan(drafts);
-  if (!plan.empty()) queue(plan);
+  queue(plan, shares_steps() ? agree(plan) : 0);
   // A plan is empty while full sequences wait for their last token: then no step is ahead of it. Nor is one after a
   // step with drafts, since nobody knows yet how many tokens it gives.
-  const size_t ahead = plan.empty() || !drafts.empty() ? 0 : static_cast<size_t>(lookahead_);
+  const bool waits = (plan.empty() && !was_idle) || !drafts.empty();
+  const size_t ahead = waits ? 0 : static_cast<size_t>(lookahead_);
   while (in_flight_.size() > ahead) read_oldest_step();
-  if (scheduler_.idle()) drain();
-  return true;
+  if (!was_idle && scheduler_.idle()) drain();
+  return !was_idle;
+}
+
+int64_t PagedEngine::agree(const ScheduledBatch& plan) {
+  const bool is_by_itself = !plan.empty() && !runner_.can_share(plan);
+  return config_.shared_steps->agree({.rows = plan.num_rows(), .is_by_itself = is_by_itself}).rows;
+}
+
+void PagedEngine::leave_shared_steps() {
+  if (!shares_steps()) return;
+  TANDEM_CHECK(groups_.empty(), "groups in flight");
+  const c10::NoGradGuard no_grad;
+  const memory::TagScope scratch(memory::Tag::kEngineScratch);
+  while (true) {
+    make_room();
+    const SharedSteps::Agreed agreed = config_.shared_steps->agree({.has_left = true});
+    if (agreed.all_left) break;
+    queue(scheduler_.plan({}), agreed.rows);
+    while (in_flight_.size() > static_cast<size_t>(lookahead_)) read_oldest_step();
+  }
+  drain();
+  runner_.end();
 }
 
 void PagedEngine::make_room() {
-  if (runner_.is_ready(longest_sequence_)) return;
+  // An engine without sequences computes rows that have no keys.
+  const int64_t longest = std::max<int64_t>(longest_sequence_, 1);
+  if (runner_.is_ready(longest)) return;
   drain();
-  if (!scheduler_.idle()) runner_.begin(longest_sequence_);
+  if (shares_steps() || !scheduler_.idle()) runner_.begin(longest);
 }
 
 int64_t PagedEngine::most_drafts() const {
@@ -378,15 +411,18 @@ Drafts PagedEngine::guess() {
   return drafts;
 }
 
-void PagedEngine::queue(const ScheduledBatch& plan) {
+void PagedEngine::queue(const ScheduledBatch& plan, int64_t shared_rows) {
+  if (plan.empty() && shared_rows == 0) return;
   draws_.clear();
   for (const ScheduledBatch::SampleSlot& slot : plan.sample_slots) {
     const auto [group, index] = sample(slot.sequence);
     draws_.push_back(
         make_draw(group->sampling, group->result.completions[index].sample_id, slot.position, slot.logits_index));
   }
-  in_flight_.push_back({.sample_slots = plan.sample_slots, .results = runner_.run(plan, draws_)});
-  ++forwards_;
+  in_flight_.push_back(
+      {.sample_slots = plan.sample_slots,
+       .results = shared_rows > 0 ? runner_.run_shared(plan, draws_, shared_rows) : runner_.run(plan, draws_)});
+  if (!plan.empty()) ++forwards_;
 }
 
 void PagedEngine::read_oldest_step() {
@@ -412,8 +448,8 @@ void PagedEngine::read_oldest_step() {
 void PagedEngine::drain() {
   while (!in_flight_.empty()) read_oldest_step();
   if (!scheduler_.idle()) return;
-  runner_.end();
   longest_sequence_ = 0;
+  if (!shares_steps()) runner_.end();  // else the others go on
 }
 
 void PagedEngine::check_finite(const rl::Completion& completion, int32_t token) const {

@@ -26,6 +26,8 @@ class WeightsView;
 
 namespace tandem::rollout {
 
+class SharedSteps;
+
 struct EngineConfig {
   // The KV cache has so many blocks, each of device::kBlockTokens tokens: num_kv_blocks() of rollout/rollout_plan.h. A
   // sequence of the longest context must fit.
@@ -49,6 +51,9 @@ struct EngineConfig {
   // Called when the results of a step have come, before one is used. It throws if they mean nothing, because a rank
   // that holds a part of the model is gone. Empty: they always mean something.
   std::function<void()> check_ranks = {};
+  // Shares experts with the engines of other ranks, which are asked with the same limits. It is borrowed. Null: this
+  // engine computes by itself.
+  SharedSteps* shared_steps = nullptr;
 };
 
 class Engine {
@@ -73,6 +78,13 @@ class Engine {
   // Queues one forward and reads the tokens of the one `lookahead` before it. Returns false when nothing was left to
   // do. It is for callers that interleave. When the last group has finished, the device holds nothing but the cache.
   virtual bool step() = 0;
+
+  // Returns whether other engines wait for this one's step(), also where it has nothing to do itself: until
+  // leave_shared_steps().
+  virtual bool shares_steps() const { return false; }
+  // Makes steps for the engines of the other ranks until all have called it. Call it at the end of a rollout, while no
+  // group is in flight.
+  virtual void leave_shared_steps() {}
 
   virtual int64_t num_unfinished_groups() const = 0;
   // Returns whether a group that is added now begins soon: with the next forward, as far as is known. True when idle.

@@ -31,7 +31,17 @@ Size logits_window_rows(Size vocab) {
   return std::max<Size>(1, kLogitsBytes / (vocab * kFloatBytes));
 }
 
+Size most_shared_rows(const BatchLimits& limits) {
+  return bucket_rows(std::min({limits.most_decode_rows(limits.max_running), limits.max_batch_tokens, kLargestBucket}));
+}
+
 namespace {
+
+// Returns the bytes of a step's rows of experts that a rank holds beside those of a block: the rows of all ranks, and
+// their results, which are also sent and received.
+Size shared_rows_bytes(const model::ModelConfig& config, Size rows_of_all) {
+  return rows_of_all * (1 + 2 * config.experts->chosen) * config.hidden * model::dtype_bytes(config.dtype);
+}
 
 // Returns the bytes of StepTensors, as far as the engine allocates them: id, position and slot of each row, draws and
 // the rows that draw; and the results, three words a draw, which may exist twice, and once for each other rank that
@@ -59,7 +69,9 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   using memory::Tag;
   const std::unique_ptr<const device::OpsPlan> planned_ops = model::ops_plan(shape.footprint, config, config.dtype);
   const device::OpsPlan& ops = *planned_ops;
-  const Size rows = shape.max_batch_tokens;
+  // A step of several ranks has the rows of all of them in its experts. All other parts are counted as if it had, too.
+  const Size rows_of_all = shape.sharing_ranks > 1 ? shape.shared_rows * shape.sharing_ranks : Size(0);
+  const Size rows = std::max(shape.max_batch_tokens, rows_of_all);
   const Size num_blocks = (shape.context_tokens + device::kBlockTokens - 1) / device::kBlockTokens;
   // Every sequence may begin a tile of its own.
   const device::AttentionLoad load = {
@@ -77,10 +89,15 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   const Size draws = shape.max_running + shape.largest_group;
   const Size indices = step_tensor_bytes(rows, draws, config.shard.size);
 
+  const bool shares = shape.sharing_ranks > 1;
+  const Size shared = shares ? shared_rows_bytes(config, rows_of_all) : Size(0);
+  const Size exchange = shares ? ops.shared_experts(shape.shared_rows, shape.sharing_ranks) : Size(0);
+
   memory::TagBytes block = standing;
+  block[Tag::kOverhead] += exchange;
   if (ops.records_steps()) block[Tag::kGraphs] += step_memory_bytes(shape, ops);
   block[Tag::kEngineScratch] += indices + ops.prepared(load, /*has_backward=*/false) + hidden +
-                                model::block_bytes(config, config.dtype, ops, rows, attention).inference +
+                                model::block_bytes(config, config.dtype, ops, rows, attention).inference + shared +
                                 memory::rounding_of(12);
   plan.add(Phase::kRollout, "forward of a block", block);
 
@@ -89,6 +106,7 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
     const Size logits_rows =
         shape.max_running <= kLargestBucket ? Size(bucket_rows(shape.max_running)) : shape.max_running;
     memory::TagBytes head = standing;
+    head[Tag::kOverhead] += exchange;
     head[Tag::kGraphs] += step_memory_bytes(shape, ops);
     const device::OpBytes part = model::head_bytes(config, ops, logits_rows);
     head[Tag::kEngineScratch] +=
@@ -107,6 +125,7 @@ void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape
   // If the host draws, there are tokens, their log-probs and a sum for each.
   const Size drawn = 3 * memory::allocated_bytes(std::min(logits_window_rows(config.vocab), draws) * kFloatBytes);
   memory::TagBytes window = standing;
+  window[Tag::kOverhead] += exchange;
   window[Tag::kEngineScratch] += indices + drawn + hidden + model::hidden_bytes(config, config.dtype, logits_rows) +
                                  std::max({part.most, part.result + own.most,
                                            part.result + own.result + repeated + ops.logprob(logits_rows).most}) +

@@ -7,6 +7,7 @@
 #include "device/footprint.h"
 #include "memory/memory_plan.h"
 #include "model/config.h"
+#include "rollout/batch_limits.h"
 
 namespace tandem::rollout {
 
@@ -27,11 +28,17 @@ struct EngineShape {
   Size max_running = 0;
   Size largest_group = 1;              // samples of a prompt, at most
   Size context_tokens = 0;             // of a sequence, at most
+  Size sharing_ranks = 1;              // ranks that share experts, this one among them
+  Size shared_rows = 0;                // most_shared_rows(), if they do
   const device::Footprint& footprint;  // of the backend that computes
 };
 
+// Returns the most rows of one rank in a step that ranks make together (rollout/shared_steps.h), those that fill it up
+// included.
+Size most_shared_rows(const BatchLimits& limits);
+
 // Adds the peaks of a step with as many rows as it may have. `standing` is the bytes that last through the phase, the
-// cache among them.
+// cache among them. Where ranks share experts, what their exchange holds is added to it.
 void add_engine_peaks(const model::ModelConfig& config, const EngineShape& shape, const memory::TagBytes& standing,
                       memory::MemoryPlan& plan);
 

@@ -30,15 +30,30 @@ void StepRunner::end() {
 
 std::unique_ptr<device::Ops::Fetch> StepRunner::run(const ScheduledBatch& plan, std::span<const device::Draw> draws) {
   cache_.copy_blocks(plan.copies);
-  StepBuckets::Bucket* const bucket = config_.records && is_decode(plan) ? buckets_.find(plan.num_rows()) : nullptr;
-  return bucket == nullptr ? run_exact(plan, draws) : run_bucket(*bucket, plan, draws);
+  const bool is_recorded = config_.records && config_.exchange == nullptr && is_decode(plan);
+  StepBuckets::Bucket* const bucket = is_recorded ? buckets_.find(plan.num_rows()) : nullptr;
+  return bucket == nullptr ? run_exact(plan, draws, exact_shape(plan)) : run_bucket(*bucket, plan, draws);
+}
+
+bool StepRunner::can_share(const ScheduledBatch& plan) const {
+  return is_decode(plan) && plan.num_rows() <= std::min(config_.max_decodes, kLargestBucket);
+}
+
+std::unique_ptr<device::Ops::Fetch> StepRunner::run_shared(const ScheduledBatch& plan,
+                                                           std::span<const device::Draw> draws, int64_t rows) {
+  cache_.copy_blocks(plan.copies);
+  model_.share_experts(config_.exchange);
+  std::unique_ptr<device::Ops::Fetch> results =
+      config_.records ? run_bucket(*buckets_.find(rows), plan, draws)
+                      : run_exact(plan, draws, bucket_shape(rows, std::max<int64_t>(plan.max_blocks, 1)));
+  model_.share_experts(nullptr);
+  return results;
 }
 
 std::unique_ptr<device::Ops::Fetch> StepRunner::run_exact(const ScheduledBatch& plan,
-                                                          std::span<const device::Draw> draws) {
-  input_.fill(plan, draws, exact_shape(plan), config_.window_rows, drawer());
+                                                          std::span<const device::Draw> draws, const StepShape& shape) {
+  input_.fill(plan, draws, shape, config_.window_rows, drawer());
   const auto options = at::TensorOptions(at::kInt).device(ops().device());
-  const StepShape& shape = input_.shape();
   StepTensors tensors(shape, at::empty({shape.num_words()}, options), at::empty({3 * shape.num_draws}, options));
   tensors.windows = input_.windows();
   tensors.rows = ops().prepare(attention_rows(input_));

@@ -26,6 +26,8 @@ struct StepRunnerConfig {
   int64_t window_rows = 0;       // rows of logits that are computed at once
   bool records = false;          // whether decode steps are recorded
   bool runs_ahead = false;       // whether a step may take tokens that the previous one draws
+  // Where experts are shared: only steps that all ranks make are recorded, and null otherwise. It is borrowed.
+  device::ExpertExchange* exchange = nullptr;
 };
 
 class StepRunner {
@@ -46,8 +48,15 @@ class StepRunner {
   // read_results() reads the results, which have at least as many draws.
   std::unique_ptr<device::Ops::Fetch> run(const ScheduledBatch& plan, std::span<const device::Draw> draws);
 
+  // Returns whether a step may be one that all ranks make together: it has only decodes, and there is a bucket for it.
+  bool can_share(const ScheduledBatch& plan) const;
+  // Does the same with the other ranks of the exchange, each of which has up to `rows` rows, or none.
+  std::unique_ptr<device::Ops::Fetch> run_shared(const ScheduledBatch& plan, std::span<const device::Draw> draws,
+                                                 int64_t rows);
+
  private:
-  std::unique_ptr<device::Ops::Fetch> run_exact(const ScheduledBatch& plan, std::span<const device::Draw> draws);
+  std::unique_ptr<device::Ops::Fetch> run_exact(const ScheduledBatch& plan, std::span<const device::Draw> draws,
+                                                const StepShape& shape);
   std::unique_ptr<device::Ops::Fetch> run_bucket(StepBuckets::Bucket& bucket, const ScheduledBatch& plan,
                                                  std::span<const device::Draw> draws);
   // Sends the input, and puts in the tokens of the previous step.

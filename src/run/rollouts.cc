@@ -84,7 +84,9 @@ Rollouts::~Rollouts() = default;
 Rollouts::Rollouts(TrainInputs& inputs, const mesh::Launch& launch, session::RunMemory& memory, mesh::Mesh& mesh)
     : inputs_(inputs),
       engine_(inputs.config.colocate
-                  ? std::make_unique<session::OwnEngine>(inputs.config, inputs.session, inputs.plan, memory)
+                  ? std::make_unique<session::OwnEngine>(
+                        inputs.config, inputs.session, inputs.plan, memory,
+                        inputs.config.mesh.rollout_expert_parallel ? std::optional(mesh.data()) : std::nullopt)
                   : nullptr),
       workers_(inputs.config.colocate ? nullptr : std::make_unique<Workers>(inputs, launch, memory)),
       order_(inputs.prompts.file_sizes, inputs.config.data.prompt_data_weights, inputs.config.rollout_shuffle,

@@ -15,6 +15,7 @@
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/result_inputs.h"
 #include "model/config.h"
+#include "model/lora.h"
 #include "plan/plan_text.h"
 #include "report/json_output.h"
 #include "report/sample_file.h"
@@ -70,6 +71,16 @@ RunSpace run_space(const session::ModelSession& session, const config::TrainConf
   return space;
 }
 
+// Throws UserError for a model whose experts cannot be shared.
+void check_expert_parallel(const model::ModelConfig& model) {
+  TANDEM_USER_CHECK(model.experts,
+                    "--rollout-expert-parallel: the model has no experts that devices could share; leave it out");
+  TANDEM_USER_CHECK(
+      !model::adapts_experts(model),
+      "--rollout-expert-parallel with --target-modules of experts: experts with an adapter are not shared; "
+      "leave one of the two out");
+}
+
 // Logs which prompts --num-epoch leaves out. Throws UserError for a model that cannot be spread over as many devices, a
 // stop token that the model does not have, a reference of another shape, a teacher that cannot teach, a reward model
 // that lacks something, or a dump's name without {rollout_id}; EnvironmentError if dumps cannot be written.
@@ -78,6 +89,7 @@ void check_start(const config::TrainConfig& config, session::ModelSession& sessi
   if (session.config().shard.is_whole()) {  // also in a dry run, which is one process
     model::shard_of(session.config(), {.rank = 0, .size = static_cast<int>(config.mesh.tensor_model_parallel_size)});
   }
+  if (config.mesh.rollout_expert_parallel) check_expert_parallel(session.config());
   session::check_stop_tokens(config.rollout, session.config());
   if (config.loss.needs_reference()) check_reference(session, config.loss.ref_load);
   check_teachers(config.loss, session, prompts, plan.longest_prompt + config.rollout.response_len());

@@ -44,6 +44,10 @@ void EngineSampler::add(uint64_t key, rollout::GroupRequest request, const rl::P
 }
 
 void EngineSampler::step() {
+  if (engine_.shares_steps()) {
+    engine_.step();
+    return;
+  }
   if (engine_.num_unfinished_groups() > 0) TANDEM_CHECK(engine_.step(), "the engine has unfinished groups and no work");
 }
 

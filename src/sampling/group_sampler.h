@@ -19,7 +19,8 @@ class GroupSampler {
   // Adds a loan. `key` is the loan's; the request names its group. `record` must stay valid until the loan has come
   // out.
   virtual void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) = 0;
-  // Works a little, without waiting for anybody. Call it while a loan is in flight.
+  // Works a little, without waiting for anybody but engines that share steps. Call it while a loan is in flight, and
+  // always where the engine shares steps.
   virtual void step() = 0;
   // Return whether the engine has something to do, and the descriptors that are readable once others have done theirs.
   virtual bool engine_works() const = 0;

@@ -163,6 +163,7 @@ RolloutPhase::Gathered RolloutPhase::gather(const RolloutRequest& request, uint6
     }
   }
   if (leading_) leading_->end();
+  if (engine_ != nullptr) engine_->leave_shared_steps();
   if (gathered.rollout) gathered.rollout->seconds = seconds_since(begin);
   return gathered;
 }
@@ -246,6 +247,7 @@ void RolloutPhase::sample_for_rank0(const RolloutRequest& request, uint64_t numb
   }
   if (sampler) sampler->abort_all();
   if (leading_) leading_->end();
+  engine_->leave_shared_steps();
 }
 
 std::optional<Rollout> RolloutPhase::hear_from_rank0(const RolloutRequest& request) {

@@ -173,7 +173,7 @@ int64_t Sampler::num_to_ask_for() {
 }
 
 void Sampler::advance() {
-  if (!samples_.empty()) sampler_->step();
+  if (!samples_.empty() || engine_.shares_steps()) sampler_->step();
   take_from_engine();
   take_grades();
   take_verdicts();

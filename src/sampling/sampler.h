@@ -47,8 +47,11 @@ class Sampler {
   std::vector<groups::GradedLoan> take_graded() { return std::exchange(graded_, {}); }
 
   // Returns whether advance() has something to do now, or something is done and was not taken. If not, whoever waits
-  // polls descriptors(), which are readable once graders or generate functions have done something.
-  bool is_busy() const { return sampler_->engine_works() || !sampled_.empty() || !graded_.empty(); }
+  // polls descriptors(), which are readable once graders or generate functions have done something. An engine that
+  // shares steps always has something to do: the others wait for it.
+  bool is_busy() const {
+    return sampler_->engine_works() || engine_.shares_steps() || !sampled_.empty() || !graded_.empty();
+  }
   std::vector<int> descriptors() const;
   rollout::EngineStats stats() const { return engine_.stats(); }
   // Returns the losses since this object was made.

@@ -154,6 +154,13 @@ std::string ModelSession::describe_not_finite() const {
   return damaged.empty() && adapter_ ? weights::describe_not_finite(*adapter_) : damaged;
 }
 
+std::function<void()> ModelSession::check_of(device::Communicator& ranks) {
+  return [&ranks] {
+    const device::TensorLists nothing(static_cast<size_t>(ranks.size()));
+    ranks.start_exchange(nothing, nothing)->wait();
+  };
+}
+
 rollout::EngineConfig ModelSession::engine_config(const config::RolloutOptions& options, int64_t num_kv_blocks) {
   rollout::EngineConfig config;
   config.num_kv_blocks = num_kv_blocks;
@@ -162,10 +169,7 @@ rollout::EngineConfig ModelSession::engine_config(const config::RolloutOptions& 
   config.why_not_finite = [this] { return why_not_finite(); };
   // A device that runs ahead would compute with whatever is in its memory when another device is lost.
   if (replica_ && replica_->size() > 1 && ops_->runs_ahead()) {
-    config.check_ranks = [&ranks = replica_->device] {
-      const device::TensorLists nothing(static_cast<size_t>(ranks.size()));
-      ranks.start_exchange(nothing, nothing)->wait();
-    };
+    config.check_ranks = check_of(replica_->device);
   }
   return config;
 }

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -78,6 +79,9 @@ class ModelSession {
   // Returns the engine's configuration, with the token table only if stop texts need it. It is valid while the session
   // lives.
   rollout::EngineConfig engine_config(const config::RolloutOptions& options, int64_t num_kv_blocks);
+
+  // Returns EngineConfig::check_ranks of an engine that computes with these ranks, which are borrowed.
+  static std::function<void()> check_of(device::Communicator& ranks);
 
  private:
   ModelSession(const config::ModelOptions& options, ModelPlace place, model::ModelConfig config,

@@ -142,15 +142,22 @@ TEST_F(SparseModel, OnlyASparseModelHasARouterToFreezeOrToBalance) {
                           "--moe-aux-loss-coeff 0.001: balances routers, which --lora-rank does not train");
   expect_one_line_failure(run(with_flag(words(dense, {"--freeze-moe-router"}), "--hf-checkpoint", kModel)), 2,
                           "--freeze-moe-router: " + kModel + " is of Qwen3ForCausalLM, which has no router");
+  const Arguments shares = {"--rollout-expert-parallel", "--actor-num-gpus-per-node", "2", "--dry-run"};
+  expect_one_line_failure(run(with_flag(words(dense, shares), "--hf-checkpoint", kModel)), 2,
+                          "--rollout-expert-parallel: the model has no experts that devices could share");
+  expect_one_line_failure(
+      run(words(dense, shares + Arguments{"--lora-rank", "4", "--target-modules", "q_proj,gate_proj,up_proj"})), 2,
+      "--rollout-expert-parallel with --target-modules of experts: experts with an adapter are not shared");
   EXPECT_FALSE(base::directory_exists(dense));
 }
 
-// A loss that balances experts has a sum over samples in it.
-TEST_F(SparseModel, TwoRanksRecordTheLoadOfOne) {
+// A loss that balances experts has a sum over samples in it; and the ranks share experts while they sample.
+TEST_F(SparseModel, TwoRanksThatShareExpertsRecordTheLoadOfOne) {
   const std::string one = folder_ / "one", two = folder_ / "two";
   for (const auto& [path, ranks] : {std::pair{one, 1}, std::pair{two, 2}}) {
-    const Captured result =
-        run_program(with_ranks(words(path, {"--max-tokens-per-gpu", "120", "--moe-aux-loss-coeff", "0.1"}), ranks));
+    Arguments flags = {"--max-tokens-per-gpu", "120", "--moe-aux-loss-coeff", "0.1"};
+    if (ranks > 1) flags.emplace_back("--rollout-expert-parallel");
+    const Captured result = run_program(with_ranks(words(path, flags), ranks));
     ASSERT_EQ(result.code, 0) << result.err;
   }
   const auto loads = [](const std::string& run) {

@@ -100,6 +100,31 @@ TEST(MeshOptions, AnEngineIsSpreadAsTheTrainerIs) {
             "between them, to sample as to train; give a multiple of 2");
 }
 
+TEST(MeshOptions, ExpertsAreSharedByDevicesOfOneMachineThatHoldAllWeights) {
+  const auto flags = [](std::vector<std::string> more) {
+    more.emplace_back("--rollout-expert-parallel");
+    return more;
+  };
+  const std::vector<std::string> two = {"--actor-num-gpus-per-node", "2"};
+  EXPECT_EQ(refusal(flags(two)), "");
+  EXPECT_EQ(refusal(flags(two), "cuda"), "");
+  EXPECT_EQ(refusal_of_rollout(flags(two), true), "");
+  EXPECT_EQ(refusal(flags({})),
+            "--rollout-expert-parallel: one device has nobody to share experts with; leave it out, or give "
+            "--actor-num-gpus-per-node");
+  EXPECT_EQ(refusal(flags({"--actor-num-gpus-per-node", "2", "--tensor-model-parallel-size", "2"})),
+            "--rollout-expert-parallel with --tensor-model-parallel-size 2: each device has a part of every expert "
+            "already; leave one of the two out");
+  EXPECT_EQ(refusal(flags({"--actor-num-nodes", "2"})),
+            "--rollout-expert-parallel with --actor-num-nodes 2: experts are shared within one machine; leave one of "
+            "the two out");
+  EXPECT_EQ(refusal(flags({"--actor-num-gpus-per-node", "2", "--unchecked-ranks"}), "npu"),
+            "--rollout-expert-parallel with --device npu: nobody has tried it there; leave it out");
+  EXPECT_EQ(refusal_of_rollout(flags({"--rollout-num-gpus", "2"}), false),
+            "--rollout-expert-parallel without --colocate: devices that only sample come and go, and do not decode in "
+            "step; leave it out, or give --colocate");
+}
+
 // The number of devices is not an input of the results.
 TEST(MeshOptions, ResultsDependOnHowAModelIsSpreadAlone) {
   MeshOptions mesh;

@@ -3,6 +3,7 @@
 // in two, and two threads; a failure names the operation and the seed.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -300,6 +301,14 @@ TEST_P(ExactnessTest, ExpertsLinearRowsStandAlone) {
       if (draw.integer(0, 1) == 1) data[t * X + crowded] = 20.0F;
       if (draw.integer(0, 3) == 0) data[t * X + 1] = data[t * X];  // a tie, at the cut in some rows
     }
+    // The experts are computed by three ranks, one share after the other.
+    const auto sum_of_shares = [&](const Ops& ops, const Tensor& rows, const Routing& routing, const Tensor& added) {
+      const Tensor y_PE = at::zeros({routing.num_places(), E}, rows.options());
+      for (int64_t rank = 0; rank < 3; ++rank) {
+        ops.results_of_experts(rows, gate_up, down, routing, experts_of_rank(X, rank, 3), y_PE);
+      }
+      return ops.sum_of_experts(y_PE, routing.weights_TC, routing, added, dtype());
+    };
     for (const at::ScalarType part : {at::kFloat, dtype()}) {
       expect_rows_alone_decide("experts", draw, T, [&](const Ops& ops, const Tensor& rows) {
         const Routing routing = ops.route(logits.index_select(0, rows), rule);
@@ -313,6 +322,7 @@ TEST_P(ExactnessTest, ExpertsLinearRowsStandAlone) {
         EXPECT_TRUE(mlp.sum_TE.equal(one_by_one.sum_TE)) << "a sum of " << rows.size(0) << " tokens";
         EXPECT_TRUE(mlp.gate_up_P2F.equal(one_by_one.gate_up_P2F)) << "gate and up of " << rows.size(0) << " tokens";
         EXPECT_TRUE(mlp.sum_TE.equal(in_one(/*keeps_gate_up=*/false).sum_TE)) << rows.size(0) << " tokens";
+        if (part == dtype()) EXPECT_TRUE(mlp.sum_TE.equal(sum_of_shares(ops, x.index_select(0, rows), routing, added)));
         return at::cat({routing.ids_TC.to(at::kFloat), routing.weights_TC, mlp.sum_TE.to(at::kFloat)}, 1);
       });
     }

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "device/expert_exchange.h"
 #include "device/registry.h"
 #include "mesh/socket_communicator.h"
 #include "tests/device/communicator_conformance.h"
@@ -50,7 +52,10 @@ std::unique_ptr<Communicator> hosts_of(int rank, mesh::ForkedConnections& connec
       {.name = "hosts", .rank = rank, .connections = connections.take(rank), .wait_s = 30, .silence_s = 30});
 }
 
-std::vector<std::string> run_on_gpus(int size, bool shares_memory, const Body& body) {
+// The work of one rank with its device and the other hosts.
+using DeviceBody = std::function<void(const Ops& ops, Communicator& ranks, Communicator& hosts)>;
+
+std::vector<std::string> run_on_devices(int size, bool shares_memory, const DeviceBody& body) {
   why_no_gpus();  // it is found out before the forks
   mesh::ForkedConnections connections(size);
   const auto on_rank = [&](int rank) {
@@ -59,9 +64,13 @@ std::vector<std::string> run_on_gpus(int size, bool shares_memory, const Body& b
     const std::unique_ptr<Ops> ops = make_ops(device, {.num_threads = 1});
     const std::unique_ptr<Communicator> communicator =
         make_communicator(device, {.hosts = *hosts, .shares_memory = shares_memory, .timeout_s = 5});
-    return outcome_of(body, *communicator);
+    return outcome_of([&](Communicator& ranks) { body(*ops, ranks, *hosts); }, *communicator);
   };
   return run_forked(size, on_rank, [&] { connections.close(); });
+}
+std::vector<std::string> run_on_gpus(int size, bool shares_memory, const Body& body) {
+  return run_on_devices(size, shares_memory,
+                        [&](const Ops& /*ops*/, Communicator& ranks, Communicator& /*hosts*/) { body(ranks); });
 }
 
 std::vector<std::string> run_nccl(int size, const Body& body) { return run_on_gpus(size, false, body); }
@@ -263,6 +272,111 @@ TEST_P(GpuRanks, ExchangesAndSumsAreRecorded) {
              best_ms([&] { exchanges->replay(); }) / kSums);
     }
   });
+}
+
+// The layer of a sparse model in bfloat16, of the same weights on every rank, and rows of each rank's own.
+struct SparseLayer {
+  int64_t experts, chosen, hidden, width;
+  at::Tensor router, gate_up, down;
+
+  SparseLayer(int64_t num_experts, int64_t num_chosen, int64_t hidden_size, int64_t expert_width)
+      : experts(num_experts), chosen(num_chosen), hidden(hidden_size), width(expert_width) {
+    at::manual_seed(1);
+    router = drawn({experts, hidden});
+    gate_up = drawn({experts * 2 * width, hidden}).mul_(0.05);
+    down = drawn({experts * hidden, width}).mul_(0.05);
+  }
+  static at::Tensor drawn(at::IntArrayRef shape) {
+    return at::randn(shape, at::TensorOptions(at::kBFloat16).device(at::kCUDA));
+  }
+  std::unique_ptr<ExpertExchange> exchange(const Ops& ops, Communicator& ranks, Communicator& hosts,
+                                           int64_t most_rows) const {
+    return make_expert_exchange(
+        ops, ranks, hosts,
+        {.experts = experts, .chosen = chosen, .hidden = hidden, .most_rows = most_rows, .dtype = at::kBFloat16});
+  }
+  Routing route(const Ops& ops, const at::Tensor& rows) const {
+    return ops.route(ops.linear(rows, router, at::kFloat), {.chosen = chosen, .normalises = true});
+  }
+  at::Tensor alone(const Ops& ops, const at::Tensor& rows, const at::Tensor& residual) const {
+    return ops.mlp_of_experts(rows, gate_up, down, route(ops, rows), residual, at::kBFloat16, false).sum_TE;
+  }
+  at::Tensor shared(const Ops& ops, ExpertExchange& ranks, const at::Tensor& own, const at::Tensor& residual) const {
+    const at::Tensor rows = ranks.gather(own);
+    const Routing routing = route(ops, rows);
+    const at::Tensor y = ranks.results(rows, routing);
+    ops.results_of_experts(rows, gate_up, down, routing, experts_of_rank(experts, ranks.rank(), ranks.size()), y);
+    return ranks.sum(y, routing, residual);
+  }
+};
+
+TEST(Peers, SharedExpertsHaveTheBitsOfOneRank) {
+  if (!why_no_gpu().empty()) GTEST_SKIP() << why_no_gpu();
+  for (const int size : {2, 3}) {
+    const auto outcomes = run_on_devices(size, true, [](const Ops& ops, Communicator& ranks, Communicator& hosts) {
+      const SparseLayer layer(16, 4, 256, 128);
+      const std::unique_ptr<ExpertExchange> exchange = layer.exchange(ops, ranks, hosts, 512);
+      for (const int64_t rows : {1, 2, 7, 32, 200, 512}) {
+        at::manual_seed(static_cast<uint64_t>(10 + ranks.rank()));
+        const at::Tensor own = SparseLayer::drawn({rows, layer.hidden});
+        const at::Tensor residual = SparseLayer::drawn({rows, layer.hidden}), got = at::empty_like(residual);
+        const auto work = [&] { got.copy_(layer.shared(ops, *exchange, own, residual)); };
+        const auto expect = [&](const char* how, int round) {
+          if (!same_bytes(got, layer.alone(ops, own, residual))) {
+            throw std::runtime_error(fmt::format("{} rows, {}, round {}: other bits", rows, how, round));
+          }
+        };
+        work();
+        expect("at once", 0);
+        const std::unique_ptr<Ops::Recording> recording = ops.record([&] {
+          for (int i = 0; i < 3; ++i) work();
+        });
+        for (int round = 0; round < 20; ++round) {
+          own.copy_(SparseLayer::drawn({rows, layer.hidden}));
+          recording->replay();
+          expect("recorded", round);
+        }
+      }
+    });
+    for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
+  }
+}
+
+// Prints the microseconds of a layer of Qwen3-30B-A3B's experts, recorded: by itself, shared, and what it takes to move
+// the rows.
+TEST(Peers, SharedExpertsOfALargeLayer) {
+  if (!why_no_gpus().empty()) GTEST_SKIP() << why_no_gpus();
+  const auto outcomes = run_on_devices(kRanks, true, [](const Ops& ops, Communicator& ranks, Communicator& hosts) {
+    const SparseLayer layer(128, 8, 2048, 768);
+    const std::unique_ptr<ExpertExchange> exchange = layer.exchange(ops, ranks, hosts, 256);
+    constexpr int kLayers = 24;
+    const auto us = [&](const std::function<void()>& work) {
+      work();
+      wait_for_device();
+      const std::unique_ptr<Ops::Recording> recording = ops.record([&] {
+        for (int i = 0; i < kLayers; ++i) work();
+      });
+      any_of(hosts, false);
+      return best_ms([&] { recording->replay(); }) / kLayers * 1000.0;
+    };
+    for (const int64_t rows : {1, 8, 32, 64, 128, 256}) {
+      at::manual_seed(static_cast<uint64_t>(10 + ranks.rank()));
+      const at::Tensor own = SparseLayer::drawn({rows, layer.hidden}), residual = at::zeros_like(own);
+      const Routing routing = layer.route(ops, exchange->gather(own));
+      const at::Tensor y = exchange->results(own, routing);
+      const double alone = us([&] { layer.alone(ops, own, residual); });
+      const double shared = us([&] { layer.shared(ops, *exchange, own, residual); });
+      const double gather = us([&] {
+        exchange->gather(own);
+        exchange->sum(y, routing, residual);
+      });
+      if (ranks.rank() == 0) {
+        fmt::print("{} rows a rank: alone {:.1f} us, shared {:.1f}, of which moving rows and adding up {:.1f}\n", rows,
+                   alone, shared, gather);
+      }
+    }
+  });
+  for (const std::string& outcome : outcomes) EXPECT_EQ(outcome, "");
 }
 
 }  // namespace

@@ -136,6 +136,12 @@ class HostedOps : public Ops {
                                                      there(residual), out, keeps_gate_up);
     return {back(result.sum_TE), keeps_gate_up ? back(result.gate_up_P2F) : Tensor()};
   }
+  void results_of_experts(const Tensor& x, const Tensor& gate_up, const Tensor& down, const Routing& routing,
+                          ExpertRange range, const Tensor& y) const override {
+    const Tensor results = there(y);
+    inner_->results_of_experts(there(x), there(gate_up), there(down), there(routing), range, results);
+    Tensor(y).copy_(back(results));
+  }
   WeightedSilu weighted_silu_backward(const Tensor& da, const Tensor& gate_up, const Routing& routing) const override {
     const WeightedSilu result = inner_->weighted_silu_backward(there(da), there(gate_up), there(routing));
     return {back(result.dgate_up_P2F), back(result.weighted_PF), back(result.dweights_TC)};

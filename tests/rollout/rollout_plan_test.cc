@@ -44,5 +44,32 @@ TEST(RolloutPlan, SumsOfAnEngineStepByHand) {
   EXPECT_EQ(logits_window_rows(int64_t{1} << 24), 1);
 }
 
+TEST(RolloutPlan, SharedExpertsTakeTheirExchangeAndTheRowsOfAllRanks) {
+  EXPECT_EQ(most_shared_rows({.max_batch_tokens = 2048, .max_running = 30}), 32);
+  EXPECT_EQ(most_shared_rows({.max_batch_tokens = 6, .max_running = 30}), 8);
+  EXPECT_EQ(most_shared_rows({.max_batch_tokens = 4096, .max_running = 4096}), 512);
+  model::ModelConfig config = model::tiny_config(/*num_layers=*/6, model::Dtype::kBFloat16);
+  config.experts = model::ExpertsConfig{.count = 16, .chosen = 4, .width = 32};
+  const auto bytes_on = [&](const char* device, int64_t ranks) {
+    memory::MemoryPlan plan;
+    add_engine_peaks(config,
+                     {.max_batch_tokens = 1024,
+                      .max_running = 30,
+                      .context_tokens = 33,
+                      .sharing_ranks = ranks,
+                      .shared_rows = 32,
+                      .footprint = device::footprint_of(device)},
+                     {}, plan);
+    return std::pair(plan.bytes(memory::Tag::kOverhead, memory::Phase::kRollout),
+                     plan.bytes(memory::Tag::kEngineScratch, memory::Phase::kRollout));
+  };
+  EXPECT_EQ(bytes_on("cpu", 2).first, 0);
+  // Flags of 128 blocks for 8 ranks in two kernels; the own rows, and the results of all places.
+  EXPECT_EQ(bytes_on("cuda", 2).first, 2 * 128 * 8 * 4 + 32 * (1 + 2 * 4) * config.hidden * 2);
+  // With two ranks a step has no more rows than a prefill: only those that travel are added.
+  EXPECT_EQ(bytes_on("cpu", 2).second - bytes_on("cpu", 1).second, 64 * (1 + 2 * 4) * config.hidden * 2);
+  EXPECT_GT(bytes_on("cpu", 64).second - bytes_on("cpu", 1).second, 2048 * (1 + 2 * 4) * config.hidden * 2);
+}
+
 }  // namespace
 }  // namespace tandem::rollout

@@ -323,6 +323,10 @@ class CudaOps final : public Ops {
                             bool keeps_gate_up) const override {
     return experts_.mlp(x_TE, gate_up_X2FE, down_XEF, routing, residual_TE, out, keeps_gate_up);
   }
+  void results_of_experts(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF,
+                          const Routing& routing, ExpertRange range, const Tensor& y_PE) const override {
+    experts_.results(x_TE, gate_up_X2FE, down_XEF, routing, range, y_PE);
+  }
   WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
                                       const Routing& routing) const override {
     return experts_.weighted_silu_backward(da_PF, gate_up_P2F, routing);

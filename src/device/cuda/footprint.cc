@@ -83,6 +83,9 @@ class CudaOpsPlan final : public OpsPlan {
     return has_attention_kernel() && !s.norms_have_offset &&
            (s.experts == 0 || cuda::can_record_experts(s.experts, s.chosen, s.hidden, s.mlp));
   }
+  Size shared_experts(Size most_rows, Size ranks) const override {
+    return peer_experts_bytes(most_rows, ranks, shape().hidden, shape().chosen);
+  }
   Size prepared(const AttentionLoad& load, bool has_backward) const override {
     if (!has_attention_kernel()) return OpsPlan::prepared(load, has_backward);
     // AttentionWork has items and rows, the block table and two counters; expand_rows() makes the rest.

@@ -22,4 +22,12 @@ constexpr int64_t order_places_scratch(int64_t T, int64_t num_experts) {
   return T <= kOrderTileTokens ? 0 : (T + kOrderTileTokens - 1) / kOrderTileTokens * num_experts;
 }
 
+// The memory that ranks show each other where they share experts (ranks/peer_experts.h): flags of every block of two
+// kernels, the own rows of one rank, and the results of all ranks' places in bfloat16.
+constexpr int kPeerExpertsBlocks = 128, kMostExpertRanks = 8;
+constexpr int64_t kPeerExpertsFlagBytes = int64_t{2} * kPeerExpertsBlocks * kMostExpertRanks * 4;
+constexpr int64_t peer_experts_bytes(int64_t most_rows, int64_t ranks, int64_t hidden, int64_t num_chosen) {
+  return kPeerExpertsFlagBytes + most_rows * (1 + ranks * num_chosen) * hidden * 2;
+}
+
 }  // namespace tandem::device::cuda

@@ -47,6 +47,7 @@ class Decoder final : public Model {
                                  .sink = sink_,
                                  .routing_sink = routing_sink_,
                                  .routing_loss = routing_loss_,
+                                 .expert_exchange = expert_exchange_,
                                  .adapters = adapters_,
                                  .index = layer});
     }
@@ -105,6 +106,7 @@ class Decoder final : public Model {
   void set_gradient_sink(GradientSink* sink) override { sink_.set(sink); }
   void set_routing_sink(RoutingSink* sink) override { routing_sink_ = sink; }
   void set_routing_loss(RoutingLoss* loss) override { routing_loss_ = loss; }
+  void share_experts(device::ExpertExchange* exchange) override { expert_exchange_ = exchange; }
 
  private:
   const ModelConfig config_;
@@ -117,6 +119,7 @@ class Decoder final : public Model {
   GradientSlot sink_;
   RoutingSink* routing_sink_ = nullptr;
   RoutingLoss* routing_loss_ = nullptr;
+  device::ExpertExchange* expert_exchange_ = nullptr;
   const bool scales_embeddings_;
   double embedding_scale_ = 1.0;
   Tensor embed_VE_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "device/expert_exchange.h"
 #include "device/ops.h"
 #include "model/config.h"
 #include "model/family.h"
@@ -21,8 +22,9 @@ struct Layer {
   const device::Ops& ops;
   const ResidualStream& stream;
   const GradientSlot& sink;
-  RoutingSink* const& routing_sink;  // the one that is set at present, or null
-  RoutingLoss* const& routing_loss;  // the same
+  RoutingSink* const& routing_sink;                // the one that is set at present, or null
+  RoutingLoss* const& routing_loss;                // the same
+  device::ExpertExchange* const& expert_exchange;  // the same
   const AdapterWindows& adapters;
   int64_t index;
   // Returns "layers.3.qkv" for "qkv".

@@ -1,5 +1,6 @@
 #include "model/decoder/sparse_mlp.h"
 
+#include "base/check.h"
 #include "model/autograd.h"
 
 namespace tandem::model::decoder {
@@ -13,6 +14,7 @@ SparseMlp::SparseMlp(const Layer& layer)
       sink_(layer.sink),
       routing_sink_(layer.routing_sink),
       routing_loss_(layer.routing_loss),
+      exchange_(layer.expert_exchange),
       layer_(layer.index),
       rule_{.chosen = layer.config.experts->chosen, .normalises = layer.config.experts->normalises},
       norm_(norm_of(layer, "post_norm")),
@@ -28,6 +30,7 @@ void SparseMlp::bind(const weights::WeightsView& view) {
 }
 
 Tensor SparseMlp::forward(const Tensor& middle_TE, int64_t num_tokens) const {
+  if (exchange_ != nullptr) return forward_shared(middle_TE, num_tokens);
   const bool keeps_gate_up = is_differentiated({middle_TE});
   return differentiable({middle_TE}, [&] {
     const Tensor normed_TE = norm_.forward(middle_TE, num_tokens);
@@ -41,6 +44,18 @@ Tensor SparseMlp::forward(const Tensor& middle_TE, int64_t num_tokens) const {
     };
     return Piece{{is_alone ? mlp.sum_TE : stream_.sum(mlp.sum_TE, middle_TE, middle_TE.scalar_type())}, backward};
   })[0];
+}
+
+Tensor SparseMlp::forward_shared(const Tensor& middle_TE, int64_t num_tokens) const {
+  TANDEM_CHECK(
+      !is_differentiated({middle_TE}) && stream_.ranks().is_alone() && !gate_up_.has_adapter() && !down_.has_adapter(),
+      "only whole experts without an adapter are shared, and only to sample");
+  const Tensor rows_TE = exchange_->gather(norm_.forward(middle_TE, num_tokens));
+  const device::Routing routing = route(rows_TE);
+  const device::ExpertRange own = device::experts_of_rank(routing.num_experts(), exchange_->rank(), exchange_->size());
+  const Tensor y_PE = exchange_->results(rows_TE, routing);
+  ops_.results_of_experts(rows_TE, gate_up_.weight(), down_.weight(), routing, own, y_PE);
+  return exchange_->sum(y_PE, routing, middle_TE);
 }
 
 device::Ops::ExpertsMlp SparseMlp::experts(const Tensor& normed_TE, const device::Routing& routing,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "device/expert_exchange.h"
 #include "device/experts.h"
 #include "device/ops.h"
 #include "model/decoder/block.h"
@@ -23,7 +24,8 @@ namespace tandem::model::decoder {
 // expert's result are weight * d, and dweight is the product of d with that result, which is that of (d down) with
 // silu(gate) * up. So the results of `down` are neither kept nor computed again.
 //
-// Over several tensor ranks each has a part of each expert's width, and all of the router: all choose alike.
+// Over several tensor ranks each has a part of each expert's width, and all of the router: all choose alike. Ranks that
+// share experts while they sample (device/expert_exchange.h) route the rows of all of them.
 class SparseMlp final : public MlpPiece {
  public:
   explicit SparseMlp(const Layer& layer);
@@ -34,6 +36,8 @@ class SparseMlp final : public MlpPiece {
   // Computes what the chosen experts add to the residual, which may be undefined, with their adapters if they have any.
   device::Ops::ExpertsMlp experts(const at::Tensor& normed_TE, const device::Routing& routing,
                                   const at::Tensor& residual_TE, bool keeps_gate_up) const;
+  // Returns the next hidden states of this rank's rows, whose experts all ranks of the exchange compute together.
+  at::Tensor forward_shared(const at::Tensor& middle_TE, int64_t num_tokens) const;
   // Chooses the experts of normalised rows, and tells the sink.
   device::Routing route(const at::Tensor& normed_TE) const;
   // Returns the gradient of the middle, given that of the result.
@@ -56,6 +60,7 @@ class SparseMlp final : public MlpPiece {
   const GradientSlot& sink_;
   RoutingSink* const& routing_sink_;
   RoutingLoss* const& routing_loss_;
+  device::ExpertExchange* const& exchange_;
   const int64_t layer_;
   const device::RouteRule rule_;
   RmsNorm norm_;

@@ -65,6 +65,8 @@ struct Wanted {
   Tensor out;             // [P, N], which may be undefined where the other is not
   Tensor activated = {};  // [P, N / 2]: silu_mul() of it, if defined
   bool offsets_are_old = false;
+  // The places of a share of the experts are about so many; 0: all.
+  int64_t likely_places = 0;
 
   int64_t width() const { return out.defined() ? out.size(1) : 2 * activated.size(1); }
   bool are_float32() const { return out.defined() && !is_bfloat16(out); }
@@ -88,12 +90,13 @@ void multiply(const Tensor& x, RowsAre x_rows, const Tensor& w, const Routing& r
       .transposed = transposed,
       .offsets_are_old = wanted.offsets_are_old,
       .activated = wanted.activated.defined() ? mutable_data(wanted.activated) : nullptr};
-  const cuda::ExpertsTiling tiling = cuda::experts_tiling({.num_experts = product.num_experts,
-                                                           .num_places = product.num_places,
-                                                           .num_chosen = product.num_chosen,
-                                                           .K = product.K,
-                                                           .transposed = transposed},
-                                                          cuda::gpu_limits());
+  const cuda::ExpertsTiling tiling =
+      cuda::experts_tiling({.num_experts = product.num_experts,
+                            .num_places = wanted.likely_places > 0 ? wanted.likely_places : product.num_places,
+                            .num_chosen = product.num_chosen,
+                            .K = product.K,
+                            .transposed = transposed},
+                           cuda::gpu_limits());
   check(cuda::linear_of_experts(product, tiling, wanted.data(), wanted.are_float32(), stream()));
 }
 
@@ -261,6 +264,24 @@ Ops::ExpertsMlp CudaExperts::mlp(const Tensor& x_TE, const Tensor& gate_up_X2FE,
            {.out = y_PE, .activated = {}, .offsets_are_old = true});
   return {.sum_TE = add_up(y_PE, routing.weights_TC, routing, residual_TE, out, /*rest_is_old=*/true),
           .gate_up_P2F = gate_up_P2F};
+}
+
+// The products take the places of these experts where they lie: their offsets say where, so nothing waits for the host.
+void CudaExperts::results(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF,
+                          const Routing& routing, ExpertRange range, const Tensor& y_PE) const {
+  if (!has_kernels(x_TE, gate_up_X2FE, routing) || !is_bfloat16_rows(down_XEF) || !is_bfloat16_rows(y_PE)) {
+    return ops_.Ops::results_of_experts(x_TE, gate_up_X2FE, down_XEF, routing, range, y_PE);
+  }
+  const int64_t E = x_TE.size(1), F = down_XEF.size(1), P = routing.num_places();
+  Routing share = routing;
+  share.offsets_X1 = routing.offsets_X1.narrow(0, range.first, range.count + 1);
+  // More than one token's, so that the kernel for one is not chosen: it would take all places for those of the share.
+  const int64_t likely_places = std::max(P * range.count / routing.num_experts(), routing.num_chosen() + 1);
+  const Tensor a_PF = at::empty({P, F}, x_TE.options());
+  multiply(x_TE, RowsAre::kTokens, gate_up_X2FE.narrow(0, range.first * 2 * F, range.count * 2 * F), share,
+           /*transposed=*/false, {.out = {}, .activated = a_PF, .likely_places = likely_places});
+  multiply(a_PF, RowsAre::kPlaces, down_XEF.narrow(0, range.first * E, range.count * E), share, /*transposed=*/false,
+           {.out = y_PE, .activated = {}, .offsets_are_old = true, .likely_places = likely_places});
 }
 
 Ops::WeightedSilu CudaExperts::weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,

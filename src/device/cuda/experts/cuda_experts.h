@@ -31,6 +31,8 @@ class CudaExperts {
              at::ScalarType out) const;
   Ops::ExpertsMlp mlp(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF, const Routing& routing,
                       const Tensor& residual_TE, at::ScalarType out, bool keeps_gate_up) const;
+  void results(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF, const Routing& routing,
+               ExpertRange range, const Tensor& y_PE) const;
   Ops::WeightedSilu weighted_silu_backward(const Tensor& da_PF, const Tensor& gate_up_P2F,
                                            const Routing& routing) const;
 

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "device/cuda/ranks/peer_copies.h"
+#include "device/cuda/ranks/peer_expert_exchange.h"
 #include "device/cuda/ranks/peer_memory.h"
 #include "device/cuda/ranks/peer_sum.h"
 #include "device/cuda/ranks/stream_communicator.h"
@@ -30,6 +31,9 @@ class PeerCommunicator final : public cuda::StreamCommunicator {
   ~PeerCommunicator() override;
 
   bool sum(const at::Tensor& part, const at::Tensor& residual, const at::Tensor& out) override;
+  std::unique_ptr<ExpertExchange> share_experts(const SharedExperts& shared, Communicator& hosts) override {
+    return make_peer_expert_exchange(index(), shared, hosts, sums_.is_given_up);
+  }
 
  private:
   void queue(const std::vector<Piece>& to, const std::vector<Piece>& from, Lock& /*lock*/) override {

@@ -1,5 +1,6 @@
 // peer_sum.h has the contract.
 #include "device/cuda/eights.cuh"
+#include "device/cuda/ranks/peer_flags.cuh"
 #include "device/cuda/ranks/peer_sum.h"
 
 namespace tandem::device::cuda {
@@ -7,17 +8,6 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kAhead = 4;  // eights that a thread waits for at once: another GPU's memory is 2 us away
-// Reading the host's memory takes as long as a whole sum.
-constexpr uint32_t kLooksBeforeHost = 1U << 14;
-
-__device__ void store_released(uint32_t* to, uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
-__device__ uint32_t load_acquired(const uint32_t* from) {
-  uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
 
 template <typename Part, typename Sum>
 __global__ void __launch_bounds__(kThreads)
@@ -41,10 +31,7 @@ __global__ void __launch_bounds__(kThreads)
     __threadfence_system();
     store_released(&peers.memory[thread]->ready[block][peers.rank], number);
     // A rank may be one sum ahead.
-    const uint32_t* const ready = &peers.memory[peers.rank]->ready[block][thread];
-    for (uint32_t looks = 1; static_cast<int32_t>(load_acquired(ready) - number) < 0; ++looks) {
-      if (looks % kLooksBeforeHost == 0 && load_acquired(peers.is_given_up) != 0) break;
-    }
+    wait_until(&peers.memory[peers.rank]->ready[block][thread], number, peers.is_given_up);
   }
   __syncthreads();
 
