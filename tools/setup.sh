@@ -3,9 +3,9 @@
 # pinned requirements. Does nothing where that is already there. As root it installs the packages; as another user it
 # prints the line to type.
 #
-#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ifbench|trackio|mlflow|clusters|ray|aarch64|npu
+#   tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ifbench|trackio|mlflow|agents|clusters|ray|aarch64|npu
 #   fuzz, cuda, wheel: what `make fuzz`, `make cuda` and `make wheel` alone need. wandb: what --use-wandb needs, and its
-#   tests. ifbench: what --rm-type ifbench needs. clusters: what the tests of examples/clusters need. ray: an environment
+#   tests. ifbench: what --rm-type ifbench needs. agents: an environment .venv-agents for examples/agent. clusters: what the tests of examples/clusters need. ray: an environment
 #   .venv-ray for the tests of python -m tandem.ray. aarch64: compiler, emulator and libraries for `make test-aarch64`.
 #   npu: an environment .venv-npu with torch_npu, for the tests of the NPU module. PYTHON=python3.12 chooses the
 #   interpreter of a new .venv
@@ -134,6 +134,16 @@ install_ray() {
   cp "$list" "$stamp"
 }
 
+# openai-agents has an environment of its own, which a run is given as --rm-python.
+install_agents() {
+  local list=requirements-agents.txt stamp=.venv-agents/installed-requirements
+  if [ -f "$stamp" ] && cmp -s "$stamp" "$list"; then return; fi
+  say "installing openai-agents into .venv-agents (about 60 MB), once"
+  .venv/bin/python -m venv --clear .venv-agents
+  .venv-agents/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "$list"
+  cp "$list" "$stamp"
+}
+
 # Unpacks Debian's libraries for aarch64 into build/aarch64_root. They are not installed: next to the machine's own they
 # would have to be of the same versions.
 unpack_aarch64_libraries() {
@@ -181,11 +191,12 @@ case "${1:-}" in
   trackio) install_more trackio "the package of trackio (about 48 MB)" ;;
   mlflow) install_more mlflow "the package of MLflow (about 120 MB)" ;;
   clusters) install_more clusters "the schemas of cluster tools (45 MB)" ;;
+  agents) install_agents ;;
   ray) install_ray ;;
   aarch64)
     install_packages "${aarch64_packages[@]}"
     unpack_aarch64_libraries
     ;;
   npu) install_npu ;;
-  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ifbench|trackio|mlflow|clusters|ray|aarch64|npu"; exit 2 ;;
+  *) say "usage: tools/setup.sh packages|python|fuzz|cuda|wheel|wandb|ifbench|trackio|mlflow|agents|clusters|ray|aarch64|npu"; exit 2 ;;
 esac

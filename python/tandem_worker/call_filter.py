@@ -3,7 +3,8 @@ that it starts. A denied call answers "permission denied"; nothing is killed, so
 
     calls                                what they would reach
     socket, socketpair of datagrams      the network, and services of the host that listen on a path; a process that
-                                         may use the network opens internet sockets and no other
+                                         may use the network opens internet sockets and no other, one in a network of
+                                         its own TCP sockets over IPv4 and no other
     io_uring                             the same without the call
     ioctl TIOCSTI, TIOCLINUX             typing into somebody's terminal
     unshare, setns, clone of namespaces  the kernel as a root of one's own
@@ -45,7 +46,9 @@ JOINING = {"setns": (308, 268)}  # a warm parent's forks join a room; nobody doe
 SOCKET, SOCKETPAIR, IOCTL, CLONE, CLONE3 = (41, 198), (53, 199), (16, 29), (56, 220), (435, 435)
 PRCTL = (157, 167)
 NEWEST = 470  # of Linux 6.19, the same on all machines; DENIED was judged up to here
+NONE, TCP, INTERNET = "none", "TCP over IPv4", "internet"  # the sockets that a process may open
 AF_INET, AF_INET6 = 2, 10
+IPPROTO_TCP = 6
 SOCK_TYPE_MASK, SOCK_STREAM, SOCK_SEQPACKET = 0xF, 1, 5
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 ALL_CLONE_NAMESPACES = 0x7E020000
@@ -70,16 +73,26 @@ def _when_number_is(number, lines):
     return [(EQUAL, 0, len(body), number), *body]
 
 
-def program(machine, denied, network=False):
-    """The filter as BPF; denied: tables like DENIED. network: internet sockets may be opened."""
+def _sockets(allowed):
+    """The lines that judge a call of socket()."""
+    if allowed == INTERNET:
+        return [(LOAD, 0, 0, _argument(0)), (EQUAL, 2, 0, AF_INET), (EQUAL, 1, 0, AF_INET6), _deny()]
+    if allowed == TCP:
+        return [(LOAD, 0, 0, _argument(0)), (EQUAL, 0, 6, AF_INET), (LOAD, 0, 0, _argument(1)),
+                (AND, 0, 0, SOCK_TYPE_MASK), (EQUAL, 0, 3, SOCK_STREAM), (LOAD, 0, 0, _argument(2)),
+                (EQUAL, 2, 0, 0), (EQUAL, 1, 0, IPPROTO_TCP), _deny()]  # fmt: skip
+    return [_deny()]
+
+
+def program(machine, denied, sockets=NONE):
+    """The filter as BPF; denied: tables like DENIED."""
     column = COLUMN[machine]
     lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, ARCHITECTURES[machine]), _deny(), (LOAD, 0, 0, NUMBER),
              (AT_LEAST, 0, 1, X32_BIT), _deny()]  # fmt: skip
     for table in denied:
         for numbers in table.values():
             lines += [(EQUAL, 0, 1, numbers[column]), _deny()]
-    families = [(LOAD, 0, 0, _argument(0)), (EQUAL, 2, 0, AF_INET), (EQUAL, 1, 0, AF_INET6)] if network else []
-    lines += _when_number_is(SOCKET[column], [*families, _deny()])
+    lines += _when_number_is(SOCKET[column], _sockets(sockets))
     # asyncio needs a pair of streams, which reaches nobody else; a pair of datagrams could be connected to any path.
     lines += _when_number_is(SOCKETPAIR[column], [
         (LOAD, 0, 0, _argument(1)), (AND, 0, 0, SOCK_TYPE_MASK), (EQUAL, 2, 0, SOCK_STREAM),
@@ -98,10 +111,9 @@ def program(machine, denied, network=False):
     return [*lines, (ANSWER, 0, 0, ALLOW)]
 
 
-def install(memory_is_counted, others_are_guarded, may_join, network):
+def install(memory_is_counted, others_are_guarded, may_join, sockets):
     """memory_is_counted: a control group counts all memory. others_are_guarded: Landlock keeps this process from
-    tracing any but its own. may_join: the process's forks are still to join a room. network: it may open internet
-    sockets."""
+    tracing any but its own. may_join: the process's forks are still to join a room. sockets: those that it may open."""
     machine = kernel.MACHINE
     if machine not in ARCHITECTURES:
         raise kernel.Refused(f"system call filter: not known on {machine}")
@@ -109,10 +121,10 @@ def install(memory_is_counted, others_are_guarded, may_join, network):
     denied += [] if memory_is_counted else [UNCOUNTED_MEMORY]
     denied += [] if others_are_guarded else [TRACING]
     denied += [] if may_join else [JOINING]
-    kernel.filter_system_calls(program(machine, denied, network))
+    kernel.filter_system_calls(program(machine, denied, sockets))
 
 
 def forbid_joining():
     """In a fork that has joined its room."""
     if kernel.MACHINE in ARCHITECTURES:
-        kernel.filter_system_calls(program(kernel.MACHINE, [JOINING], network=True))  # what is denied stays denied
+        kernel.filter_system_calls(program(kernel.MACHINE, [JOINING], INTERNET))  # what is denied stays denied

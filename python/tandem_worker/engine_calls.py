@@ -68,8 +68,10 @@ def begins_with(ids, beginning):
 class Run:
     """A sample under way in this process: what it asks, and how long it waits for answers."""
 
-    def __init__(self, number, sampling_params, max_context_tokens, tokenizer, prompt):
+    def __init__(self, number, sampling_params, max_context_tokens, tokenizer, prompt, endpoint=None):
         self.number = number
+        self.endpoint = endpoint  # agent_endpoint.Endpoint, where --custom-generate-endpoint is given
+        self.client = None  # agent_endpoint.Client, once the function has asked for it
         self.sampling_params = sampling_params  # of the run, every one of them
         self.max_context_tokens = max_context_tokens
         self.tokenizer = tokenizer
@@ -174,6 +176,16 @@ def current():
 
 async def generate(input_ids, sampling_params=None):
     return await current().ask(input_ids, sampling_params)
+
+
+def endpoint():
+    """The endpoint of the sample that the calling task works for: agent_endpoint.Client."""
+    run = current()
+    if run.endpoint is None:
+        raise RuntimeError("tandem.rollout.endpoint(): give --custom-generate-endpoint, which opens it")
+    if run.client is None:
+        run.client = run.endpoint.client(run, run.sample)
+    return run.client
 
 
 async def post(url, payload, max_retries=0, headers=None, action="post"):

@@ -4,17 +4,20 @@
 
 Many samples are under way at once, in one event loop. What their functions ask the engine (engine_calls.py) goes to the
 program with a reply, and the answers come with a later request. docs/SAMPLING.md says what a function is given and may
-give back."""
+give back. With --custom-generate-endpoint agents ask the engine over HTTP, in the same loop (agent_endpoint.py)."""
 
 import asyncio
 import inspect
 import json
 import os
+import socket
 import sys
 import traceback
 import types
+from typing import NamedTuple
 
-from tandem_worker import engine_calls, hints, protocol, slime_generation, slime_sample
+from tandem_worker import agent_http, engine_calls, hints, protocol, slime_generation, slime_sample
+from tandem_worker.agent_endpoint import Endpoint
 from tandem_worker.outcomes import DeadlinePassed, Failed, WrongType
 from tandem_worker.overlap import Overlap
 from tandem_worker.protocol import MachineFault, UserFault, one_line, with_article
@@ -40,9 +43,15 @@ class Worker:
     _loop = None
     _woken = None
 
-    def load(self, function, model_directory, metadata_key, arguments, timeout_s, sandboxed):
+    def load(self, function, model_directory, metadata_key, arguments, timeout_s, endpoint, max_sequences,
+             max_further_sequences, sandboxed):  # fmt: skip
         self._timeout_s = timeout_s
         self._sandboxed = sandboxed
+        self._bounds = SequenceBounds(max_sequences, max_further_sequences)
+        self._endpoint = None
+        if endpoint:
+            check_loopback()
+            self._endpoint = Endpoint(json.loads(arguments.get("apply-chat-template-kwargs") or "{}"))
         self._metadata_key = metadata_key
         self._runs = {}
         if self._function is not None:  # a worker whose warm parent has done it
@@ -84,10 +93,13 @@ class Worker:
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
             self._turns = Turns(self._loop)
+        if self._endpoint is not None:
+            self._endpoint.open(self._loop)
         self._woken = self._loop.create_future()
         for number in cancelled:
             if (run := self._runs.pop(number, None)) is not None:
                 self._turns.cancel(run)
+                self._end_client(run)
         for answer in answers:
             if (run := self._runs.get(answer["run"])) is not None:
                 run.take_answer(answer)
@@ -100,7 +112,11 @@ class Worker:
         for run in self._runs.values():
             asked += run.asked
             run.asked = []
-        return {"asked": asked, "ended": ended, "all_wait": all(run.waits for run in self._runs.values())}
+        if self._endpoint is not None and not self._runs:
+            self._endpoint.close()
+        # Where agents may ask over a socket, something may happen while all samples wait for the engine.
+        all_wait = self._endpoint is None and all(run.waits for run in self._runs.values())
+        return {"asked": asked, "ended": ended, "all_wait": all_wait}
 
     def _wake(self):
         # Wakes after all tasks that are ready now, which may ask as well.
@@ -111,7 +127,7 @@ class Worker:
         sample = sample_to_make(request, self._metadata_key)
         prompt = engine_calls.Prompt(sample.prompt, request["prompt_tokens"], self._tokenizer)
         run = engine_calls.Run(
-            entry["run"], entry["sampling_params"], entry["max_context_tokens"], self._tokenizer, prompt
+            entry["run"], entry["sampling_params"], entry["max_context_tokens"], self._tokenizer, prompt, self._endpoint
         )
         run.on_ask = self._wake
         run.sample = sample
@@ -126,12 +142,17 @@ class Worker:
         self._runs[run.number] = run
         self._turns.begin(run, start, request["sample_id"], self._timeout_s)
 
+    def _end_client(self, run):
+        if run.client is not None:
+            self._endpoint.end(run.client)
+
     def _ended(self, run, end):
         del self._runs[run.number]
+        self._end_client(run)
         result = {"run": run.number}
         failed = {"hung": False, "out_of_memory": False}
         try:
-            return {**result, **made(end(), run)}
+            return {**result, **made(end(), run, self._bounds)}
         except MemoryError as error:
             failed["out_of_memory"] = True
             reason = describe(error, self._path) + hints.hint_of(error, self._sandboxed)
@@ -160,10 +181,84 @@ def sample_to_make(request, metadata_key):
     )
 
 
-def made(sample, run):
-    """What the function returned, as a message; WrongType for what no sample is made of."""
-    if isinstance(sample, (list, tuple)):
-        raise WrongType(f"the function returned {len(sample)} samples; return one, with all turns in it")
+class SequenceBounds(NamedTuple):
+    """Of the sequences that a sample may be made of: all, and those that do not continue its prompt."""
+
+    all: int
+    further: int
+
+
+def check_loopback():
+    try:
+        with socket.socket() as tried:
+            tried.bind((agent_http.HOST, 0))
+    except OSError as error:
+        raise MachineFault(
+            f"--custom-generate-endpoint needs a loopback of its own in the sandbox, and there is none: {error.strerror}; "
+            "let the machine give user and network namespaces, or give --rm-sandbox off, which opens the machine's own"
+        ) from None
+
+
+def made(returned, run, bounds):
+    """What the function returned, as a message; WrongType for what no sample is made of. The tokens of a list of samples
+    are those of one sample, in sequences; metadata and attributes are those of the first, and the status is aborted or
+    truncated where any of them is."""
+    samples = list(returned) if isinstance(returned, (list, tuple)) else [returned]
+    if not samples:
+        raise WrongType("the function returned no sample; return one at least, with a token that the model gave")
+    if len(samples) > bounds.all:
+        raise WrongType(f"the function returned {len(samples)} samples, and --custom-generate-max-sequences {bounds.all} "
+                        "is the most; raise it, or return one with all turns in it")
+    parts = [part_of(sample, run) for sample in samples]
+    # The first that continues the prompt goes to the front: the others have the prompt again, if they begin with it.
+    first = next((part for part in parts if continues(part, run)), None)
+    parts.sort(key=lambda part: part is not first)
+    tokens, mask, begins, length = list(run.prompt.tokens), "", [], 0
+    for i, part in enumerate(parts):
+        is_further = i > 0 or not continues(part, run)
+        if is_further and bounds.further == 0:  # the program says what is wrong with it
+            return message_of(part.tokens, part.length, part.mask, [], part.status, samples[0], run)
+        if is_further:
+            begins.append(length)
+        own = part.tokens if is_further else part.tokens[len(part.tokens) - part.length :]
+        tokens += own
+        length += len(own)
+        mask += "0" * (len(own) - part.length) + ("1" * part.length if part.mask is None else part.mask)
+    statuses = [part.status for part in parts]
+    worst = [status for status in ("aborted", "truncated") if status in statuses]
+    return message_of(tokens, length, mask, begins, worst[0] if worst else statuses[-1], samples[0], run)
+
+
+def continues(part, run):
+    return part.tokens[: len(part.tokens) - part.length] == run.prompt.tokens
+
+
+def message_of(tokens, length, mask, begins, status, sample, run):
+    own = {field for field in slime_sample.Sample.__dataclass_fields__}
+    attributes = {k: v for k, v in vars(sample).items() if k not in own and is_plain(v)}
+    if begins:
+        attributes["sequence_begins"] = begins
+    none = {"answers": 0, "restarts": 0, "untrained": 0, "refused": 0}
+    return {
+        "tokens": tokens,
+        "response_length": length,
+        "loss_mask": mask,
+        "sequence_begins": begins,
+        "status": status,
+        "metadata": left(dict(sample.metadata or {}), "sample.metadata"),
+        "attributes": left(attributes, "the sample"),
+        "endpoint": none if run.client is None else run.client.counts,
+    }
+
+
+class Part(NamedTuple):
+    tokens: list
+    length: int  # of the response
+    mask: str  # None: all 1
+    status: str
+
+
+def part_of(sample, run):
     if not hasattr(sample, "tokens") or not hasattr(sample, "response_length"):
         raise WrongType(f"the function returned {with_article(type(sample).__name__)}; return the sample it was given")
     status = getattr(sample.status, "value", sample.status)  # of any enumeration
@@ -179,15 +274,7 @@ def made(sample, run):
         raise WrongType(f"sample.response_length is {length!r:.40}, of {len(tokens)} tokens; write the number of tokens "
                         "behind the prompt")
     mask = None if sample.loss_mask is None else slime_sample.mask_text(sample.loss_mask, length)
-    own = {field for field in slime_sample.Sample.__dataclass_fields__}
-    return {
-        "tokens": with_text_prefix(tokens, length, mask, run),
-        "response_length": length,
-        "loss_mask": mask,
-        "status": status,
-        "metadata": left(dict(sample.metadata or {}), "sample.metadata"),
-        "attributes": left({k: v for k, v in vars(sample).items() if k not in own and is_plain(v)}, "the sample"),
-    }
+    return Part(with_text_prefix(tokens, length, mask, run), length, mask, status)
 
 
 def with_text_prefix(tokens, length, mask, run):

@@ -1,8 +1,10 @@
 """What the sandbox asks of the kernel that Python has no function for. Each call raises Refused with the kernel's reason."""
 
 import ctypes
+import fcntl
 import os
 import platform
+import socket
 import struct
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -68,6 +70,18 @@ def unshare(flags):
 
 def join_namespace(descriptor):
     _checked("setns", LIBC.setns(descriptor, 0))
+
+
+def switch_loopback_on():
+    """Of this process's network namespace, in which it is off at first."""
+    SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP, NAME = 0x8913, 0x8914, 1, b"lo"
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+            request = fcntl.ioctl(line, SIOCGIFFLAGS, struct.pack("16sh22x", NAME, 0))
+            flags = struct.unpack_from("16sh", request)[1] | IFF_UP
+            fcntl.ioctl(line, SIOCSIFFLAGS, struct.pack("16sh22x", NAME, flags))
+    except OSError as error:
+        raise Refused(f"loopback: {error.strerror}") from None
 
 
 def mount(kind, source, target, flags=0, options=None):

@@ -8,7 +8,8 @@ capability is left, and namespaces, Landlock domains and system call filters hol
     layer                       closes
     session                     the user's terminal; keys of the user's session
     resource limits             memory of a process, open files, size of a written file, number of processes, core dumps
-    namespaces                  every network but an empty one; every mount is read-only; devices but null and its kin;
+    namespaces                  every network but an empty one, or one of a loopback alone; every mount is read-only;
+                                devices but null and its kin;
                                 others' processes, IPC, shared memory and scratch folders (room.py)
     Landlock                    writing outside the scratch folder; ioctl of devices; signals to and tracing of others
     system call filter          sockets, terminals, namespaces, uncounted memory (call_filter.py)
@@ -79,13 +80,13 @@ def mount_own_devices():
             os.close(device)
 
 
-def restrict_by_landlock(writable, hide_devices, network):
+def restrict_by_landlock(writable, hide_devices, tcp):
     """No change outside the folders `writable`; None: files are left alone. hide_devices: the machine's own /dev is
-    there, of which no other device may be opened at all. network: TCP is left alone."""
+    there, of which no other device may be opened at all. tcp: TCP is left alone."""
     version = kernel.landlock_version()
     rights = 0 if writable is None else sum(bits for since, bits in CHANGE_FILES.items() if version >= since)
     reading = READ_FILE if hide_devices and writable is not None else 0
-    fields = [rights | reading, 3 if version >= TCP_VERSION and not network else 0, 3 if version >= SCOPE_VERSION else 0]
+    fields = [rights | reading, 3 if version >= TCP_VERSION and not tcp else 0, 3 if version >= SCOPE_VERSION else 0]
     fields = fields[: 3 if version >= SCOPE_VERSION else 2 if version >= TCP_VERSION else 1]
     if not any(fields):
         return
@@ -111,13 +112,16 @@ def restrict_by_landlock(writable, hide_devices, network):
 class Confinement:
     """What the program asks for, and how much of it this machine gives.
 
-    sandbox: False leaves only the limits. network: internet sockets may be opened. writable: one folder that may be
-    written, none ([]) or any (None). forks: this process is to become the warm parent of `workers` others. limits:
+    sandbox: False leaves only the limits. network: internet sockets may be opened. loopback: TCP sockets over IPv4 may
+    be opened in a network of the worker's own, which has no other interface; where the kernel refuses such a network, no
+    socket may be opened. writable: one folder that may be written, none ([]) or any (None). forks: this process is to become the warm parent of `workers` others. limits:
     memory_bytes, file_bytes, open_files, processes; of a process, but the last, which is of a room.
     """
 
-    def __init__(self, sandbox, network, writable, limits, workers, scratch_bytes, forks):
+    def __init__(self, sandbox, network, loopback, writable, limits, workers, scratch_bytes, forks):
         self.sandbox, self.network, self.writable, self.limits = sandbox, network, writable, limits
+        self.wants_loopback = loopback
+        self.has_loopback = False
         self.workers, self.scratch_bytes, self.forks = workers, scratch_bytes, forks
         self.missing = []
         self.namespaces = self.rooms = self.own_devices = self.own_shared_memory = False
@@ -153,6 +157,8 @@ class Confinement:
         if not self.layer("namespaces", self._enter_namespaces):
             return
         self.namespaces = True
+        if self.wants_loopback and not self.network:
+            self.has_loopback = self.layer("own loopback", kernel.switch_loopback_on)
         if self.writable is None:
             return
         self.own_devices = self.layer("own /dev", mount_own_devices)
@@ -261,12 +267,17 @@ class Confinement:
             os.close(descriptor)
         if self.sandbox:
             folders = self._writable_folders()
-            guarded = self.layer("Landlock", restrict_by_landlock, folders, not self.own_devices, self.network)
+            guarded = self.layer("Landlock", restrict_by_landlock, folders, not self.own_devices, self.may_use_tcp)
             counted = self.memory_is_counted
-            self.layer("system call filter", call_filter.install, counted, guarded, self.rooms, self.network)
+            sockets = call_filter.INTERNET if self.network else call_filter.TCP if self.has_loopback else call_filter.NONE
+            self.layer("system call filter", call_filter.install, counted, guarded, self.rooms, sockets)
             self.layer("capabilities", kernel.drop_capabilities)
         self._set_limits()
         self.use_scratch()
+
+    @property
+    def may_use_tcp(self):
+        return self.network or self.has_loopback
 
     def _writable_folders(self):
         if self.writable is None:
@@ -288,7 +299,7 @@ class Confinement:
                 set_limit(resource.RLIMIT_NPROC, self.limits["processes"])
         elif self.scratch is not None:
             try:
-                restrict_by_landlock([self.scratch], False, self.network)
+                restrict_by_landlock([self.scratch], False, self.may_use_tcp)
             except Refused:
                 pass  # said of the warm parent
         self.use_scratch()

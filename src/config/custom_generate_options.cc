@@ -32,9 +32,25 @@ void CustomGenerateOptions::visit(base::Options& options) {
               "seconds that --custom-generate-function-path may take for a sample, besides waiting for the engine")
       .greater_than(0)
       .does_not_affect_results();
+  options.option(endpoint, "custom-generate-endpoint", group,
+                 "let --custom-generate-function-path give its agents an OpenAI-style endpoint on loopback: "
+                 "tandem.rollout.endpoint()");
+  options
+      .option(max_sequences, "custom-generate-max-sequences", group,
+              "sequences of which --custom-generate-function-path may make a sample; they share the lengths that a "
+              "sample may have")
+      .at_least(1)
+      .at_most(1024);
 }
 
 void CustomGenerateOptions::check() const {
+  TANDEM_USER_CHECK(is_on() || !endpoint,
+                    "--custom-generate-endpoint: needs --custom-generate-function-path, whose agents ask it");
+  TANDEM_USER_CHECK(
+      is_on() || max_sequences == 1,
+      fmt::format("--custom-generate-max-sequences {}: needs --custom-generate-function-path, which makes "
+                  "them",
+                  max_sequences));
   if (!is_on()) return;
   const size_t colon = function.rfind(':');
   TANDEM_USER_CHECK(colon != std::string::npos && colon > 0 && colon + 1 < function.size(),

@@ -32,6 +32,27 @@ std::string age_name(int64_t age) {
   return "rollout/staleness_hist/" + (age < kMostAges ? std::to_string(age) : std::string("more"));
 }
 
+// Adds what endpoints were asked: nothing where no request came.
+void add_endpoint(const sampling::Rollout& rollout, report::Metrics& metrics) {
+  rl::EndpointCounts sum;
+  double sequences = 0.0, num_samples = 0.0;
+  for (const rl::Sample& sample : rollout.samples) {
+    sum.answers += sample.endpoint.answers;
+    sum.restarts += sample.endpoint.restarts;
+    sum.untrained += sample.endpoint.untrained;
+    sum.refused += sample.endpoint.refused;
+    if (sample.num_turns == 0) continue;
+    sequences += static_cast<double>(sample.sequence_begins.size()) + (sample.num_after_prompt() > 0 ? 1.0 : 0.0);
+    num_samples += 1.0;
+  }
+  if (sum.answers + sum.refused == 0) return;
+  metrics["multi_turn/endpoint/answers"] = static_cast<double>(sum.answers);
+  metrics["multi_turn/endpoint/restarts"] = static_cast<double>(sum.restarts);
+  metrics["multi_turn/endpoint/untrained"] = static_cast<double>(sum.untrained);
+  metrics["multi_turn/endpoint/refused"] = static_cast<double>(sum.refused);
+  if (num_samples > 0) metrics["multi_turn/endpoint/sequences_mean"] = sequences / num_samples;
+}
+
 }  // namespace
 
 report::Metrics logged_metrics(const sampling::Rollout& rollout) {
@@ -201,6 +222,7 @@ report::Metrics turn_metrics(const sampling::Rollout& rollout) {
   add("multi_turn_metric/round_number", turns);
   add("raw_response_length/response_length", lengths);
   add("wo_obs_response_length/response_length", trained);
+  add_endpoint(rollout, metrics);
   const double num_failed = static_cast<double>(std::ranges::count_if(
       rollout.grades, [](const reward::Grade& grade) { return grade.reason_class == sampling::kGenerateFailure; }));
   if (num_failed > 0) metrics["fault/custom_generate"] = num_failed;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -14,12 +15,20 @@ namespace {
 
 constexpr uint32_t kInFlightFormat = 0x494E0001;  // the number changes with whatever the bytes are made of
 
+// A member as checkpoints have it: samples in flight are of one sequence, since --partial-rollout refuses generate
+// functions.
+struct SavedMember : Member {
+  static void fields(auto& wire, auto& m) {
+    rl::Sample::fields_of_one_sequence(wire, m.sample);
+    wire(m.is_paused, m.failure, m.machine_failed, m.metadata, m.attributes);
+  }
+};
 struct SavedGroup {
   uint64_t number = 0;
   int64_t record = 0;    // index of its prompt
   int64_t begun_in = 0;  // rollout
   bool is_kept = false;  // it has ended
-  std::vector<Member> members;
+  std::vector<SavedMember> members;
   GroupGrades graded;
 
   static void fields(auto& wire, auto& m) { wire(m.number, m.record, m.begun_in, m.is_kept, m.members, m.graded); }
@@ -30,6 +39,12 @@ struct SavedInFlight {
 
   static void fields(auto& wire, auto& m) { wire(m.groups, m.versions); }
 };
+
+std::vector<SavedMember> saved_members(const std::vector<Member>& members) {
+  std::vector<SavedMember> saved;
+  for (const Member& member : members) saved.push_back({member});
+  return saved;
+}
 
 bool is_whole(const Member& member, const SavedGroup& group, const InFlightLimits& limits) {
   const rl::Sample& sample = member.sample;
@@ -101,7 +116,7 @@ std::string to_bytes(const InFlight& in_flight, const IndexOfLine& index_of) {
                             .record = index_of(*group.line),
                             .begun_in = in_flight.schedule.begun_in(number),
                             .is_kept = in_flight.schedule.is_kept(number),
-                            .members = group.members,
+                            .members = saved_members(group.members),
                             .graded = group.graded});
   }
   saved.versions = in_flight.versions;
@@ -112,10 +127,12 @@ void put_back(std::string_view bytes, const InFlightLimits& limits, const LineOf
   SavedInFlight saved = read(bytes, limits);
   for (SavedGroup& group : saved.groups) {
     const session::PromptLine& line = line_of(group.record);
-    for (Member& member : group.members) member.sample.prompt = line.prompt;
+    std::vector<Member> members(std::make_move_iterator(group.members.begin()),
+                                std::make_move_iterator(group.members.end()));
+    for (Member& member : members) member.sample.prompt = line.prompt;
     in_flight.schedule.put_back(group.number, group.begun_in, group.is_kept);
     in_flight.pool.put_back(group.number,
-                            {.line = &line, .members = std::move(group.members), .graded = std::move(group.graded)});
+                            {.line = &line, .members = std::move(members), .graded = std::move(group.graded)});
   }
   in_flight.versions = std::move(saved.versions);
 }

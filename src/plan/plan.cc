@@ -105,7 +105,8 @@ class MemoryEstimate {
     trainer::StepShape step = {.num_samples = samples_of_step(config),
                                .group_size = config.rollout.n_samples_per_prompt,
                                .prompt_tokens = length.longest_prompt,
-                               .response_tokens = length.context - length.longest_prompt};
+                               .response_tokens = length.context - length.longest_prompt,
+                               .further_sequences = config.custom_generate.further_sequences()};
     batch_ = trainer::largest_micro_batch(step, config.optimizer.batch.max_tokens_per_gpu);
     const bool takes_several = trainer::may_take_several_micro_batches(step, config.optimizer.batch.split());
     step.num_samples = samples_of_rollout(config);

@@ -102,6 +102,7 @@ base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, S
     record["trained_length"] = std::ranges::count(sample.loss_mask, uint8_t{1});
   }
   if (!sample.pieces.empty()) record["pieces"] = pieces_of(sample);
+  if (!sample.sequence_begins.empty()) record["sequence_begins"] = sample.sequence_begins;
   if (sample.advantages.size() == 1) record["advantage"] = sample.advantages.front();
   if (sample.advantages.size() > 1 && !token_bytes.empty()) add_tokens(sample, token_bytes, record);
   record["weight_versions"] = versions_of(sample);

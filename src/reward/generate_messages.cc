@@ -88,12 +88,34 @@ std::vector<uint8_t> mask_of(const std::string& text) {
   return mask;
 }
 
+std::vector<int64_t> begins_of(const Json& ended, uint64_t length) {
+  std::vector<int64_t> begins;
+  for (const Json& value : array_of(ended, "sequence_begins")) {
+    require(value.is_number_unsigned() && value.get<uint64_t>() < length);
+    require(begins.empty() || value.get<int64_t>() > begins.back());
+    begins.push_back(value.get<int64_t>());
+  }
+  return begins;
+}
+
+int64_t count_of(const Json& counts, const char* name) {
+  const uint64_t value = number_of(counts, name);
+  require(value <= std::numeric_limits<int32_t>::max());
+  return static_cast<int64_t>(value);
+}
+
 Generated result_of_function(const Json& ended) {
   Generated result;
   result.tokens = tokens_of(ended, "tokens");
   const uint64_t length = number_of(ended, "response_length");
   require(length <= result.tokens.size());
   result.response_length = static_cast<int64_t>(length);
+  result.sequence_begins = begins_of(ended, length);
+  const Json& endpoint = member(ended, "endpoint");
+  result.endpoint_answers = count_of(endpoint, "answers");
+  result.endpoint_restarts = count_of(endpoint, "restarts");
+  result.endpoint_untrained = count_of(endpoint, "untrained");
+  result.endpoint_refused = count_of(endpoint, "refused");
   const Json& mask = member(ended, "loss_mask");
   require(mask.is_string() || mask.is_null());
   if (mask.is_string()) {

@@ -82,11 +82,11 @@ struct Generators::Impl {
     worker::WorkerPoolConfig result;
     result.mode = "generator";
     result.code = config;
-    result.load_arguments = {{"function", config.function},
-                             {"model_directory", config.model_directory},
-                             {"metadata_key", config.metadata_key},
-                             {"arguments", config.arguments},
-                             {"timeout_s", config.limits.timeout_s}};
+    result.load_arguments = {
+        {"function", config.function},           {"model_directory", config.model_directory},
+        {"metadata_key", config.metadata_key},   {"arguments", config.arguments},
+        {"timeout_s", config.limits.timeout_s},  {"endpoint", config.endpoint},
+        {"max_sequences", config.max_sequences}, {"max_further_sequences", config.max_further_sequences}};
     result.num_processes = config.limits.num_processes;
     result.memory_bytes = config.memory_bytes;
     result.calls_at_once = config.limits.max_samples;
@@ -179,6 +179,12 @@ struct Generators::Impl {
       if (run == generator.sample_of_run.end()) continue;
       const uint64_t sample_id = run->second;
       const bool has_company = generator.sample_of_run.size() > 1;
+      // The process counts too, and says more; memory is planned for no more than these.
+      if (std::ssize(ended.result.sequence_begins) > config.max_further_sequences) {
+        ended.result = Generated();
+        ended.result.failure = "the process returned more sequences than a sample may have";
+      }
+      warn_of_requests(ended.result);
       generator.sample_of_run.erase(run);
       // A process that ran out of memory starts the next sample with little left; a sample that did not end in time may
       // still run.
@@ -191,6 +197,22 @@ struct Generators::Impl {
     }
     generator.all_wait = reply.all_wait;
     tell();
+  }
+
+  // Warns once of each thing that makes an endpoint's answers other training data than an agent's author expects. The
+  // caller has the lock.
+  void warn_of_requests(const Generated& result) {
+    if (result.endpoint_restarts > 0 && !std::exchange(warned_of_restarts, true)) {
+      base::log_warning(
+          "an agent's request does not continue what was sampled for it, so it begins another sequence, here and in "
+          "later cases (multi_turn/endpoint/restarts; the output of --custom-generate-function-path says why)");
+    }
+    if (result.endpoint_untrained > 0 && !std::exchange(warned_of_untrained, true)) {
+      base::log_warning(
+          "an agent's request asks for another temperature, top-p, top-k or min-p than the run's, so its answer is not "
+          "trained on, here and in later cases (multi_turn/endpoint/untrained): leave them out of the agent's settings, "
+          "or give the run the same ones");
+    }
   }
 
   // The caller of the next three functions has the lock.
@@ -310,6 +332,7 @@ struct Generators::Impl {
   std::deque<Generator> generators;  // one a worker
   uint64_t last_run = 0;
   int64_t num_repeated = 0;
+  bool warned_of_restarts = false, warned_of_untrained = false;
   std::exception_ptr error;
   bool stopping = false;
 };

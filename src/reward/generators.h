@@ -25,6 +25,9 @@ struct GeneratorConfig : worker::UserCodeConfig {
   base::Json arguments = base::Json::object();  // the run's flags and their values: `args`
   GeneratorLimits limits;
   int64_t memory_bytes = int64_t{2} << 30;  // the limit of each process
+  bool endpoint = false;                    // the function may have an endpoint for its agents
+  int64_t max_sequences = 1;                // sequences of which a sample may be made
+  int64_t max_further_sequences = 0;        // those among them that do not continue the prompt
 };
 
 // A sample to be made. No other sample under way has its id.
@@ -60,10 +63,15 @@ struct EngineAnswer {
 struct Generated {
   uint64_t sample_id = 0;
   uint64_t attempt = 0;
-  std::string failure;             // why there is no sample; empty: there is one
-  bool machine_failed = false;     // the failure is the machine's: a process could not be started
-  std::vector<int32_t> tokens;     // prompt and response
-  int64_t response_length = 0;     // tokens of the response; 0 <= it <= tokens
+  std::string failure;          // why there is no sample; empty: there is one
+  bool machine_failed = false;  // the failure is the machine's: a process could not be started
+  std::vector<int32_t> tokens;  // prompt and response
+  int64_t response_length = 0;  // tokens of the response; 0 <= it <= tokens
+  // Indices in the response at which further sequences begin (rl/sample.h): ascending, below response_length.
+  std::vector<int64_t> sequence_begins;
+  // What the function's endpoint was asked for it: requests answered, those among them that do not continue what was
+  // sampled, those with other sampling parameters than the run's, and requests that were refused.
+  int64_t endpoint_answers = 0, endpoint_restarts = 0, endpoint_untrained = 0, endpoint_refused = 0;
   std::vector<uint8_t> loss_mask;  // one a token of the response; empty: all 1
   std::string status;              // "completed", "truncated", "aborted", or "": as the engine's last answer ended
   base::Json metadata;             // as the function left it: an object

@@ -16,6 +16,16 @@ void Sample::check_pieces() const {
   }
 }
 
+void Sample::check_sequences() const {
+  int64_t least = 0;
+  for (const int64_t begin : sequence_begins) {
+    if (begin < least || begin + 2 > std::ssize(completion))
+      throw EnvironmentError(
+          "a message has sequences of a completion that are out of order: start all ranks with the same build");
+    least = begin + 2;
+  }
+}
+
 int64_t Sample::first_token_of(uint64_t version) const {
   if (versions.empty()) return 0;
   const auto size = static_cast<int64_t>(completion.size());

@@ -100,6 +100,16 @@ struct SamplePiece {
   static void fields(auto& wire, auto& m) { wire(m.begin, m.is_sampled, m.text); }
 };
 
+// Counts what a generate function's endpoint (docs/AGENTS.md) was asked for a sample.
+struct EndpointCounts {
+  int64_t answers = 0;    // requests that the engine answered
+  int64_t restarts = 0;   // answered requests whose history does not continue what was sampled
+  int64_t untrained = 0;  // answers with other sampling parameters than the run's
+  int64_t refused = 0;    // requests that were refused, also those without a valid token that came meanwhile
+
+  static void fields(auto& wire, auto& m) { wire(m.answers, m.restarts, m.untrained, m.refused); }
+};
+
 // A sample is a completion that has a reward and is ready to train on.
 struct Sample {
   uint64_t group_id = 0;
@@ -125,10 +135,21 @@ struct Sample {
   int64_t num_turns = 0;            // calls of the engine by --custom-generate-function-path; 0: sampled in one go
   std::string text;                 // text of the completion, for dumps
   std::vector<SamplePiece> pieces;  // completion in parts, in order; empty: sampled in one go
+  // Indices in the completion at which further sequences begin, ascending. A further sequence is a context of its own:
+  // it sees neither the prompt nor another sequence, its positions count from 0, and its first token is not trained on.
+  // It has two tokens at least. Empty: the whole completion continues the prompt.
+  std::vector<int64_t> sequence_begins;
+  EndpointCounts endpoint;
 
   // The list has every field but the prompt, which each process has of its own, and the log-probs that the trainer
   // scores after a rollout: the proximal ones and the teacher's.
   static void fields(auto& wire, auto& m) {
+    fields_of_one_sequence(wire, m);
+    wire(m.sequence_begins, m.endpoint);
+    if constexpr (std::remove_cvref_t<decltype(wire)>::kReads) m.check_sequences();
+  }
+  // Leaves out what only generate functions make. Checkpoints have samples in this form, and none of such functions.
+  static void fields_of_one_sequence(auto& wire, auto& m) {
     constexpr uint8_t kNumStatuses = 3;
     wire(m.group_id, m.sample_id, m.completion, m.rollout_logprobs, m.behavior_logprobs, m.ref_logprobs, m.loss_mask);
     wire(m.advantages, m.reward, m.overlong_penalty, m.kl_penalty, m.grading_failed, m.has_reward);
@@ -138,6 +159,12 @@ struct Sample {
   }
   // EnvironmentError: pieces are out of order, or begin behind the completion's end.
   void check_pieces() const;
+  // EnvironmentError: sequences are out of order, or one of them is shorter than two tokens.
+  void check_sequences() const;
+  // Returns the number of tokens of the completion that continue the prompt.
+  size_t num_after_prompt() const {
+    return sequence_begins.empty() ? completion.size() : static_cast<size_t>(sequence_begins.front());
+  }
 
   bool is_trained(size_t token) const { return !remove && loss_mask[token] != 0; }
   // Returns the index of the token from which on all were sampled with weights of `version`: the completion's length if

@@ -121,7 +121,8 @@ std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, evaluation::
     rollout = sampling::read_rollout(report::rollout_path("--load-debug-rollout-data", pattern, rollout_id),
                                      {.num_samples = inputs_.config.samples_per_rollout(),
                                       .vocab = inputs_.session.config().vocab,
-                                      .context_tokens = inputs_.plan.context_tokens});
+                                      .context_tokens = inputs_.plan.context_tokens,
+                                      .further_sequences = inputs_.config.custom_generate.further_sequences()});
   } else {
     sampling::RolloutRequest request = this->request(rollout_id, rewards);
     request.title = title;

@@ -59,6 +59,7 @@ class SampleReader {
       sample.num_turns = static_cast<int64_t>(unsigned_number("turns", *turns));
     if (record_.contains("pieces")) sample.pieces = pieces(length);
     sample.versions = versions(length);
+    if (record_.contains("sequence_begins")) sample.sequence_begins = sequence_begins(length);
     return sample;
   }
 
@@ -205,6 +206,26 @@ class SampleReader {
       spans[i].begin = static_cast<int64_t>(begin);
     }
     return spans;
+  }
+
+  std::vector<int64_t> sequence_begins(size_t length) const {
+    std::vector<int64_t> begins;
+    for (const Json& value : list("sequence_begins")) {
+      const uint64_t begin = unsigned_number("sequence_begins", value);
+      const uint64_t least = begins.empty() ? 0 : static_cast<uint64_t>(begins.back()) + 2;
+      if (begin < least || begin + 2 > length)
+        fail("sequence_begins", fmt::format("must be ascending numbers of sequences of two tokens or more, in the {} "
+                                            "of response_tokens; {} is none",
+                                            length, begin));
+      begins.push_back(static_cast<int64_t>(begin));
+    }
+    if (std::ssize(begins) > bounds_.further_sequences)
+      fail("sequence_begins",
+           fmt::format("a sample has {} sequences besides the prompt's, and may have {} in this run; "
+                       "give the flags of the run that wrote the file "
+                       "(--custom-generate-max-sequences)",
+                       begins.size(), bounds_.further_sequences));
+    return begins;
   }
 
   // The number of a piece's tokens that are trained on is not read: the mask says so.

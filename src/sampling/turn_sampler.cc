@@ -58,6 +58,41 @@ void check_ids(std::span<const int32_t> response, int64_t vocab) {
   }
 }
 
+// A sequence of a sample: the prompt's first `num_prompt` tokens, and tokens [begin, end) of the completion.
+struct SequenceRange {
+  size_t num_prompt = 0;
+  size_t begin = 0, end = 0;
+};
+
+std::vector<SequenceRange> sequences_of(const rl::Sample& sample, size_t num_prompt) {
+  std::vector<SequenceRange> sequences = {{.num_prompt = num_prompt, .begin = 0, .end = sample.num_after_prompt()}};
+  for (const int64_t begin : sample.sequence_begins) {
+    if (sequences.size() > 1) sequences.back().end = static_cast<size_t>(begin);
+    sequences.push_back({.num_prompt = 0, .begin = static_cast<size_t>(begin), .end = sample.completion.size()});
+  }
+  return sequences;
+}
+
+// Returns where the tokens of a sample are cut: a further sequence keeps two tokens at least, or none.
+size_t end_of(const reward::Generated& made, size_t num_prompt, int64_t max_tokens) {
+  size_t end = std::min(made.tokens.size(), static_cast<size_t>(max_tokens));
+  for (size_t q = 0; q < made.sequence_begins.size(); ++q) {
+    const int64_t begin = made.sequence_begins[q];
+    const int64_t next = q + 1 < made.sequence_begins.size() ? made.sequence_begins[q + 1] : made.response_length;
+    TANDEM_USER_CHECK(
+        next - begin >= 2,
+        fmt::format("sequence {} of the sample has {} token; one that does not continue the prompt begins "
+                    "with tokens of its own, after which the engine sampled others",
+                    q + 1, next - begin));
+    if (num_prompt + static_cast<size_t>(begin) + 1 == end) --end;
+  }
+  TANDEM_USER_CHECK(end > num_prompt,
+                    fmt::format("the sample has no room for a sequence of its own: prompt and response "
+                                "may have {} tokens; raise --rollout-max-response-len",
+                                max_tokens));
+  return end;
+}
+
 // Returns the version of the weights that sampled a token; 0 if the completion does not say.
 uint64_t version_of(const rl::Completion& completion, size_t token) {
   uint64_t version = 0;
@@ -124,11 +159,17 @@ rl::Sample sample_of_turns(const reward::Generated& made, const rl::SharedPrompt
   sample.group_id = group_id;
   sample.sample_id = made.sample_id;
   sample.prompt = prompt;
-  const auto end = std::min(made.tokens.size(), static_cast<size_t>(max_tokens));
+  sample.endpoint = {.answers = made.endpoint_answers,
+                     .restarts = made.endpoint_restarts,
+                     .untrained = made.endpoint_untrained,
+                     .refused = made.endpoint_refused};
+  const size_t end = end_of(made, num_prompt, max_tokens);
   const bool is_cut = end < made.tokens.size();
   sample.completion.assign(made.tokens.begin() + static_cast<std::ptrdiff_t>(num_prompt),
                            made.tokens.begin() + static_cast<std::ptrdiff_t>(end));
   const size_t length = sample.completion.size();
+  for (const int64_t begin : made.sequence_begins)
+    if (begin < std::ssize(sample.completion)) sample.sequence_begins.push_back(begin);
   sample.loss_mask = made.loss_mask;
   sample.loss_mask.resize(length, 1);
   if (made.loss_mask.empty()) std::ranges::fill(sample.loss_mask, uint8_t{1});
@@ -136,31 +177,35 @@ rl::Sample sample_of_turns(const reward::Generated& made, const rl::SharedPrompt
   if (has_behavior_logprobs) sample.behavior_logprobs.assign(length, 0.0F);
   sample.num_turns = std::ssize(turns);
 
-  // The hashes of all prefixes find the call that sampled each token of the response.
-  std::vector<uint64_t> hashes;  // hashes of the prompt and the first i tokens of the response
-  PrefixHash hash;
-  for (size_t p = 0; p < num_prompt; ++p) hash.add(made.tokens[p]);
-  for (size_t i = 0; i <= length; ++i) {
-    hashes.push_back(hash.value());
-    if (i < length) hash.add(sample.completion[i]);
-  }
   std::vector<uint8_t> is_sampled(length, 0), begins_turn(length, 0);
   std::vector<uint64_t> versions(length, 0);
   const rl::Completion* last = nullptr;  // call that sampled the response's last token, so far
-  for (const TurnRecord& turn : turns) {
-    if (!turn.is_policy || turn.num_prefix < num_prompt || turn.num_prefix - num_prompt >= length) continue;
-    const size_t begin = turn.num_prefix - num_prompt;
-    if (hashes[begin] != turn.prefix) continue;
-    const rl::Completion& completion = turn.completion;
-    begins_turn[begin] = 1;
-    if (sample.versions.empty()) sample.versions = completion.versions;
-    for (size_t i = 0; i < completion.tokens.size() && begin + i < length; ++i) {
-      if (completion.tokens[i] != sample.completion[begin + i]) break;
-      is_sampled[begin + i] = 1;
-      versions[begin + i] = version_of(completion, i);
-      sample.rollout_logprobs[begin + i] = completion.logprobs[i];
-      if (has_behavior_logprobs) sample.behavior_logprobs[begin + i] = completion.behavior_logprobs[i];
-      if (begin + i + 1 == length && i + 1 == completion.tokens.size()) last = &completion;
+  for (const SequenceRange& sequence : sequences_of(sample, num_prompt)) {
+    // The hashes of all prefixes find the call that sampled each token of the sequence.
+    std::vector<uint64_t> hashes;  // hashes of the prompt, if it continues that, and its first i tokens
+    PrefixHash hash;
+    for (size_t p = 0; p < sequence.num_prompt; ++p) hash.add(made.tokens[p]);
+    for (size_t i = sequence.begin; i <= sequence.end; ++i) {
+      hashes.push_back(hash.value());
+      if (i < sequence.end) hash.add(sample.completion[i]);
+    }
+    const size_t room = sequence.end - sequence.begin;
+    for (const TurnRecord& turn : turns) {
+      if (!turn.is_policy || turn.num_prefix < sequence.num_prompt || turn.num_prefix == 0) continue;
+      const size_t offset = turn.num_prefix - sequence.num_prompt;
+      if (offset >= room || hashes[offset] != turn.prefix) continue;
+      const size_t begin = sequence.begin + offset;
+      const rl::Completion& completion = turn.completion;
+      begins_turn[begin] = 1;
+      if (sample.versions.empty()) sample.versions = completion.versions;
+      for (size_t i = 0; i < completion.tokens.size() && offset + i < room; ++i) {
+        if (completion.tokens[i] != sample.completion[begin + i]) break;
+        is_sampled[begin + i] = 1;
+        versions[begin + i] = version_of(completion, i);
+        sample.rollout_logprobs[begin + i] = completion.logprobs[i];
+        if (has_behavior_logprobs) sample.behavior_logprobs[begin + i] = completion.behavior_logprobs[i];
+        if (begin + i + 1 == length && i + 1 == completion.tokens.size()) last = &completion;
+      }
     }
   }
   // Later calls may have newer weights than the first.
@@ -178,7 +223,9 @@ rl::Sample sample_of_turns(const reward::Generated& made, const rl::SharedPrompt
                                   i, sample.completion[i]));
   }
   for (size_t i = 0; i < length; ++i) {
-    const bool goes_on = i > 0 && is_sampled[i] == is_sampled[i - 1] && (is_sampled[i] == 0 || begins_turn[i] == 0);
+    const bool begins_sequence = std::ranges::binary_search(sample.sequence_begins, static_cast<int64_t>(i));
+    const bool goes_on =
+        i > 0 && !begins_sequence && is_sampled[i] == is_sampled[i - 1] && (is_sampled[i] == 0 || begins_turn[i] == 0);
     if (!goes_on)
       sample.pieces.push_back({.begin = static_cast<int64_t>(i), .is_sampled = is_sampled[i] != 0, .text = {}});
   }

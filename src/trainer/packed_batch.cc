@@ -21,27 +21,30 @@ at::Tensor int32_tensor(const std::vector<int32_t>& values) {
   return tensor;
 }
 
-// Appends group after group to host arrays, and turns them into tensors at the end. Sequence s is sample s.
+// Appends group after group to host arrays, and turns them into tensors at the end. The sequences of a sample are
+// adjacent.
 class Packer {
  public:
   void add_group(std::span<const rl::Sample* const> group) {
     const std::vector<int32_t>& prompt = group.front()->prompt->tokens;
     TANDEM_CHECK(!prompt.empty(), "a prompt without tokens");
-    const bool has_targets = std::any_of(group.begin(), group.end(), [](auto* s) { return !s->completion.empty(); });
+    const bool continues = std::any_of(group.begin(), group.end(), [](auto* s) { return s->num_after_prompt() > 0; });
     prompt_begin_ = num_rows();
     full_blocks_.clear();
-    if (has_targets) add_prompt(prompt);  // without targets the prompt need not run either
+    if (continues) add_prompt(prompt);  // where nothing continues it, the prompt need not run either
     const RowRange prompt_rows = {prompt_begin_, num_rows()};
     for (size_t s = 0; s < group.size(); ++s) {
+      const rl::Sample& sample = *group[s];
       tables_.emplace_back();
       const int64_t own_begin = num_rows();
-      if (has_targets) add_sequence(*group[s], /*is_first=*/s == 0);
+      if (continues) add_continuation(sample, /*is_first=*/s == 0);
+      add_further_sequences(sample);
       batch_.prompt_rows.push_back(prompt_rows);
       batch_.own_rows.push_back({own_begin, num_rows()});
-      add_targets(*group[s]);
-      batch_.samples.push_back(group[s]);
+      batch_.target_offsets.push_back(static_cast<int64_t>(targets_.size()));
+      batch_.samples.push_back(&sample);
     }
-    if (has_targets) unit_offsets_.push_back(static_cast<int32_t>(num_rows()));
+    if (num_rows() > prompt_begin_) unit_offsets_.push_back(static_cast<int32_t>(num_rows()));
   }
 
   PackedBatch finish() && {
@@ -70,31 +73,48 @@ class Packer {
     for (int64_t p = 0; p < length; ++p) add_row(static_cast<int64_t>(tables_.size()), prompt[p], p);
   }
 
-  // Adds blocks of the newest sequence, its rows, and the slots of their keys. The first of a group also fills the
-  // shared blocks.
-  void add_sequence(const rl::Sample& sample, bool is_first) {
+  // Adds blocks of the newest sequence, its rows, the slots of their keys, and the targets. The first of a group also
+  // fills the shared blocks.
+  void add_continuation(const rl::Sample& sample, bool is_first) {
     std::vector<int32_t>& blocks = tables_.back();
     const auto prompt = static_cast<int64_t>(sample.prompt->tokens.size());
-    const auto rows = std::max<int64_t>(static_cast<int64_t>(sample.completion.size()) - 1, 0);
+    const auto length = static_cast<int64_t>(sample.num_after_prompt());
+    const int64_t rows = std::max<int64_t>(length - 1, 0);
     const int64_t shared = static_cast<int64_t>(full_blocks_.size()) * kBlock;
     blocks = full_blocks_;
     while (static_cast<int64_t>(blocks.size()) * kBlock < prompt + rows) blocks.push_back(new_block());
     for (int64_t p = is_first ? 0 : shared; p < prompt; ++p) add_kv(prompt_begin_ + p, blocks, p);
-    for (int64_t i = 0; i < rows; ++i) {
-      add_kv(num_rows(), blocks, prompt + i);
-      add_row(static_cast<int64_t>(tables_.size()) - 1, sample.completion[i], prompt + i);
+    for (int64_t i = 0; i < length; ++i) {
+      add_target(i == 0 ? prompt_begin_ + prompt - 1 : num_rows() - 1, sample.completion[i]);
+      if (i < rows) add_own_row(sample.completion[i], prompt + i);
     }
   }
 
-  void add_targets(const rl::Sample& sample) {
-    const auto length = static_cast<int64_t>(sample.completion.size());
-    const int64_t last_prompt_row = prompt_begin_ + static_cast<int64_t>(sample.prompt->tokens.size()) - 1;
-    const int64_t completion_begin = num_rows() - (length - 1);
-    for (int64_t i = 0; i < length; ++i) {
-      predictors_.push_back(static_cast<int32_t>(i == 0 ? last_prompt_row : completion_begin + i - 1));
-      targets_.push_back(sample.completion[i]);
+  void add_further_sequences(const rl::Sample& sample) {
+    for (size_t q = 0; q < sample.sequence_begins.size(); ++q) {
+      const int64_t begin = sample.sequence_begins[q];
+      const int64_t end =
+          q + 1 < sample.sequence_begins.size() ? sample.sequence_begins[q + 1] : std::ssize(sample.completion);
+      TANDEM_CHECK(end - begin >= 2, "sample", sample.sample_id, "has a sequence of", end - begin, "tokens");
+      tables_.emplace_back();
+      const int64_t rows = end - begin - 1;
+      while (static_cast<int64_t>(tables_.back().size()) * kBlock < rows) tables_.back().push_back(new_block());
+      for (int64_t i = 0; i <= rows; ++i) {
+        add_target(i == 0 ? num_rows() : num_rows() - 1, sample.completion[begin + i]);
+        if (i < rows) add_own_row(sample.completion[begin + i], i);
+      }
     }
-    batch_.target_offsets.push_back(static_cast<int64_t>(targets_.size()));
+  }
+
+  void add_target(int64_t predictor, int32_t id) {
+    predictors_.push_back(static_cast<int32_t>(predictor));
+    targets_.push_back(id);
+  }
+
+  // Adds a row of the newest sequence, and the slot of its key.
+  void add_own_row(int32_t id, int64_t position) {
+    add_kv(num_rows(), tables_.back(), position);
+    add_row(static_cast<int64_t>(tables_.size()) - 1, id, position);
   }
 
   void add_row(int64_t sequence, int32_t id, int64_t position) {

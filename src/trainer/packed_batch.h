@@ -2,7 +2,8 @@
 //
 // The row of prompt token p has position p. The row of completion token i of a sample has position prompt + i; it
 // attends to the shared prompt rows and to its own completion. The last token of a completion predicts nothing that is
-// trained on and no other row attends to it, so it has no row.
+// trained on and no other row attends to it, so it has no row. Further sequences of a sample (rl/sample.h) follow its
+// own rows: each has positions from 0, attends to itself alone, and its last token has no row either.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +28,8 @@ struct RowRange {
 struct PackedBatch {
   std::vector<const rl::Sample*> samples;
   at::Tensor ids_T, positions_T;  // int32
-  // The rows of each sample: those of its prompt, which it may share, and its own. Both are empty where no sample of
-  // the group has a completion.
+  // The rows of each sample: those of its prompt, which it may share, and its own, with those of its further sequences.
+  // Those of the prompt are empty where no sample of the group continues it.
   std::vector<RowRange> prompt_rows, own_rows;
 
   // Keys and values of kv_tokens go to kv_slots of a scratch cache of num_kv_blocks blocks. Full prompt blocks are
@@ -40,7 +41,8 @@ struct PackedBatch {
 
   // Targets of all samples lie one after the other: sample s has [target_offsets[s], target_offsets[s + 1]), one per
   // completion token. logit_rows_R is the row whose hidden state predicts the target; the last prompt token's row
-  // occurs once for each sample of its group.
+  // occurs once for each sample of its group. Nothing predicts the first token of a further sequence, which is not
+  // trained on: its own row stands there.
   at::Tensor logit_rows_R, targets_R;  // int32
   std::vector<int64_t> target_offsets = {0};
 

@@ -231,6 +231,11 @@ MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens) {
   batch.tiles =
       std::min(groups * tiles_of(longest - 1) + (step.num_samples - groups) * tiles_of(step.response_tokens - 1),
                (batch.rows + batch.sequences * (kTile - 1)) / kTile);
+  // A further sequence ends a block and a tile that the sample's tokens would have filled.
+  const Size further = batch.sequences * step.further_sequences;
+  batch.sequences += further;
+  batch.kv_blocks += further;
+  batch.tiles += further;
   return batch;
 }
 

@@ -59,7 +59,7 @@ KeptBytes kept_bytes(const model::ModelConfig& config, Size num_tokens);
 struct MicroBatchShape {
   Size rows = 0;            // tokens that run: T
   Size targets = 0;         // tokens that are predicted: R
-  Size sequences = 0;       // number of samples
+  Size sequences = 0;       // number of samples, and of their further sequences
   Size kv_blocks = 0;       // blocks of the attention's cache
   Size tiles = 0;           // tiles of the attention's rows (device::AttentionLoad)
   Size context_tokens = 0;  // tokens of the longest sequence
@@ -71,6 +71,7 @@ struct MicroBatchShape {
 struct StepShape {
   Size num_samples = 0, group_size = 1;
   Size prompt_tokens = 0, response_tokens = 0;  // tokens of the longest prompt and response
+  Size further_sequences = 0;                   // the most that a sample has (rl/sample.h)
 };
 MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens);
 // Returns whether a step may take more than one micro-batch.

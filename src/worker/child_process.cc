@@ -151,6 +151,7 @@ void ChildProcess::enter_sandbox(const WorkerConfig& config) {
   const base::Json given = call("enter_sandbox",
                                 {{"sandbox", config.sandboxed},
                                  {"network", config.network},
+                                 {"loopback", config.loopback},
                                  {"writable", writable},
                                  {"limits", limits},
                                  {"workers", config.num_forks},

@@ -37,6 +37,8 @@ struct WorkerConfig {
   // nowhere; nullopt: anywhere).
   bool sandboxed = true;
   bool network = false;  // a sandboxed worker that asks a service may open internet sockets
+  // A sandboxed worker may open TCP sockets over IPv4 in a network of its own, in which nobody else is.
+  bool loopback = false;
   std::optional<std::vector<std::string>> writable = std::vector<std::string>{};
   // In the sandbox or not, the worker sees the environment variables of kKeptVariables (worker/child_environment.h) and
   // these. A name that ends in '*' stands for all that begin so. nullopt: as `sandboxed` says.

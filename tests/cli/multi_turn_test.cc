@@ -187,12 +187,45 @@ TEST_F(MultiTurn, WhatASampleFailsForIsCountedAndSaid) {
 
 TEST_F(MultiTurn, WhatTheEngineDidNotSampleIsNotTrainedOn) {
   const base::TemporaryDirectory folder;
-  for (const auto& [function, says] : {std::pair<std::string, std::string>{"forged", "token 15 of the response (id "},
-                                       {"several", "the function returned 2 samples; return one"}}) {
+  for (const auto& [function, says] :
+       {std::pair<std::string, std::string>{"forged", "token 15 of the response (id "},
+        {"several", "the function returned 2 samples, and --custom-generate-max-sequences 1 is"}}) {
     Arguments arguments = with_function(folder / function, function, {"--max-failed-rollouts", "1"});
     const Captured result = run(arguments);
     expect_one_line_failure(result, 2, "--custom-generate-function-path failed on every sample of 1 rollouts");
     EXPECT_NE(last_line(result.err).find(says), std::string::npos) << result.err;
+  }
+}
+
+// Sequences with beginnings of their own are trained as they were sampled: in one run by a list that the function
+// returns, in the other by the endpoint in the sandbox, and again from a dump.
+TEST_F(MultiTurn, ASampleOfSeveralSequencesIsTrainedAsItWasSampled) {
+  const base::TemporaryDirectory folder;
+  for (const std::string function : {"two_samples", "asks_the_endpoint"}) {
+    const bool has_endpoint = function == "asks_the_endpoint";
+    const std::string dump = folder / (function + "_{rollout_id}.jsonl");
+    Arguments more = {"--custom-generate-max-sequences", "2"};
+    if (has_endpoint) more.push_back("--custom-generate-endpoint");
+    const auto arguments = [&](const std::string& save, const std::string& flag) {
+      Arguments all = with_function(save, function, more);
+      all.insert(all.end(), {flag, dump});
+      return with_flag(with_custom_reward(all, write_reward(folder)), "--num-rollout", "1");
+    };
+    const Captured result = run(arguments(folder / function, "--save-debug-rollout-data"));
+    ASSERT_EQ(result.code, 0) << result.err;
+    const base::Json record = last_record(folder / function, "rollout/step");
+    EXPECT_EQ(record["rollout/grader_failed"], 0.0) << result.err;
+    for (const base::Json& sample : json_lines(folder / (function + "_0.jsonl")))
+      EXPECT_EQ(sample["sequence_begins"].size(), 1U) << sample;
+    EXPECT_EQ(record.contains("multi_turn/endpoint/answers"), has_endpoint);
+    if (has_endpoint) EXPECT_EQ(record["multi_turn/endpoint/answers"], 24.0);
+    const base::Json step = json_lines(folder / function + "/metrics.jsonl").front();
+    EXPECT_EQ(step["train/train_rollout_logprob_abs_diff"], 0.0);
+    EXPECT_GT(step["train/grad_norm"], 0.0);
+    if (!has_endpoint) continue;
+    const Captured replay = run(arguments(folder / "replay", "--load-debug-rollout-data"));
+    ASSERT_EQ(replay.code, 0) << replay.err;
+    EXPECT_EQ(weights_of(folder / function), weights_of(folder / "replay"));
   }
 }
 
@@ -271,6 +304,9 @@ TEST_F(MultiTurn, WhatCannotBeUsedIsRefused) {
   refused("--custom-generate-num-workers", "0", "--custom-generate-num-workers");
   refused("--custom-generate-concurrency", "0", "--custom-generate-concurrency");
   refused("--custom-generate-timeout", "0", "--custom-generate-timeout");
+  refused("--custom-generate-max-sequences", "0", "--custom-generate-max-sequences");
+  expect_one_line_failure(run(train_arguments(folder / "run", {"--custom-generate-endpoint"})), 2,
+                          "--custom-generate-endpoint: needs --custom-generate-function-path");
 }
 
 TEST_F(MultiTurn, ASignalEndsItWhileFunctionsWait) {

@@ -15,6 +15,8 @@ Json ended() {
           {"tokens", {1, 2, 3}},
           {"response_length", 2},
           {"loss_mask", "10"},
+          {"sequence_begins", {0}},
+          {"endpoint", {{"answers", 4}, {"restarts", 3}, {"untrained", 2}, {"refused", 1}}},
           {"status", "completed"},
           {"metadata", {{"a", 1}}},
           {"attributes", Json::object()}};
@@ -37,6 +39,11 @@ TEST(GenerateMessages, ReadWhatAProcessSays) {
   ASSERT_EQ(read.ended.size(), 2U);
   EXPECT_EQ(read.ended[0].result.loss_mask, (std::vector<uint8_t>{1, 0}));
   EXPECT_EQ(read.ended[0].result.metadata["a"], 1);
+  EXPECT_EQ(read.ended[0].result.sequence_begins, std::vector<int64_t>{0});
+  EXPECT_EQ(read.ended[0].result.endpoint_answers, 4);
+  EXPECT_EQ(read.ended[0].result.endpoint_restarts, 3);
+  EXPECT_EQ(read.ended[0].result.endpoint_untrained, 2);
+  EXPECT_EQ(read.ended[0].result.endpoint_refused, 1);
   EXPECT_EQ(read.ended[1].result.failure, "KeyError:\\n'x'") << "one line";
   EXPECT_TRUE(read.ended[1].out_of_memory);
   EXPECT_TRUE(read.all_wait);
@@ -50,6 +57,10 @@ TEST(GenerateMessages, RefuseWhatNoHonestProcessSays) {
                                                            {"tokens", {1, 2, int64_t{1} << 31}},
                                                            {"tokens", 5},
                                                            {"response_length", 4},
+                                                           {"sequence_begins", {2}},
+                                                           {"sequence_begins", {1, 0}},
+                                                           {"sequence_begins", {-1}},
+                                                           {"endpoint", {{"answers", 1}}},
                                                            {"loss_mask", "1"},
                                                            {"loss_mask", "12"},
                                                            {"loss_mask", {1, 0}},
@@ -64,7 +75,8 @@ TEST(GenerateMessages, RefuseWhatNoHonestProcessSays) {
     EXPECT_THROW(reply_of(reply(Json::array(), Json::array({changed}))), worker::BadReply)
         << key << " " << value.dump();
   }
-  for (const char* key : {"run", "tokens", "response_length", "loss_mask", "status", "metadata", "attributes"}) {
+  for (const char* key : {"run", "tokens", "response_length", "loss_mask", "sequence_begins", "endpoint", "status",
+                          "metadata", "attributes"}) {
     Json changed = ended();
     changed.erase(key);
     EXPECT_THROW(reply_of(reply(Json::array(), Json::array({changed}))), worker::BadReply) << key;

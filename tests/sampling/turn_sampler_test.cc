@@ -157,6 +157,39 @@ TEST(TurnSampler, AResponseEndsWhereTheRoomEnds) {
   EXPECT_EQ(sample_of(made, two_turns()).status, rl::SampleStatus::kCompleted);
 }
 
+// A conversation of an agent: a beginning of its own, 20 21, an answer, a tool's word, another answer.
+TEST(TurnSampler, AFurtherSequenceHasTheLogProbsOfItsOwnBeginning) {
+  const std::vector<TurnRecord> turns = {turn_of({1, 2, 3}, {5, 6}, -0.5F), turn_of({20, 21}, {5, 6}, -0.25F),
+                                         turn_of({20, 21, 5, 6, 9}, {7}, -0.125F)};
+  reward::Generated made = made_of({5, 6, 20, 21, 5, 6, 9, 7}, {1, 1, 0, 0, 1, 1, 0, 1});
+  made.sequence_begins = {2};
+  made.endpoint_answers = 3;
+  const rl::Sample sample = sample_of(made, turns);
+  EXPECT_EQ(sample.rollout_logprobs, (std::vector<float>{-0.5F, -0.5F, 0.0F, 0.0F, -0.25F, -0.25F, 0.0F, -0.125F}));
+  EXPECT_EQ(sample.sequence_begins, std::vector<int64_t>{2});
+  EXPECT_EQ(sample.num_after_prompt(), 2U);
+  EXPECT_EQ(sample.endpoint.answers, 3);
+  std::string begins;
+  for (const rl::SamplePiece& piece : sample.pieces) begins += std::to_string(piece.begin) + " ";
+  EXPECT_EQ(begins, "0 2 4 6 7 ");
+  made.sequence_begins = {};  // one sequence: these tokens were sampled after others
+  EXPECT_NE(refusal_of(made, turns).find("token 4"), std::string::npos);
+  made.sequence_begins = {7};
+  EXPECT_NE(refusal_of(made, turns).find("sequence 1 of the sample has 1 token"), std::string::npos);
+}
+
+TEST(TurnSampler, ASequenceIsCutToTwoTokensOrNone) {
+  const std::vector<TurnRecord> turns = {turn_of({20}, {5, 6}, -0.25F), turn_of({30}, {7, 8}, -0.5F)};
+  reward::Generated made = made_of({20, 5, 6, 30, 7, 8}, {0, 1, 1, 0, 1, 1});
+  made.sequence_begins = {0, 3};
+  EXPECT_EQ(sample_of(made, turns, 8).completion.size(), 5U);
+  const rl::Sample cut = sample_of(made, turns, 7);
+  EXPECT_EQ(cut.completion, (std::vector<int32_t>{20, 5, 6}));
+  EXPECT_EQ(cut.sequence_begins, std::vector<int64_t>{0});
+  EXPECT_EQ(cut.status, rl::SampleStatus::kTruncated);
+  EXPECT_THROW(sample_of(made, turns, 4), UserError) << "no room for a token that was sampled";
+}
+
 TEST(TurnSampler, PrefixesOfOneAnotherHaveHashesOfTheirOwn) {
   std::set<uint64_t> hashes;
   for (int32_t a = 0; a < 40; ++a) {

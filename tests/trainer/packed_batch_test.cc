@@ -124,6 +124,40 @@ TEST(PackedBatch, UnitsShareNoBlockAndSlotsAreWrittenOnce) {
   }
 }
 
+// Two samples of one prompt of 3 tokens: one continues it and has a further sequence, the other has two of its own.
+TEST(PackedBatch, AFurtherSequenceSeesItselfAlone) {
+  const rl::SharedPrompt prompt = rl::make_prompt({0, 1, 2});
+  std::vector<rl::Sample> samples(2);
+  for (rl::Sample& sample : samples) sample.prompt = prompt;
+  samples[0].completion = {3, 4, 5, 6, 7};
+  samples[0].sequence_begins = {2};
+  samples[1].completion.resize(20);
+  for (int32_t i = 0; i < 20; ++i) samples[1].completion[i] = 10 + i;
+  samples[1].sequence_begins = {0, 18};
+  const PackedBatch batch = pack_batch(std::vector<const rl::Sample*>{&samples[0], &samples[1]});
+  EXPECT_EQ(batch.num_tokens(), 3 + (1 + 2) + (17 + 1)) << "the last token of each sequence has no row";
+  EXPECT_EQ(batch.target_offsets, (std::vector<int64_t>{0, 5, 25}));
+  const std::vector<int32_t> rows = values(batch.logit_rows_R), targets = values(batch.targets_R);
+  const auto expect_prefixes = [&](int64_t first, std::vector<int32_t> prefix, std::vector<int32_t> tokens) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const int64_t r = first + static_cast<int64_t>(i);
+      EXPECT_EQ(targets[r], tokens[i]);
+      EXPECT_EQ(visible_ids(batch, rows[r]), prefix) << "target " << r;
+      prefix.push_back(tokens[i]);
+    }
+  };
+  expect_prefixes(0, {0, 1, 2}, {3, 4});
+  expect_prefixes(3, {5}, {6, 7});
+  expect_prefixes(6, {10}, {11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27});
+  expect_prefixes(24, {28}, {29});
+  // Where nothing continues the prompt, it does not run.
+  const PackedBatch alone = pack_batch(std::vector<const rl::Sample*>{&samples[1]});
+  EXPECT_EQ(alone.num_tokens(), 18);
+  EXPECT_EQ(alone.prompt_rows.front().count(), 0);
+  samples[1].sequence_begins = {0, 19};
+  EXPECT_THROW(pack_batch(std::vector<const rl::Sample*>{&samples[1]}), BugError);
+}
+
 TEST(PackedBatch, SharesFullPromptBlocksWithinAGroup) {
   // The prompt has 35 tokens: two full blocks, shared; the third, partial one is each sample's own and holds its
   // completion too.

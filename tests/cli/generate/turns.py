@@ -210,3 +210,45 @@ def plain(args, sample, sampling_params):
 
 async def two(args, sample):
     return sample
+
+
+async def two_samples(args, sample, sampling_params):
+    """A list: what continues the prompt, and a conversation with a beginning of its own."""
+    import copy
+
+    from tandem.rollout import generate, tokenizer
+
+    first = await one_turn(args, copy.deepcopy(sample), {**sampling_params, "max_new_tokens": 4})
+    own = tokenizer().encode("Is it right?")[:4]
+    judged = await generate(own, {"max_new_tokens": 3})
+    second = copy.deepcopy(sample)
+    second.tokens, second.response_length = own + judged.tokens, len(judged.tokens)
+    return [first, second]
+
+
+async def asks_the_endpoint(args, sample, sampling_params):
+    """An agent of two requests, over the loopback of the sandbox."""
+    import http.client
+    import json
+
+    from tandem.rollout import endpoint, tokenizer
+
+    model = endpoint()
+    host = model.base_url.split("/")[2]
+
+    def ask(prompt):
+        connection = http.client.HTTPConnection(host, timeout=30)
+        body = json.dumps({"prompt": prompt, "max_tokens": 3})
+        connection.request("POST", "/v1/completions", body, {"Authorization": f"Bearer {model.api_key}"})
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+        return answer["choices"][0]["text"]
+
+    own = tokenizer().encode("Is it right?")[:4]
+
+    def act():
+        ask(own)
+        ask(list(sample.tokens))
+
+    await asyncio.get_running_loop().run_in_executor(None, act)
+    return model.samples()

@@ -1,0 +1,170 @@
+"""A small HTTP/1.1 server on loopback for agents that a generate function runs (agent_endpoint.py). It runs in the event
+loop of its process. Clients may be code that a model wrote, so everything that a client can make larger or longer is
+bounded: the head and the body of a request, the time in which they must arrive, and the number of connections."""
+
+import asyncio
+import json
+import resource
+from typing import NamedTuple
+
+HOST = "127.0.0.1"
+MAX_HEAD_BYTES = 32 << 10
+MAX_BODY_BYTES = 8 << 20
+REQUEST_SECONDS = 30.0  # from the first byte of a request to its last
+RESERVED_DESCRIPTORS = 64  # for what the process opens besides connections
+REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
+           408: "Request Timeout", 411: "Length Required", 413: "Content Too Large", 429: "Too Many Requests",
+           431: "Request Header Fields Too Large", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
+
+
+class HttpError(Exception):
+    """A request that is refused. The client gets the message in OpenAI's form."""
+
+    def __init__(self, status, message, code=None, parameter=None):
+        super().__init__(message)
+        self.status, self.code, self.parameter = status, code, parameter
+
+    def body(self):
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": str(self), "type": kind, "param": self.parameter, "code": self.code}}
+
+
+class Request(NamedTuple):
+    method: str
+    path: str  # without its query
+    headers: dict  # names in lower case
+    body: bytes
+
+
+class Response(NamedTuple):
+    """A JSON body, or a list of JSON events."""
+
+    body: object
+    events: list = None
+    headers: dict = {}
+
+
+class Server:
+    """admit(headers) gives the client that a request is from, or raises HttpError, before its body is read;
+    answer(client, request) gives the Response. refused(client) is called for each request that is refused; the client is
+    None where no admitted one is at fault. Call all methods in the thread of the loop."""
+
+    def __init__(self, loop, admit, answer, refused):
+        self._loop, self._admit, self._answer, self._refused = loop, admit, answer, refused
+        self._connections = set()  # tasks
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_connections = max((soft - RESERVED_DESCRIPTORS) // 2, 1)  # the other end is in this process too
+        self._server = loop.run_until_complete(asyncio.start_server(self._serve, HOST, 0, limit=MAX_HEAD_BYTES))
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self):
+        """Ends all connections."""
+        self._server.close()
+        for task in self._connections:
+            task.cancel()
+        if self._connections:
+            self._loop.run_until_complete(asyncio.wait(self._connections))
+
+    async def _serve(self, reader, writer):
+        task = asyncio.current_task()
+        if len(self._connections) >= self._max_connections:
+            self._refused(None)
+            await self._refuse(writer, HttpError(503, f"more than {self._max_connections} connections are open"))
+            writer.close()
+            return
+        self._connections.add(task)
+        try:
+            while await self._serve_request(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client has gone, or the samples of this process have ended
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _serve_request(self, reader, writer):
+        """Answers one request. Returns whether the connection stays open."""
+        client = None
+        try:
+            first = await reader.read(1)  # a connection may be idle for as long as its sample is made
+            if not first:
+                return False
+            try:
+                head = _Head(await asyncio.wait_for(_read_head(first, reader), REQUEST_SECONDS))
+                client = self._admit(head.headers)
+                if head.expects_continue:
+                    writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                body = await asyncio.wait_for(reader.readexactly(head.num_body_bytes()), REQUEST_SECONDS)
+            except asyncio.TimeoutError:
+                raise HttpError(408, f"the request took longer than {REQUEST_SECONDS:g} s to arrive") from None
+        except HttpError as error:  # what follows on the connection may be the rest of this request
+            self._refused(client)
+            await self._refuse(writer, error)
+            return False
+        try:
+            response = await self._answer(client, Request(head.method, head.path, head.headers, body))
+        except HttpError as error:
+            self._refused(client)
+            await self._write(writer, error.status, _json(error.body()), "application/json", {}, head.keeps_alive)
+            return head.keeps_alive
+        if response.events is None:
+            content, kind = _json(response.body), "application/json"
+        else:
+            parts = [b"data: " + _json(event) + b"\n\n" for event in response.events]
+            content, kind = b"".join([*parts, b"data: [DONE]\n\n"]), "text/event-stream"
+        await self._write(writer, 200, content, kind, response.headers, head.keeps_alive)
+        return head.keeps_alive
+
+    async def _refuse(self, writer, error):
+        await self._write(writer, error.status, _json(error.body()), "application/json", {}, False)
+
+    async def _write(self, writer, status, content, kind, headers, keeps_alive):
+        lines = [f"HTTP/1.1 {status} {REASONS[status]}", f"Content-Type: {kind}", f"Content-Length: {len(content)}",
+                 f"Connection: {'keep-alive' if keeps_alive else 'close'}"]  # fmt: skip
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + content)
+        try:
+            await asyncio.wait_for(writer.drain(), REQUEST_SECONDS)
+        except asyncio.TimeoutError:
+            raise ConnectionError("the client does not read its answer") from None
+
+
+async def _read_head(first, reader):
+    try:
+        return first + await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise HttpError(431, f"the head of the request has more than {MAX_HEAD_BYTES} bytes") from None
+
+
+class _Head:
+    def __init__(self, text):
+        request_line, *lines = text.decode("latin-1").rstrip("\r\n").split("\r\n")
+        parts = request_line.split(" ")
+        if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+            raise HttpError(400, "this is no HTTP/1.1 request")
+        self.method, target, version = parts
+        self.path = target.partition("?")[0]
+        self.headers = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not colon or not name or name != name.strip():
+                raise HttpError(400, "a header line is no NAME: VALUE")
+            if name.lower() in self.headers:
+                raise HttpError(400, f"the header {name:.40} is there twice")
+            self.headers[name.lower()] = value.strip()
+        self.keeps_alive = version != "HTTP/1.0" and self.headers.get("connection", "").lower() != "close"
+        self.expects_continue = self.headers.get("expect", "").lower() == "100-continue"
+
+    def num_body_bytes(self):
+        if "transfer-encoding" in self.headers:
+            raise HttpError(411, "bodies in chunks are not taken; send Content-Length")
+        text = self.headers.get("content-length", "0")
+        if not (text.isascii() and text.isdigit() and len(text) < 20):
+            raise HttpError(400, "Content-Length is no number")
+        if int(text) > MAX_BODY_BYTES:
+            raise HttpError(413, f"the body of the request has {text} bytes; at most {MAX_BODY_BYTES}")
+        return int(text)
+
+
+def _json(value):
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
