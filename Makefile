@@ -12,6 +12,8 @@ TEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
 # does. A container may forbid switching it off, and then mostly needs it not.
 FIXED_ADDRESSES := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 PREFIX ?= /usr/local
+# What builds container images, for `make image`.
+DOCKER ?= docker
 # The Python that has torch_npu, for `make npu`.
 PYTHON ?= python3
 FUZZ_RUNS ?= 10000000
@@ -26,7 +28,7 @@ say_where = echo 'built build/$(1)/src/cli/tandem; for this shell: export PATH=$
 	'(make install PREFIX=DIR links it as DIR/bin/tandem)'
 SOURCES = $(shell git ls-files '*.cc' '*.h' '*.cu')
 
-.PHONY: help setup packages python build install cuda npu wheel wheel-cuda demo test test-dev test-tsan test-aarch64 test-npu soak fuzz tidy clang-tidy format clean
+.PHONY: help setup packages python build install cuda npu wheel wheel-cuda image image-cuda demo test test-dev test-tsan test-aarch64 test-npu soak fuzz tidy clang-tidy format clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -60,25 +62,31 @@ npu: setup  ## the program with its NPU module: --device npu; PYTHON=python3 nam
 	cmake --build build/npu -j $(JOBS) --target tandem
 	@$(call say_where,npu)
 
-# $(call make_wheel,FOLDER,PRESET): the wheel of FOLDER/pyproject.toml in dist/, of what has been compiled in
+# $(call make_wheel,FOLDER,PRESET,NAME): the wheel NAME of FOLDER/pyproject.toml in dist/, of what has been compiled in
 # build/PRESET. LibTorch is a wheel of its own, and OpenSSL the system's, which it updates: they are not copied into ours.
-# Its name then says the oldest glibc whose functions it uses.
-make_wheel = rm -rf build/wheel_unnamed && CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python -m pip wheel \
+# Its name then says the oldest glibc that it runs with, and tools/wheel_needs.py says which systems these are.
+make_wheel = rm -rf build/wheel_unnamed dist/$(3)-*.whl && CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python -m pip wheel \
 	--disable-pip-version-check --no-build-isolation --no-deps --config-settings=build-dir=$(CURDIR)/build/$(2) \
 	--wheel-dir build/wheel_unnamed $(1) && PATH="$(CURDIR)/.venv/bin:$$PATH" auditwheel repair --exclude 'libtorch*' \
 	--exclude 'libc10*' --exclude 'libgomp*' --exclude 'libcu*' --exclude 'libssl*' --exclude 'libcrypto*' \
-	--wheel-dir dist build/wheel_unnamed/*.whl
+	--wheel-dir dist build/wheel_unnamed/*.whl && python3 tools/wheel_needs.py dist/$(3)-*.whl
 
 wheel: build  ## dist/tandem-*.whl: the program, its workers and the Python API, for pip install
 	@tools/setup.sh wheel
-	$(call make_wheel,.,release)
+	$(call make_wheel,.,release,tandem)
 	@{ echo '# All that the wheel needs on a machine without a GPU, exactly, without the libraries of CUDA:'; \
 		echo '#   pip install --no-deps -r requirements-cpu.txt tandem-*.whl'; \
 		cat requirements-torch.txt requirements.txt; } >dist/requirements-cpu.txt
 
 wheel-cuda: cuda  ## dist/tandem_cuda-*.whl: the CUDA module, to be installed beside it
 	@tools/setup.sh wheel
-	$(call make_wheel,packaging/cuda,cuda)
+	$(call make_wheel,packaging/cuda,cuda,tandem_cuda)
+
+image: wheel  ## the container image tandem:latest, for the CPU. DOCKER=podman or buildah builds it too
+	$(DOCKER) build -f packaging/Dockerfile -t tandem .
+
+image-cuda: wheel wheel-cuda  ## the container image tandem:cuda, for NVIDIA GPUs
+	$(DOCKER) build -f packaging/Dockerfile --build-arg VARIANT=cuda -t tandem:cuda .
 
 demo: build  ## train a small model on arithmetic with GRPO, on the CPU, in a few minutes; RANKS=n: as n processes
 	examples/arithmetic/demo.sh $(if $(RANKS),runs/arithmetic-$(RANKS)-ranks --actor-num-gpus-per-node $(RANKS))
