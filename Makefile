@@ -68,7 +68,7 @@ npu: setup  ## the program with its NPU module: --device npu; PYTHON=python3 nam
 make_wheel = rm -rf build/wheel_unnamed dist/$(3)-*.whl && CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) .venv/bin/python -m pip wheel \
 	--disable-pip-version-check --no-build-isolation --no-deps --config-settings=build-dir=$(CURDIR)/build/$(2) \
 	--wheel-dir build/wheel_unnamed $(1) && PATH="$(CURDIR)/.venv/bin:$$PATH" auditwheel repair --exclude 'libtorch*' \
-	--exclude 'libc10*' --exclude 'libgomp*' --exclude 'libcu*' --exclude 'libssl*' --exclude 'libcrypto*' \
+	--exclude 'libc10*' --exclude 'libgomp*' --exclude 'libcu*' --exclude 'libnv*' --exclude 'libssl*' --exclude 'libcrypto*' \
 	--wheel-dir dist build/wheel_unnamed/*.whl && python3 tools/wheel_needs.py dist/$(3)-*.whl
 
 wheel: build  ## dist/tandem-*.whl: the program, its workers and the Python API, for pip install
