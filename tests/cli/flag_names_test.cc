@@ -27,6 +27,8 @@ const std::set<std::string> kOfOtherPrograms = {
     "format",       "query-gpu",                                         // nvidia-smi
     "always",       "dirty",                                             // git describe
     "args",                                                              // gdb
+    "rm",           "init",           "ipc",         "stop-timeout",     // docker run
+    "user",                                                              // docker run
     "signal",       "requeue",        "nodes",       "ntasks-per-node",  // sbatch, srun
     "no-python",                                                         // torchrun
     "append",                                                            // wandb sync
