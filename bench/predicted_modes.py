@@ -209,8 +209,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--card", default="H200", choices=list(CARDS))
     parser.add_argument("--modes", nargs="+", default=["synchronous", "phases:2000:32", "apart", "one-step-off", "asynchronous:2:32", "asynchronous:4:48"])
-    for name, value in {"devices": 2, "batch": 16, "samples": 8, "prompt": 128, "mean": 1000, "response": 8000, "steps": 12, "at_once": 256, "skip": 4}.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+    parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--prompt", type=int, default=128)
+    parser.add_argument("--mean", type=int, default=1000)
+    parser.add_argument("--response", type=int, default=8000)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--at-once", type=int, default=256)
+    parser.add_argument("--skip", type=int, default=4)
     options = parser.parse_args()
     for mode in options.modes:
         steps, staleness = predict(mode, CARDS[options.card], options)
