@@ -114,7 +114,7 @@ class Worker:
             run.asked = []
         if self._endpoint is not None and not self._runs:
             self._endpoint.close()
-        # Where agents may ask over a socket, something may happen while all samples wait for the engine.
+        # An agent may ask over a socket at any time, so with an endpoint it is never certain that all wait for the engine.
         all_wait = self._endpoint is None and all(run.waits for run in self._runs.values())
         return {"asked": asked, "ended": ended, "all_wait": all_wait}
 

@@ -224,7 +224,7 @@ std::optional<std::vector<Evaluation::Result>> Evaluation::run(
     rollouts.push_back(std::move(*rollout));
     first_sample_ids.push_back(request.first_sample_id);
   }
-  // What judges whole rollouts may need the engine's memory, so it comes after all of them.
+  // A judge may need the engine's memory, so all sets are sampled before the first one is judged.
   std::vector<Result> results;
   for (size_t s = 0; s < sets_.size(); ++s) {
     const DataSet& set = sets_[s];

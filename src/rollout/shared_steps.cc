@@ -12,7 +12,7 @@ namespace tandem::rollout {
 
 namespace {
 
-// Where no rank has rows, rewards are waited for.
+// While no rank has rows, all wait for rewards, and ask each other again after this time.
 constexpr std::chrono::milliseconds kNobodyWorks{1};
 
 }  // namespace

@@ -26,7 +26,7 @@ struct StepRunnerConfig {
   int64_t window_rows = 0;       // rows of logits that are computed at once
   bool records = false;          // whether decode steps are recorded
   bool runs_ahead = false;       // whether a step may take tokens that the previous one draws
-  // Where experts are shared: only steps that all ranks make are recorded, and null otherwise. It is borrowed.
+  // The exchange of shared experts, or null where they are not shared. Only steps of all ranks are recorded then.
   device::ExpertExchange* exchange = nullptr;
 };
 

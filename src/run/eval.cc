@@ -57,7 +57,8 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
     const int64_t longest = evaluation.context_tokens(session.config());
     reward_model.emplace(config.reward, config.data, session,
                          RewardModel::Settings{.max_tokens = plan::reward_model_tokens(*judge, longest),
-                                               .batch = config::OptimizerOptions().batch});
+                                               .batch = config::OptimizerOptions().batch},
+                         /*memory=*/nullptr);
   }
   const auto model = session.make_model();
   rollout::EngineConfig engine_config =

@@ -88,7 +88,7 @@ Learner::Learner(TrainInputs& inputs, session::RunMemory& memory)
                               .sequence_parallel = inputs.config.mesh.sequence_parallel,
                               .max_tokens = plan::reward_model_tokens(*judge, inputs.plan.context_tokens),
                               .batch = inputs.trainer.batch},
-        memory);
+        &memory);
   }
   std::optional<trainer::OptimizerOffload> offload;
   if (options.offloads_optimizer()) {

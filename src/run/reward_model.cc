@@ -71,7 +71,7 @@ void check_reward_model(const config::RewardOptions& options, const session::Mod
 }
 
 RewardModel::RewardModel(const config::RewardOptions& options, const config::DataOptions& data,
-                         session::ModelSession& session, const Settings& settings, session::RunMemory& memory)
+                         session::ModelSession& session, const Settings& settings, session::RunMemory* memory)
     : session_(session),
       directory_(options.rm_model),
       data_(data),
@@ -79,40 +79,34 @@ RewardModel::RewardModel(const config::RewardOptions& options, const config::Dat
       text_(worker::default_worker_config(), directory_),
       head_(directory_, config_of(options, session, settings.sequence_parallel)) {
   const model::ModelConfig config = config_of(options, session, settings.sequence_parallel);
-  model_.emplace(
-      session, config, model::build_reward_layout(config), settings.is_offloaded,
-      [this](weights::WeightStore& store) { weights::load_hf_checkpoint(directory_, store); }, memory);
-}
-
-RewardModel::RewardModel(const config::RewardOptions& options, const config::DataOptions& data,
-                         session::ModelSession& session, const Settings& settings)
-    : session_(session),
-      directory_(options.rm_model),
-      data_(data),
-      settings_(settings),
-      text_(worker::default_worker_config(), directory_),
-      head_(directory_, config_of(options, session, settings.sequence_parallel)) {
-  const model::ModelConfig config = config_of(options, session, settings.sequence_parallel);
+  const auto fill = [this](weights::WeightStore& store) { weights::load_hf_checkpoint(directory_, store); };
+  if (memory != nullptr) {
+    model_.emplace(session, config, model::build_reward_layout(config), settings.is_offloaded, fill, *memory);
+    return;
+  }
   weights_.emplace(weights::WeightStore::without_storage(model::build_reward_layout(config), session.dtype(),
                                                          session.ops().device()));
-  weights::load_hf_checkpoint(directory_, *weights_);
+  fill(*weights_);
   model_.emplace(session, config, weights_->view());
 }
 
 std::vector<std::vector<int32_t>> RewardModel::conversations(const session::PromptSet& prompts,
                                                              const std::vector<const rl::Sample*>& samples) {
   std::unordered_map<const rl::Prompt*, const session::PromptLine*> lines;
-  for (const session::PromptLine& line : prompts.prompts) lines[line.prompt.get()] = &line;
+  for (const rl::Sample* sample : samples) lines.emplace(sample->prompt.get(), nullptr);
+  for (const session::PromptLine& line : prompts.prompts) {
+    if (const auto asked_for = lines.find(line.prompt.get()); asked_for != lines.end()) asked_for->second = &line;
+  }
   std::vector<std::vector<int32_t>> completions;
   for (const rl::Sample* sample : samples) completions.push_back(sample->completion);
   const std::vector<std::string> texts = session_.text().decode(completions, /*skip_special_tokens=*/true);
   std::vector<session::Conversation> asked;
   for (size_t i = 0; i < samples.size(); ++i) {
-    const auto line = lines.find(samples[i]->prompt.get());
-    TANDEM_CHECK(line != lines.end(), "no line is known for the prompt of sample", samples[i]->sample_id);
-    asked.push_back({.prompt = answered(data_, *line->second, texts[i]),
-                     .tools = line->second->record.tools,
-                     .place = fmt::format("{}: {}:{}", flag_of(directory_), prompts.path, line->second->record.line),
+    const session::PromptLine* line = lines.at(samples[i]->prompt.get());
+    TANDEM_CHECK(line != nullptr, "no line is known for the prompt of sample", samples[i]->sample_id);
+    asked.push_back({.prompt = answered(data_, *line, texts[i]),
+                     .tools = line->record.tools,
+                     .place = fmt::format("{}: {}:{}", flag_of(directory_), prompts.path, line->record.line),
                      .ending = session::Ending::kClosed});
   }
   // The arguments of --apply-chat-template-kwargs are for the policy's template. Lists are rendered, texts are whole.

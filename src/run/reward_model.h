@@ -36,14 +36,11 @@ class RewardModel {
     int64_t max_tokens = 0;          // of a conversation: plan::reward_model_tokens()
     trainer::BatchConfig batch;
   };
-  // Loads the weights, in the session's dtype, and starts the tokenizer; the ledger records what lasts. Borrows the
-  // session. `options` name a reward model; by `data` a text is the whole prompt, or a user's message.
+  // Loads the weights, in the session's dtype, and starts the tokenizer. Borrows the session. `options` name a reward
+  // model; by `data` a text is the whole prompt, or a user's message. The ledger of `memory` records what lasts;
+  // without one, in a process that plans no memory, the weights stay on the device.
   RewardModel(const config::RewardOptions& options, const config::DataOptions& data, session::ModelSession& session,
-              const Settings& settings, session::RunMemory& memory);
-
-  // Does the same in a process that plans no memory and keeps the weights on the device.
-  RewardModel(const config::RewardOptions& options, const config::DataOptions& data, session::ModelSession& session,
-              const Settings& settings);
+              const Settings& settings, session::RunMemory* memory);
 
   // Scores a rollout of these prompts and puts the scores into it (sampling::put_model_rewards), as `options` weigh
   // them. A conversation that is too long has no score: it fails with class too_long. All ranks call it with the same

@@ -105,7 +105,7 @@ struct Rollout {
 // Writes rewards, and what reward code left in samples, into a rollout that has its grades, and counts failures.
 void put_grades(const config::FailureReward& failure_reward, Rollout& rollout);
 
-// What a reward model gave a sample: its score, or why there is none.
+// The score that a reward model gave a sample, or the reason why it gave none.
 struct ModelScore {
   double value = 0.0;
   std::string reason_class = {}, reason = {};  // as those of reward::Grade; both are empty where there is a score

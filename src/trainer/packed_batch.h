@@ -29,7 +29,7 @@ struct PackedBatch {
   std::vector<const rl::Sample*> samples;
   at::Tensor ids_T, positions_T;  // int32
   // The rows of each sample: those of its prompt, which it may share, and its own, with those of its further sequences.
-  // Those of the prompt are empty where no sample of the group continues it.
+  // A prompt has no rows if no sample of its group continues it.
   std::vector<RowRange> prompt_rows, own_rows;
 
   // Keys and values of kv_tokens go to kv_slots of a scratch cache of num_kv_blocks blocks. Full prompt blocks are

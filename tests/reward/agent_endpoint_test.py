@@ -17,13 +17,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 from tandem_worker import agent_endpoint, agent_http, generator, tool_calls  # noqa: E402
 
-TEMPLATE = (
-    "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}"
-    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}"
-    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}"
-    "{% if message.role == 'assistant' %}<|end|>{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
+sys.path.insert(0, str(ROOT / "examples/agent"))
+from make_data import TEMPLATE  # noqa: E402
+
 TOOLS = [{"type": "function", "function": {"name": "add"}}]
 PROMPT = "<|user|>hi<|assistant|>"
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "max_new_tokens": 100, "stop": [],

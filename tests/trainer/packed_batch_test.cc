@@ -150,7 +150,7 @@ TEST(PackedBatch, AFurtherSequenceSeesItselfAlone) {
   expect_prefixes(3, {5}, {6, 7});
   expect_prefixes(6, {10}, {11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27});
   expect_prefixes(24, {28}, {29});
-  // Where nothing continues the prompt, it does not run.
+  // A prompt that no sample continues has no rows.
   const PackedBatch alone = pack_batch(std::vector<const rl::Sample*>{&samples[1]});
   EXPECT_EQ(alone.num_tokens(), 18);
   EXPECT_EQ(alone.prompt_rows.front().count(), 0);
