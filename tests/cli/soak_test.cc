@@ -85,8 +85,9 @@ TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
     if (free_again_s > 0.0 && now_s > free_again_s) {
       limit_files(program.pid(), kMaxFileBytes);
       free_again_s = 0.0;
-    } else if (now_s > next_full_s && rollout > rollout_at_full && rollout + 5 < num_rollouts) {
-      // The limit is not set at the end: a run whose last records the disk refuses reports that and ends with 3.
+    } else if (now_s > next_full_s && rollout > rollout_at_full && rollout + 10 < num_rollouts) {
+      // The limit is not set near the end: a run whose last records the disk refuses reports that and ends with 3, and
+      // where no reward takes its time, a run makes six rollouts while the limit is in force.
       rollout_at_full = rollout;
       limit_files(program.pid(), 1000);
       ++num_full_disks;
