@@ -149,8 +149,8 @@ tidy:  ## the rules of layout and style (also one of the tests)
 	python3 tools/tidy.py
 
 clang-tidy: setup  ## static analysis by .clang-tidy; slow. FILES=src/rl/*.cc for some
-	$(call configure,dev)
-	cd build/dev && run-clang-tidy -quiet -j $(JOBS) $(if $(FILES),$(abspath $(FILES)),'$(CURDIR)/src/.*')
+	cmake --preset dev -B build/alone -DTANDEM_JOINED=OFF
+	cd build/alone && run-clang-tidy -quiet -j $(JOBS) $(if $(FILES),$(abspath $(FILES)),'$(CURDIR)/src/.*')
 
 format:  ## clang-format every source in place
 	clang-format -i $(SOURCES)

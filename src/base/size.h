@@ -16,6 +16,9 @@ namespace tandem::base {
 constexpr int64_t kMaxCount = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxBytes = int64_t{1} << 60;
 
+// Bytes of one float32.
+constexpr int64_t kFloatBytes = 4;
+
 // It is thrown by the arithmetic of Size. A caller that knows the flags and keys behind the numbers throws a message
 // about those instead.
 class SizeOverflow : public UserError {

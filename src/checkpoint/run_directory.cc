@@ -47,7 +47,7 @@ constexpr std::array<OwnName, 17> kNames = {{{kConfig, false},
                                              {"hf", true},
                                              {"fault", true}}};
 
-std::string step_name(int64_t step) { return fmt::format("step_{:06}", step); }
+std::string hf_folder_name(int64_t step) { return fmt::format("step_{:06}", step); }
 
 // Returns 7 for "rollout_000007.jsonl" with these beginning and end; nullopt for a name that no run writes.
 std::optional<int64_t> number_between(std::string_view name, std::string_view begin, std::string_view end) {
@@ -244,15 +244,15 @@ void RunDirectory::remove_bests_before(int64_t step) const {
   }
 }
 
-std::string RunDirectory::checkpoint(int64_t step) const { return path_ + "/hf/" + step_name(step); }
+std::string RunDirectory::checkpoint(int64_t step) const { return path_ + "/hf/" + hf_folder_name(step); }
 
-void RunDirectory::set_latest(int64_t step) const { base::link_durably(step_name(step), path_ + "/hf/latest"); }
+void RunDirectory::set_latest(int64_t step) const { base::link_durably(hf_folder_name(step), path_ + "/hf/latest"); }
 
 std::string find_checkpoint(const std::string& run_path, int64_t step) {
   const std::string folder = base::without_trailing_slashes(run_path) + "/hf";
   TANDEM_USER_CHECK(base::directory_exists(folder),
                     fmt::format("--run {}: no checkpoints (hf/) there; name the --save directory of a run", run_path));
-  const std::string path = folder + "/" + (step < 0 ? "latest" : step_name(step));
+  const std::string path = folder + "/" + (step < 0 ? "latest" : hf_folder_name(step));
   if (!base::directory_exists(path)) {
     std::vector<std::string> names;
     for (const std::string& name : base::list_directory(folder)) {

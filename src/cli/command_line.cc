@@ -21,8 +21,6 @@ namespace tandem::cli {
 
 namespace {
 
-constexpr int kExitBug = 1, kExitUser = 2, kExitEnvironment = 3;
-
 constexpr const char* kOutOfMemory =
     "out of memory: lower --kv-cache-bytes, --max-tokens-per-gpu or --rollout-batch-size, or raise the limit (ulimit "
     "-v)";

@@ -10,6 +10,9 @@
 
 namespace tandem::cli {
 
+// The exit codes of a bug of ours, a mistake of the user's and a failure of the machine's.
+constexpr int kExitBug = 1, kExitUser = 2, kExitEnvironment = 3;
+
 // Runs `tandem ARGUMENTS...` and returns its exit code: 0; 1 our bug; 2 the user's mistake; 3 the machine's; 130
 // stopped by a signal. A failure prints one line on stderr, "tandem: error: ...". It throws nothing.
 int run_command_line(const std::vector<std::string>& arguments);

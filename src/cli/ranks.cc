@@ -23,8 +23,6 @@ namespace tandem::cli {
 
 namespace {
 
-constexpr int kExitUser = 2;
-
 struct LaunchOptions {
   int64_t nproc_per_node = 1, nnodes = 1, node_rank = 0;
   std::string master_addr = "127.0.0.1";

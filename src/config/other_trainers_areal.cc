@@ -7,7 +7,7 @@ namespace tandem::config {
 
 namespace {
 
-constexpr auto kNames = std::to_array<OtherName>({
+constexpr auto kNamesOfAreal = std::to_array<OtherName>({
     {"actor.use_decoupled_loss", "`--old-logprobs proximal --use-tis`",
      "the weights are those of `rejection_sampling`; without it AReaL corrects nothing"},
     {"actor.prox_logp_method", "none",
@@ -38,6 +38,6 @@ constexpr auto kNames = std::to_array<OtherName>({
 
 }  // namespace
 
-std::span<const OtherName> names_of_areal() { return kNames; }
+std::span<const OtherName> names_of_areal() { return kNamesOfAreal; }
 
 }  // namespace tandem::config

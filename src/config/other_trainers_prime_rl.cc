@@ -7,7 +7,7 @@ namespace tandem::config {
 
 namespace {
 
-constexpr auto kNames = std::to_array<OtherName>({
+constexpr auto kNamesOfPrimeRl = std::to_array<OtherName>({
     {"trainer.loss.type", "`--pg-loss-type dppo_tv --loss-agg-mode token-mean`", "for `default`; no `ipo`"},
     {"trainer.loss.dppo_mask_low", "`--eps-clip`", "with `--pg-loss-type dppo_tv`"},
     {"trainer.loss.dppo_mask_high", "`--eps-clip-high`", "with `--pg-loss-type dppo_tv`"},
@@ -20,6 +20,6 @@ constexpr auto kNames = std::to_array<OtherName>({
 
 }  // namespace
 
-std::span<const OtherName> names_of_prime_rl() { return kNames; }
+std::span<const OtherName> names_of_prime_rl() { return kNamesOfPrimeRl; }
 
 }  // namespace tandem::config

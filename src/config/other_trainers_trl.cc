@@ -8,7 +8,7 @@ namespace tandem::config {
 
 namespace {
 
-constexpr auto kNames = std::to_array<OtherName>({
+constexpr auto kNamesOfTrl = std::to_array<OtherName>({
     {"model", "`--hf-checkpoint`", "a directory; nothing is downloaded"},
     {"model_name_or_path", "`--hf-checkpoint`", "a directory; nothing is downloaded"},
     {"dtype", "`--dtype`", "unset: that of the checkpoint; masters and gradients are always float32"},
@@ -31,7 +31,8 @@ constexpr auto kNames = std::to_array<OtherName>({
     {"num_generations_eval", "`--n-samples-per-eval-prompt`", ""},
     {"per_device_eval_batch_size", "none", "evaluations decode as rollouts do: `--rollout-max-running` bounds them"},
     {"reward_funcs", "`--custom-rm-path FILE.py:function ...`, `--rm-model DIR`",
-     "added up as TRL does ([REWARDS.md](REWARDS.md)); a model's path is `--rm-model`, one of them, and its weight the last"},
+     "added up as TRL does ([REWARDS.md](REWARDS.md)); a model's path is `--rm-model`, one of them, and its weight the "
+     "last"},
     {"reward_processing_classes", "none", "the tokenizer and the template are those of `--rm-model`"},
     {"reward_weights", "`--reward-weights`", ""},
     {"multi_objective_aggregation", "`--multi-objective-aggregation`",
@@ -174,6 +175,6 @@ constexpr auto kNames = std::to_array<OtherName>({
 
 }  // namespace
 
-std::span<const OtherName> names_of_trl() { return kNames; }
+std::span<const OtherName> names_of_trl() { return kNamesOfTrl; }
 
 }  // namespace tandem::config

@@ -7,7 +7,7 @@ namespace tandem::config {
 
 namespace {
 
-constexpr auto kNames = std::to_array<OtherName>({
+constexpr auto kNamesOfVerl = std::to_array<OtherName>({
     {"data.train_files", "`--prompt-data`",
      "Parquet as it is, with `--label-key reward_model.ground_truth` ([DATA.md](DATA.md))"},
     {"data.val_files", "`--eval-prompt-data NAME FILE.parquet`", ""},
@@ -155,7 +155,8 @@ constexpr auto kNames = std::to_array<OtherName>({
     {"reward_model.reward_manager", "`--rm-type`, `--custom-rm-path`",
      "each reward is a flag; what `dapo` adds is `--overlong-buffer-len`"},
     {"reward.reward_model.enable", "`--rm-model`",
-     "a model that scores on the run's device ([REWARDS.md](REWARDS.md#a-reward-model)); a service of its own is asked by "
+     "a model that scores on the run's device ([REWARDS.md](REWARDS.md#a-reward-model)); a service of its own is asked "
+     "by "
      "`--rm-url`"},
     {"reward.reward_model.model_path", "`--rm-model`", "a sequence-classification model of one label"},
     {"reward_model.model.path", "`--rm-model`", "a sequence-classification model of one label"},
@@ -198,6 +199,6 @@ constexpr auto kNames = std::to_array<OtherName>({
 
 }  // namespace
 
-std::span<const OtherName> names_of_verl() { return kNames; }
+std::span<const OtherName> names_of_verl() { return kNamesOfVerl; }
 
 }  // namespace tandem::config

@@ -6,6 +6,10 @@
 
 namespace tandem::device_check {
 
+at::Tensor int32s(const std::vector<int32_t>& values) {
+  return at::from_blob(const_cast<int32_t*>(values.data()), {std::ssize(values)}, at::kInt).clone();
+}
+
 std::vector<float> Draws::numbers(int64_t count, double mean, double scale) {
   std::normal_distribution<double> normal(mean, scale);
   std::vector<float> result(static_cast<size_t>(count));

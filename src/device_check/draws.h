@@ -12,6 +12,12 @@
 
 namespace tandem::device_check {
 
+// What the norms of all operations add to the mean square.
+constexpr double kEps = 1e-6;
+
+// Returns a copy on the host, int32 [values.size()].
+at::Tensor int32s(const std::vector<int32_t>& values);
+
 class Draws {
  public:
   // `dtype` is the model's: float32 or bfloat16. `ops` is borrowed.

@@ -20,7 +20,7 @@ using at::Tensor;
 using device::GradientUse;
 using Results = std::vector<Tensor>;
 
-constexpr double kEps = 1e-6, kTemperature = 0.7;
+constexpr double kTemperature = 0.7;
 // A result that may be rounded to bfloat16 on its way, or whose factors may.
 constexpr double kOneRounding = 0x1.0p-8, kRoundedFactors = 0x1.0p-7;
 
@@ -159,10 +159,6 @@ Results sum_of_experts(Draws& draw, const Sizes& s) {
       draw.normal({places, s.narrow}), draw.normal({places, 2 * s.narrow}, 0.0, 3.0), routing);
   return {ops.sum_of_experts(y, routing.weights_TC, routing, residual, draw.dtype()), silu.dgate_up_P2F,
           silu.weighted_PF, silu.dweights_TC};
-}
-
-Tensor int32s(const std::vector<int32_t>& values) {
-  return at::from_blob(const_cast<int32_t*>(values.data()), {std::ssize(values)}, at::kInt).clone();
 }
 
 // Three sequences whose blocks lie anywhere in the cache; each token is a query row.

@@ -27,18 +27,13 @@ using at::Tensor;
 using Rows = std::vector<int64_t>;
 
 constexpr int64_t kMostRows = 300;  // more than the 256 rows of a padded product
-constexpr double kEps = 1e-6;
-constexpr int64_t kExperts = 8;  // each has an eighth of the rows of gate_up's weight
+constexpr int64_t kRowExperts = 8;  // each has an eighth of the rows of gate_up's weight
 
 // An operation over some rows of its arguments: a row of the result for each.
 struct RowOperation {
   std::string name;
   std::function<Tensor(const Rows& rows)> run;
 };
-
-Tensor int32s(const std::vector<int32_t>& values) {
-  return at::from_blob(const_cast<int32_t*>(values.data()), {std::ssize(values)}, at::kInt).clone();
-}
 
 // The rows of arguments on the device, copied by the host: a device's own way to pick rows is another question.
 Tensor take(const Draws& draw, const Tensor& host, const Rows& rows) {
@@ -89,7 +84,7 @@ std::vector<RowOperation> row_operations(Draws& draw, const RowWidths& w) {
                wide = host({T, w.intermediate});
   const Tensor gate_up = host({T, 2 * w.intermediate}), q = host({T, w.heads, w.head_dim}),
                logits = draw.floats({T, w.vocab}, 4.0).cpu();
-  const Tensor router_logits = draw.floats({T, kExperts}).cpu();
+  const Tensor router_logits = draw.floats({T, kRowExperts}).cpu();
   const Tensor ids = draw.ids(T, w.vocab).cpu(), positions = draw.ids(T, 4000).cpu();
   const Tensor norm = draw.normal({w.hidden}, 1.0, 0.2), head_norm = draw.normal({w.head_dim}, 1.0, 0.2);
   const Tensor table = draw.normal({w.vocab, w.hidden}), w_qkv = draw.normal({qkv_width, w.hidden}, 0.0, 0.05);

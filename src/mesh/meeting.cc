@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 // Rank 0 gives up first, and reports the reason to all; the others wait a little longer for its message.
 constexpr milliseconds kLongerThanRank0{3000};
 constexpr milliseconds kFarewell{2000};  // time that rank 0 stays for others to read why all end
-constexpr milliseconds kFirstLook{2}, kLastLook{100};
+constexpr milliseconds kFirstPause{2}, kLastPause{100};
 
 const char* const kDigest = "digest";
 
@@ -150,7 +150,7 @@ class Meeting {
   }
 
   void wait_for_all() {
-    milliseconds pause = kFirstLook;
+    milliseconds pause = kFirstPause;
     for (int next = 0; next < settings_.size;) {
       if (store_.check({key_of(next)})) {
         ++next;
@@ -158,7 +158,7 @@ class Meeting {
       }
       if (Clock::now() >= give_up_at()) give_up_waiting();
       std::this_thread::sleep_for(pause);
-      pause = std::min(pause * 2, kLastLook);
+      pause = std::min(pause * 2, kLastPause);
     }
   }
 
@@ -190,7 +190,7 @@ class Meeting {
     while (true) {
       std::erase_if(here, [&](int rank) { return store_.check({farewell_of(rank)}); });
       if (settings_.size - std::ssize(here) >= num_ranks || Clock::now() >= give_up) return;
-      std::this_thread::sleep_for(kFirstLook);
+      std::this_thread::sleep_for(kFirstPause);
     }
   }
 

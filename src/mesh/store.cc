@@ -23,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kBetweenAttempts{50};
+constexpr milliseconds kBetweenConnects{50};
 
 // c10d retries too, but warns of each attempt.
 void wait_until_reachable(const LaunchVariables& launch, const std::string& address, milliseconds patience) {
@@ -35,7 +35,7 @@ void wait_until_reachable(const LaunchVariables& launch, const std::string& addr
             "{}: rank 0 does not answer at {}:{} within {:g} s (--distributed-timeout-minutes); look whether it "
             "runs, and whether this host reaches it",
             launch.name(), launch.master_address, launch.master_port, static_cast<double>(patience.count()) / 1000.0));
-    std::this_thread::sleep_for(kBetweenAttempts);
+    std::this_thread::sleep_for(kBetweenConnects);
   }
 }
 
@@ -57,7 +57,7 @@ OwnedDescriptor connect_to_rank_0(const LaunchVariables& launch, milliseconds pa
         fmt::format("{}: rank 0 does not answer on this machine within {:g} s (--distributed-timeout-minutes); look "
                     "whether it runs; in containers, let all ranks share /tmp",
                     launch.name(), static_cast<double>(patience.count()) / 1000.0));
-    std::this_thread::sleep_for(kBetweenAttempts);
+    std::this_thread::sleep_for(kBetweenConnects);
   }
 }
 

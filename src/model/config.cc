@@ -18,7 +18,6 @@ namespace {
 using base::Json;
 
 constexpr int64_t kMaxParameters = int64_t{1} << 44;  // with their optimizer 256 TiB
-constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
 std::string read_architecture(const ConfigReader& reader) {
   const Json& names = reader.required("architectures");

@@ -55,6 +55,9 @@ struct LayerAttention {
   bool operator==(const LayerAttention&) const = default;
 };
 
+// A config.json, and what stands beside it, has at most this many bytes.
+constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
+
 struct ModelConfig {
   std::string architecture;                   // "Qwen3ForCausalLM"
   int64_t hidden = 0;                         // E

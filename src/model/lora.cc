@@ -21,7 +21,6 @@ using weights::PackedTensor;
 using weights::Slice;
 
 constexpr std::string_view kWeight = ".weight";
-constexpr const char* kAllLinear = "all-linear";
 
 // Returns "q_proj" for "model.layers.0.self_attn.q_proj.weight": a part of the slice's own name.
 std::string_view module_of(const Slice& slice) {

@@ -14,7 +14,9 @@ namespace tandem::model {
 // Returns the modules that can have an adapter, by the last part of their Hugging Face names: every matrix of a block
 // but a router. The name of a matrix of experts stands for those of all experts, each of which gets an adapter.
 std::vector<std::string> adaptable_modules(const ModelConfig& config);
-// Returns the modules that "all-linear" stands for: those, without the matrices of experts. The adapters of experts are
+// Stands for the matrices of every block, in flags and in adapter_config.json.
+constexpr const char* kAllLinear = "all-linear";
+// Returns the modules that it stands for: those, without the matrices of experts. The adapters of experts are
 // most of a sparse model's, so they are only made where a run names their modules.
 std::vector<std::string> all_linear_modules(const ModelConfig& config);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/size.h"
 #include "device/block.h"
 #include "model/decoder/cost.h"
 #include "model/registry.h"
@@ -9,7 +10,7 @@
 
 namespace tandem::model {
 
-constexpr int64_t kFloatBytes = 4;
+using base::kFloatBytes;
 
 std::unique_ptr<const device::OpsPlan> ops_plan(const device::Footprint& footprint, const ModelConfig& config,
                                                 Dtype dtype) {

@@ -17,7 +17,6 @@ namespace {
 using base::Json;
 
 constexpr const char* kConfigFile = "adapter_config.json";
-constexpr const char* kAllLinear = "all-linear";
 constexpr int64_t kMaxBytes = int64_t{1} << 20;
 // No matrix has so many rows that a rank above this would be one (decoder/config.cc).
 constexpr int64_t kMaxRank = int64_t{1} << 20;

@@ -22,7 +22,6 @@ using base::Json;
 
 constexpr const char* kSuffix = "ForSequenceClassification";
 constexpr const char* kHead = "score";
-constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
 
 // Returns the name of the language model whose decoder a reward model has.
 std::string decoder_of(const ConfigReader& reader) {

@@ -1,10 +1,11 @@
 #include "model/tensor_ranks_plan.h"
 
 #include <algorithm>
+#include "base/size.h"
 
 namespace tandem::model {
 
-constexpr int64_t kFloatBytes = 4;
+using base::kFloatBytes;
 
 device::OpBytes TensorRanksPlan::sum(Size rows, Size width, Size part_bytes, Size out_bytes) const {
   const Size result = rows * width * out_bytes;

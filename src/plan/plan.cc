@@ -426,13 +426,13 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   return plan;
 }
 
-// A knob is a flag that a size grows with.
-struct Knob {
+// A flag that a size grows with.
+struct GrowingFlag {
   const char* flag;
   int64_t value;
   std::function<void(config::TrainConfig&)> make_small;
 };
-std::vector<Knob> knobs_of(const config::TrainConfig& config) {
+std::vector<GrowingFlag> growing_flags_of(const config::TrainConfig& config) {
   return {
       {"rollout-batch-size", config.rollout_batch_size, [](config::TrainConfig& c) { c.rollout_batch_size = 1; }},
       {"over-sampling-batch-size", config.over_sampling_batch_size.value_or(0),
@@ -472,7 +472,7 @@ bool leaves_64_bits(const config::TrainConfig& config, const model::ModelConfig&
                                const ModelLayouts& layouts, const PlanInputs& facts, const DeviceMemory& device) {
   constexpr int64_t kLarge = int64_t{1} << 20;
   std::vector<std::string> alone, large;
-  for (const Knob& knob : knobs_of(config)) {
+  for (const GrowingFlag& knob : growing_flags_of(config)) {
     config::TrainConfig smaller = config;
     knob.make_small(smaller);
     const std::string flag = fmt::format("--{} {}", knob.flag, knob.value);

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "reward/failure_class.h"
 #include "worker/message.h"
 #include "worker/worker_pool.h"
 
@@ -17,16 +18,16 @@ namespace tandem::reward {
 namespace {
 
 using base::Json;
+using worker::kMaxReasonBytes;
 
-constexpr const char* kFlag = "--custom-advantage-path";
+constexpr const char* kAdvantageFlag = "--custom-advantage-path";
 // A message holds the groups of about so many tokens, each of which takes some 30 bytes of JSON.
 constexpr size_t kTokensOfMessage = size_t{1} << 20;
 // Taking in groups and giving out numbers runs none of the user's code.
 constexpr double kMessageS = 60.0;
-constexpr size_t kMaxReasonBytes = 4096;
 constexpr size_t kMaxStateBytes = size_t{8} << 20;  // as in python/tandem_worker/advantage.py; it writes ASCII
 
-void require(bool holds) {
+void require_advantages(bool holds) {
   if (!holds) throw worker::BadReply("answered with something other than advantages");
 }
 
@@ -44,23 +45,23 @@ size_t end_of_message(const std::vector<AdvantageGroup>& groups, size_t first) {
 }
 
 double finite_number(const Json& value) {
-  require(value.is_number());
+  require_advantages(value.is_number());
   const auto number = value.get<double>();
-  require(std::isfinite(number));
+  require_advantages(std::isfinite(number));
   return number;
 }
 
 SampleAdvantages sample_advantages(const Json& value, const AdvantageShape& shape) {
   if (value.is_null()) return std::nullopt;
   if (!value.is_array()) return std::vector{finite_number(value)};
-  require(value.size() == shape.num_tokens || value.size() == shape.num_turns);
+  require_advantages(value.size() == shape.num_tokens || value.size() == shape.num_turns);
   std::vector<double> numbers;
   for (const Json& number : value) numbers.push_back(finite_number(number));
   return numbers;
 }
 
 std::vector<SampleAdvantages> group_advantages(const Json& values, const AdvantageGroup& group) {
-  require(values.is_array() && values.size() == group.samples.size());
+  require_advantages(values.is_array() && values.size() == group.samples.size());
   std::vector<SampleAdvantages> result;
   for (size_t i = 0; i < group.samples.size(); ++i) result.push_back(sample_advantages(values[i], group.samples[i]));
   return result;
@@ -77,15 +78,10 @@ AdvantageResult failure(std::string reason_class, const std::string& reason) {
 AdvantageResult failure_of(const Json& reply) {
   constexpr std::array<std::string_view, 5> kClasses = {"exception", "memory", "not_finite", "wrong_type",
                                                         "wrong_count"};
-  require(reply.at("failed").is_string() && reply.contains("reason") && reply.at("reason").is_string());
+  require_advantages(reply.at("failed").is_string() && reply.contains("reason") && reply.at("reason").is_string());
   const auto reason_class = reply.at("failed").get<std::string>();
-  require(std::ranges::find(kClasses, reason_class) != kClasses.end());
+  require_advantages(std::ranges::find(kClasses, reason_class) != kClasses.end());
   return failure(reason_class, reply.at("reason").get<std::string>());
-}
-
-const char* reason_class(worker::LossCause cause) {
-  if (cause == worker::LossCause::kMemory) return "memory";
-  return cause == worker::LossCause::kDeadline ? "deadline" : "died";
 }
 
 }  // namespace
@@ -101,8 +97,8 @@ struct AdvantageFunction::Impl {
         {"function", config.function}, {"metadata_key", config.metadata_key}, {"arguments", config.arguments}};
     result.num_processes = 1;
     result.memory_bytes = config.memory_bytes;
-    result.what_runs = fmt::format("the function of {}", kFlag);
-    result.who_runs = fmt::format("the process of {}", kFlag);
+    result.what_runs = fmt::format("the function of {}", kAdvantageFlag);
+    result.who_runs = fmt::format("the process of {}", kAdvantageFlag);
     result.warn_of_leftovers = [](const std::string&) {};  // a process makes one call, and ends
     return result;
   }
@@ -120,16 +116,16 @@ struct AdvantageFunction::Impl {
       worker.call("add", {{"groups", std::move(messages)}}, kMessageS);
     }
     const Json reply = worker.call("compute", {{"rollout", rollout}, {"state", state}}, deadline_s);
-    require(reply.is_object());
+    require_advantages(reply.is_object());
     if (reply.contains("failed")) return failure_of(reply);
     AdvantageResult result;
-    require(reply.contains("state") && reply.at("state").is_string());
+    require_advantages(reply.contains("state") && reply.at("state").is_string());
     result.state = reply.at("state").get<std::string>();
-    require(result.state.size() <= kMaxStateBytes);
+    require_advantages(result.state.size() <= kMaxStateBytes);
     for (size_t first = 0; first < groups.size();) {
       const size_t end = end_of_message(groups, first);
       const Json values = worker.call("fetch", {{"first", first}, {"count", end - first}}, kMessageS);
-      require(values.is_array() && values.size() == end - first);
+      require_advantages(values.is_array() && values.size() == end - first);
       for (const Json& of_group : values) result.groups.push_back(group_advantages(of_group, groups[first++]));
     }
     return result;

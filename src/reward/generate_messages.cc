@@ -14,8 +14,8 @@ namespace tandem::reward {
 namespace {
 
 using base::Json;
+using worker::kMaxReasonBytes;
 
-constexpr size_t kMaxReasonBytes = 4096;
 // python/tandem_worker/generator.py has the same bound, and refuses more with a reason; UTF-8 may take four times the
 // characters.
 constexpr size_t kMaxLeftBytes = size_t{4} << 16;

@@ -21,7 +21,7 @@
 namespace tandem::reward {
 namespace {
 
-constexpr auto kFlag = "--custom-generate-function-path";
+constexpr auto kGenerateFlag = "--custom-generate-function-path";
 
 // A process goes on for so long before it answers, where nothing happens: long where nobody waits for the answer, and
 // not long where the engine is at work for it.
@@ -90,13 +90,13 @@ struct Generators::Impl {
     result.num_processes = config.limits.num_processes;
     result.memory_bytes = config.memory_bytes;
     result.calls_at_once = config.limits.max_samples;
-    result.what_runs = kFlag;
-    result.who_runs = fmt::format("the processes of {}", kFlag);
+    result.what_runs = kGenerateFlag;
+    result.who_runs = fmt::format("the processes of {}", kGenerateFlag);
     result.warn_of_leftovers = [](const std::string& left) {
       base::log_warning(
           "{} left {} behind, so its process is replaced, as in later cases (perf/generate_restarts): let the function "
           "end what it starts",
-          kFlag, left);
+          kGenerateFlag, left);
     };
     return result;
   }
@@ -210,7 +210,8 @@ struct Generators::Impl {
     if (result.endpoint_untrained > 0 && !std::exchange(warned_of_untrained, true)) {
       base::log_warning(
           "an agent's request asks for another temperature, top-p, top-k or min-p than the run's, so its answer is not "
-          "trained on, here and in later cases (multi_turn/endpoint/untrained): leave them out of the agent's settings, "
+          "trained on, here and in later cases (multi_turn/endpoint/untrained): leave them out of the agent's "
+          "settings, "
           "or give the run the same ones");
     }
   }
@@ -240,7 +241,7 @@ struct Generators::Impl {
     base::log_warning(
         "{}: a process was lost with several samples under way ({}); each of them begins again, alone, and so in later "
         "cases",
-        kFlag, why);
+        kGenerateFlag, why);
   }
 
   // Makes one call to the process. What user code does makes samples fail, and never this function.

@@ -14,14 +14,14 @@ namespace tandem::reward {
 namespace {
 
 using base::Json;
+using worker::kMaxReasonBytes;
 
 // python/tandem_worker/outcomes.py has the same bounds, and refuses more with a reason.
 constexpr size_t kMaxNames = 256;
-constexpr size_t kMaxNameBytes = 800;     // 200 characters
-constexpr size_t kMaxTextBytes = 8000;    // 2000 characters
-constexpr size_t kMaxReasonBytes = 4096;  // 500 characters and a hint
+constexpr size_t kMaxNameBytes = 800;   // 200 characters
+constexpr size_t kMaxTextBytes = 8000;  // 2000 characters
 
-void require(bool holds) {
+void require_grades(bool holds) {
   if (!holds) throw worker::BadReply("answered with something other than grades");
 }
 
@@ -48,33 +48,33 @@ Json request_json(const GradeRequest& sample) {
   return json;
 }
 
-const Json* member(const Json& object, const char* name) {
+const Json* find_member(const Json& object, const char* name) {
   const auto found = object.find(name);
   return found == object.end() ? nullptr : &*found;
 }
 
 const std::string& text_of(const Json& value, size_t max_bytes) {
-  require(value.is_string() && value.get_ref<const std::string&>().size() <= max_bytes);
+  require_grades(value.is_string() && value.get_ref<const std::string&>().size() <= max_bytes);
   return value.get_ref<const std::string&>();
 }
 
 double number_of(const Json& value) {
-  require(value.is_number());
+  require_grades(value.is_number());
   return value.get<double>();
 }
 
 // Calls f(name, value) for each member of an object with names.
 template <typename F>
 void for_each_named(const Json& object, F f) {
-  require(object.is_object() && object.size() <= kMaxNames);
+  require_grades(object.is_object() && object.size() <= kMaxNames);
   for (const auto& [name, value] : object.items()) {
-    require(name.size() <= kMaxNameBytes);
+    require_grades(name.size() <= kMaxNameBytes);
     f(name, value);
   }
 }
 
 std::vector<uint8_t> mask_of(const std::string& text, size_t num_tokens) {
-  require(text.size() == num_tokens && text.find_first_not_of("01") == std::string::npos);
+  require_grades(text.size() == num_tokens && text.find_first_not_of("01") == std::string::npos);
   std::vector<uint8_t> mask;
   mask.reserve(text.size());
   for (const char c : text) mask.push_back(c == '1' ? 1 : 0);
@@ -82,16 +82,16 @@ std::vector<uint8_t> mask_of(const std::string& text, size_t num_tokens) {
 }
 
 void read_logs(const Json& outcome, Grade& grade) {
-  if (const Json* columns = member(outcome, "columns")) {
+  if (const Json* columns = find_member(outcome, "columns")) {
     for_each_named(*columns, [&](const std::string& name, const Json& value) {
-      require(value.is_primitive());
+      require_grades(value.is_primitive());
       if (value.is_string()) text_of(value, kMaxTextBytes);
       grade.columns[name] = value;
     });
   }
-  if (const Json* metrics = member(outcome, "metrics")) {
+  if (const Json* metrics = find_member(outcome, "metrics")) {
     for_each_named(*metrics, [&](const std::string& name, const Json& values) {
-      require(values.is_array());
+      require_grades(values.is_array());
       for (const Json& value : values) grade.metrics[name].push_back(number_of(value));
     });
   }
@@ -103,29 +103,29 @@ void read_failure(const Json& outcome, Grade& grade) {
                                                          "service",    "http",        "line"};
   grade.failed = true;
   grade.reason_class = text_of(outcome.at("failed"), kMaxNameBytes);
-  require(std::find(kClasses.begin(), kClasses.end(), grade.reason_class) != kClasses.end());
-  require(outcome.contains("reason"));
+  require_grades(std::find(kClasses.begin(), kClasses.end(), grade.reason_class) != kClasses.end());
+  require_grades(outcome.contains("reason"));
   grade.reason = base::one_line(text_of(outcome.at("reason"), kMaxReasonBytes), kMaxReasonBytes);
 }
 
 // Reads what a slime function wrote into its sample.
 void read_written(const Json& outcome, const GradeRequest& sample, Grade& grade) {
-  if (const Json* remove = member(outcome, "remove_sample")) {
-    require(remove->is_boolean());
+  if (const Json* remove = find_member(outcome, "remove_sample")) {
+    require_grades(remove->is_boolean());
     grade.remove_sample = remove->get<bool>();
   }
-  if (const Json* mask = member(outcome, "loss_mask")) {
+  if (const Json* mask = find_member(outcome, "loss_mask")) {
     grade.loss_mask = mask_of(text_of(*mask, sample.response_tokens.size()), sample.response_tokens.size());
   }
-  if (const Json* status = member(outcome, "status")) {
+  if (const Json* status = find_member(outcome, "status")) {
     constexpr std::array<std::string_view, 3> kStatuses = {"completed", "truncated", "aborted"};
     grade.status = text_of(*status, kMaxNameBytes);
-    require(std::find(kStatuses.begin(), kStatuses.end(), *grade.status) != kStatuses.end());
+    require_grades(std::find(kStatuses.begin(), kStatuses.end(), *grade.status) != kStatuses.end());
   }
 }
 
 Grade grade_of(const Json& outcome, const GradeRequest& sample) {
-  require(outcome.is_object());
+  require_grades(outcome.is_object());
   Grade grade;
   grade.sample_id = sample.sample_id;
   read_logs(outcome, grade);
@@ -133,7 +133,7 @@ Grade grade_of(const Json& outcome, const GradeRequest& sample) {
     read_failure(outcome, grade);
     return grade;
   }
-  require(outcome.contains("reward") && outcome.contains("extras"));
+  require_grades(outcome.contains("reward") && outcome.contains("extras"));
   grade.reward = number_of(outcome.at("reward"));
   for_each_named(outcome.at("extras"),
                  [&](const std::string& name, const Json& value) { grade.extras[name] = number_of(value); });
@@ -150,7 +150,7 @@ Json to_json(const std::vector<GradeRequest>& samples) {
 }
 
 std::vector<Grade> grades_of(const Json& message, const std::vector<GradeRequest>& samples) {
-  require(message.is_array() && message.size() == samples.size());
+  require_grades(message.is_array() && message.size() == samples.size());
   std::vector<Grade> grades;
   for (size_t i = 0; i < samples.size(); ++i) grades.push_back(grade_of(message[i], samples[i]));
   return grades;

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "reward/call_queue.h"
+#include "reward/failure_class.h"
 #include "reward/grade_messages.h"
 #include "reward/reward_rules.h"
 #include "worker/message.h"
@@ -33,9 +34,9 @@ constexpr int64_t kMaxGradeValues = 500'000;
 constexpr double kBombGraceS = 5.0;
 
 // A process goes on with the calls it has for so long before it answers, where no other waits to be added.
-constexpr double kTurnS = 0.05;
+constexpr double kGraderTurnS = 0.05;
 // A process watches the deadlines of an async function's calls itself, and may take so much longer.
-constexpr double kOwnWatchGraceS = 1.0;
+constexpr double kGraderWatchGraceS = 1.0;
 
 // The answer of a process that has loaded the reward.
 struct Facts {
@@ -44,11 +45,6 @@ struct Facts {
   bool concurrent = false;   // calls of one process may be under way together
   std::vector<std::string> columns;
 };
-
-const char* reason_class(worker::LossCause cause) {
-  if (cause == worker::LossCause::kMemory) return "memory";
-  return cause == worker::LossCause::kDeadline ? "deadline" : "died";
-}
 
 // Fails for what the options have refused.
 void check_config(const GraderConfig& config) {
@@ -170,7 +166,7 @@ struct Graders::Impl {
       queue.store(*call, all_failed(call->samples, "not_started", reason));
       return;
     }
-    const double turn_s = call ? 0.0 : kTurnS;
+    const double turn_s = call ? 0.0 : kGraderTurnS;
     base::Json added = base::Json::array();
     const uint64_t number = call ? ++grader.last_call : 0;
     if (call) {
@@ -208,7 +204,7 @@ struct Graders::Impl {
   double reply_timeout_s(const Grader& grader) const {
     double longest_s = 0.0;
     for (const auto& [number, call] : grader.calls) longest_s = std::max(longest_s, deadline_of(call));
-    return facts.concurrent ? longest_s + kOwnWatchGraceS : longest_s;
+    return facts.concurrent ? longest_s + kGraderWatchGraceS : longest_s;
   }
 
   void store_ended(Grader& grader, const base::Json& reply) {
@@ -240,7 +236,7 @@ struct Graders::Impl {
   const Call* overdue(const Grader& grader) const {
     for (const auto& [number, call] : grader.calls) {
       const double age_s = std::chrono::duration<double>(Clock::now() - call.begun).count();
-      if (age_s > 2 * deadline_of(call) + kOwnWatchGraceS) return &call;
+      if (age_s > 2 * deadline_of(call) + kGraderWatchGraceS) return &call;
     }
     return nullptr;
   }

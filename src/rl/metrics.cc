@@ -16,10 +16,10 @@ namespace {
 constexpr size_t kRepetitionCharacters = 10'000;  // vime looks at the last 10,000
 constexpr size_t kRepetitionRatio = 10;
 
-using Groups = std::map<uint64_t, std::vector<const Sample*>>;
+using SamplesByGroup = std::map<uint64_t, std::vector<const Sample*>>;
 
-Groups by_group(std::span<const Sample* const> samples) {
-  Groups groups;
+SamplesByGroup by_group(std::span<const Sample* const> samples) {
+  SamplesByGroup groups;
   for (const Sample* sample : samples) groups[sample->group_id].push_back(sample);
   return groups;
 }

@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kFarewell = 2.0;   // seconds that a worker has to answer Stop
 constexpr double kBeatEvery = 1.0;  // seconds
-constexpr std::chrono::milliseconds kBetweenLooks{200};
+constexpr std::chrono::milliseconds kBetweenAccepts{200};
 
 Connections::Settings with_shown_weights(Connections::Settings settings, const WeightFeed* weights) {
   if (weights == nullptr) return settings;
@@ -80,7 +80,7 @@ Connections::~Connections() {
 
 void Connections::beat_until(const std::stop_token& end) {
   while (!end.stop_requested()) {
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kBetweenAccepts);
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) continue;  // whoever has the lock sends beats
     try {

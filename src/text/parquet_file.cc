@@ -11,23 +11,23 @@ namespace {
 
 using base::Json;
 
-void require(bool holds, const char* what) {
+void require_rows(bool holds, const char* what) {
   if (!holds) throw worker::BadReply(std::string("answered something else than rows: ") + what);
 }
 
 }  // namespace
 
 int64_t parquet_row_count(const Json& answer) {
-  require(answer.is_object() && answer.contains("num_rows"), "no number of rows");
+  require_rows(answer.is_object() && answer.contains("num_rows"), "no number of rows");
   const Json& count = answer["num_rows"];
   // A number above 63 bits turns negative here.
-  require(count.is_number_integer() && count.get<int64_t>() >= 0, "the number of rows is none");
+  require_rows(count.is_number_integer() && count.get<int64_t>() >= 0, "the number of rows is none");
   return count.get<int64_t>();
 }
 
 std::vector<ParquetRow> parquet_rows(const Json& answer, int64_t max_rows) {
-  require(answer.is_array() && !answer.empty(), "no list of rows");
-  require(static_cast<int64_t>(answer.size()) <= max_rows, "more rows than were asked for");
+  require_rows(answer.is_array() && !answer.empty(), "no list of rows");
+  require_rows(static_cast<int64_t>(answer.size()) <= max_rows, "more rows than were asked for");
   std::vector<ParquetRow> rows;
   rows.reserve(answer.size());
   for (const Json& row : answer) {
@@ -40,9 +40,9 @@ std::vector<ParquetRow> parquet_rows(const Json& answer, int64_t max_rows) {
       rows.push_back({row["json"].get<std::string>(), "", row["left_out"].get<std::string>()});
       continue;
     }
-    require(row.is_object() && has_text("wrong"), "a row is neither good nor bad");
+    require_rows(row.is_object() && has_text("wrong"), "a row is neither good nor bad");
     rows.push_back({"", row["wrong"].get<std::string>()});
-    require(!rows.back().wrong.empty(), "a row is bad for no reason");
+    require_rows(!rows.back().wrong.empty(), "a row is bad for no reason");
   }
   return rows;
 }

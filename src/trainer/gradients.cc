@@ -6,12 +6,13 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/size.h"
 #include "memory/arena_allocator.h"
 #include "weights/weights_plan.h"
 
 namespace tandem::trainer {
 
-constexpr int64_t kFloatBytes = 4;
+using base::kFloatBytes;
 
 Gradients::Gradients(const weights::WeightStore& store, const Shard& shard)
     : options_(at::TensorOptions().dtype(at::kFloat).device(store.device())) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/size.h"
 #include "device/transfer.h"
 #include "trainer/optimizer_state.h"
 #include "trainer/pinned_memory.h"
@@ -18,7 +19,7 @@
 namespace tandem::trainer {
 namespace {
 
-constexpr int64_t kFloatBytes = 4;
+using base::kFloatBytes;
 
 // The tensors of a parameter that lie on the host, in the order of pinned memory and buffers. A float32 store has no
 // master.

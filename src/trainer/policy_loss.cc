@@ -62,7 +62,7 @@ struct HostScores {
   const float* divergence = nullptr;  // null where it is not known yet
 };
 
-struct Gradients {
+struct LossGradients {
   std::vector<double> dlogprobs, dentropy;  // dentropy: empty where the loss has no entropy term
   std::vector<double> ddivergence;          // empty where the loss has no term of the whole distributions
   std::vector<rl::LossSums> sums;           // sums of each sample
@@ -75,13 +75,13 @@ struct Gradients {
   }
 };
 
-Gradients differentiate(const StepLoss& loss, const Targets& targets, const HostScores& scores) {
+LossGradients differentiate(const StepLoss& loss, const Targets& targets, const HostScores& scores) {
   const auto num_targets = static_cast<size_t>(targets.offsets.back());
   const bool has_entropy_term = loss.config.entropy_coef != 0.0;
-  Gradients gradients{.dlogprobs = std::vector<double>(num_targets),
-                      .dentropy = std::vector<double>(has_entropy_term ? num_targets : 0),
-                      .ddivergence = std::vector<double>(loss.config.opd.has_loss() ? num_targets : 0),
-                      .sums = std::vector<rl::LossSums>(targets.samples.size())};
+  LossGradients gradients{.dlogprobs = std::vector<double>(num_targets),
+                          .dentropy = std::vector<double>(has_entropy_term ? num_targets : 0),
+                          .ddivergence = std::vector<double>(loss.config.opd.has_loss() ? num_targets : 0),
+                          .sums = std::vector<rl::LossSums>(targets.samples.size())};
   for (size_t s = 0; s < targets.samples.size(); ++s) {
     const rl::Sample& sample = *targets.samples[s];
     const int64_t begin = targets.offsets[s];
@@ -142,7 +142,7 @@ LossTerms policy_loss(const StepLoss& loss, const PackedBatch& batch, const Toke
   const at::Tensor logprobs_R = device::to_host(scores.logprobs_R), entropy_R = device::to_host(scores.entropy_R);
   at::Tensor divergence_R;
   if (scores.divergence_R.defined()) divergence_R = device::to_host(scores.divergence_R);
-  Gradients gradients =
+  LossGradients gradients =
       differentiate(loss, {batch.samples, batch.target_offsets},
                     {.logprobs = logprobs_R.const_data_ptr<float>(),
                      .entropy = entropy_R.const_data_ptr<float>(),
@@ -159,7 +159,8 @@ LossTerms policy_loss_of_rollout(const StepLoss& loss, const PackedBatch& batch)
   }
   // No gradient depends on an entropy's value.
   const std::vector<float> entropy(logprobs.size(), 0.0F);
-  Gradients gradients = differentiate(loss, {batch.samples, batch.target_offsets}, {logprobs.data(), entropy.data()});
+  LossGradients gradients =
+      differentiate(loss, {batch.samples, batch.target_offsets}, {logprobs.data(), entropy.data()});
   gradients.sums.clear();
   return std::move(gradients).terms(batch.ids_T.device());
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/size.h"
 #include "model/bucket.h"
 #include "weights/weights_plan.h"
 
@@ -13,7 +14,8 @@ namespace tandem::trainer {
 
 using base::Size;
 
-constexpr int64_t kFloatBytes = 4, kLeastElements = 4096, kAlignedElements = 32;
+using base::kFloatBytes;
+constexpr int64_t kLeastElements = 4096, kAlignedElements = 32;
 
 int64_t elements_of_row(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin() + 1, shape.end(), int64_t{1}, std::multiplies<>());

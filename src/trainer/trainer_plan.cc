@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/check.h"
+#include "base/size.h"
 #include "device/block.h"
 #include "model/model_plan.h"
 #include "trainer/shard.h"
@@ -11,7 +12,7 @@
 
 namespace tandem::trainer {
 
-constexpr int64_t kFloatBytes = 4;
+using base::kFloatBytes;
 
 namespace {
 

@@ -3,6 +3,7 @@
 // whatever a child that runs user code may send, so that they can be asked about any bytes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -24,6 +25,9 @@ class BadReply : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+// A reason that the user's code gives for a failure has at most this many bytes: 500 characters and a hint.
+constexpr size_t kMaxReasonBytes = 4096;
 
 // A value takes two bytes in a reply and up to a hundred when it is read.
 constexpr int64_t kMaxReplyValues = int64_t{1} << 26;

@@ -57,7 +57,7 @@ struct Parsed {
   ParsedAction parse(Words words) { return options.parse(words); }
 };
 
-std::string refusal(Words words) {
+std::string refusal_of_options(Words words) {
   Parsed parsed;
   words.insert(words.begin(), "--save=x");
   try {
@@ -75,7 +75,7 @@ class OptionsFile : public ::testing::Test {
     return directory_ / "c.toml";
   }
   std::string file_refusal(const std::string& text) {
-    const std::string message = refusal({"--config", write(text)});
+    const std::string message = refusal_of_options({"--config", write(text)});
     return message.starts_with(directory_.path()) ? message.substr(directory_.path().size() + 1) : message;
   }
   TemporaryDirectory directory_;
@@ -150,22 +150,27 @@ TEST(Options, TakesValuesThatLookLikeFlags) {
 }
 
 TEST(Options, RefusesWrongTypesAndRanges) {
-  EXPECT_EQ(refusal({"--rollout-batch-size", "8x"}), "--rollout-batch-size: expects a whole number, not '8x'");
-  EXPECT_EQ(refusal({"--rollout-batch-size", "1.5"}), "--rollout-batch-size: expects a whole number, not '1.5'");
-  EXPECT_EQ(refusal({"--rollout-batch-size", ""}), "--rollout-batch-size: expects a whole number, not ''");
-  EXPECT_EQ(refusal({"--rollout-batch-size", "0"}), "--rollout-batch-size: must be at least 1, not 0");
-  EXPECT_EQ(refusal({"--rollout-batch-size", "1000001"}), "--rollout-batch-size: must be at most 1e+06, not 1000001");
-  EXPECT_EQ(refusal({"--global-batch-size", "99999999999999999999"}),
+  EXPECT_EQ(refusal_of_options({"--rollout-batch-size", "8x"}),
+            "--rollout-batch-size: expects a whole number, not '8x'");
+  EXPECT_EQ(refusal_of_options({"--rollout-batch-size", "1.5"}),
+            "--rollout-batch-size: expects a whole number, not '1.5'");
+  EXPECT_EQ(refusal_of_options({"--rollout-batch-size", ""}), "--rollout-batch-size: expects a whole number, not ''");
+  EXPECT_EQ(refusal_of_options({"--rollout-batch-size", "0"}), "--rollout-batch-size: must be at least 1, not 0");
+  EXPECT_EQ(refusal_of_options({"--rollout-batch-size", "1000001"}),
+            "--rollout-batch-size: must be at most 1e+06, not 1000001");
+  EXPECT_EQ(refusal_of_options({"--global-batch-size", "99999999999999999999"}),
             "--global-batch-size: '99999999999999999999' is too large or too small");
-  EXPECT_EQ(refusal({"--lr", "0"}), "--lr: must be greater than 0, not 0");
-  EXPECT_EQ(refusal({"--lr", "nan"}), "--lr: must be a number, not nan");
-  EXPECT_EQ(refusal({"--lr", "1e-6 "}), "--lr: expects a number, not '1e-6 '");
-  EXPECT_EQ(refusal({"--rollout-stop-token-ids", "3", "-4"}), "--rollout-stop-token-ids: must be at least 0, not -4");
+  EXPECT_EQ(refusal_of_options({"--lr", "0"}), "--lr: must be greater than 0, not 0");
+  EXPECT_EQ(refusal_of_options({"--lr", "nan"}), "--lr: must be a number, not nan");
+  EXPECT_EQ(refusal_of_options({"--lr", "1e-6 "}), "--lr: expects a number, not '1e-6 '");
+  EXPECT_EQ(refusal_of_options({"--rollout-stop-token-ids", "3", "-4"}),
+            "--rollout-stop-token-ids: must be at least 0, not -4");
   // The run once wrote such a value into its config.toml, which could then not be read.
-  EXPECT_EQ(refusal({"--save", "a\xff"}), "--save: 'a\xEF\xBF\xBD' is no UTF-8 text; write it in UTF-8");
-  EXPECT_EQ(refusal({"--colocate=maybe"}), "--colocate: expects true or false, not 'maybe'");
-  EXPECT_EQ(refusal({"--no-colocate=true"}), "--no-colocate: takes no value");
-  EXPECT_EQ(refusal({"--rm-type", "maths"}), "--rm-type: 'maths' is none of exact, math, dapo; did you mean math?");
+  EXPECT_EQ(refusal_of_options({"--save", "a\xff"}), "--save: 'a\xEF\xBF\xBD' is no UTF-8 text; write it in UTF-8");
+  EXPECT_EQ(refusal_of_options({"--colocate=maybe"}), "--colocate: expects true or false, not 'maybe'");
+  EXPECT_EQ(refusal_of_options({"--no-colocate=true"}), "--no-colocate: takes no value");
+  EXPECT_EQ(refusal_of_options({"--rm-type", "maths"}),
+            "--rm-type: 'maths' is none of exact, math, dapo; did you mean math?");
 }
 
 // Returns the answers of an option with that range to each of these words; "" if it accepts the word.
@@ -239,11 +244,13 @@ TEST(Options, TellWhatACheckpointWithoutThemWasMadeWith) {
 }
 
 TEST(Options, RefusesWhatIsMissingOrExtra) {
-  EXPECT_EQ(refusal({"--lr"}), "--lr: needs a value; one that begins with -- is written --lr=VALUE");
-  EXPECT_EQ(refusal({"--lr", "--colocate"}), "--lr: needs a value; one that begins with -- is written --lr=VALUE");
-  EXPECT_EQ(refusal({"--colocate", "true"}), "unexpected argument 'true': every option begins with -- and a name");
-  EXPECT_EQ(refusal({"-x"}), "unexpected argument '-x': every option begins with -- and a name");
-  EXPECT_EQ(refusal({"--config", "--lr", "1"}), "--config: needs a file name");
+  EXPECT_EQ(refusal_of_options({"--lr"}), "--lr: needs a value; one that begins with -- is written --lr=VALUE");
+  EXPECT_EQ(refusal_of_options({"--lr", "--colocate"}),
+            "--lr: needs a value; one that begins with -- is written --lr=VALUE");
+  EXPECT_EQ(refusal_of_options({"--colocate", "true"}),
+            "unexpected argument 'true': every option begins with -- and a name");
+  EXPECT_EQ(refusal_of_options({"-x"}), "unexpected argument '-x': every option begins with -- and a name");
+  EXPECT_EQ(refusal_of_options({"--config", "--lr", "1"}), "--config: needs a file name");
   Parsed p;
   EXPECT_THROW(p.parse({}), UserError);
 }
@@ -384,23 +391,26 @@ TEST(Options, WhatIsMeantIsNotCalledMissing) {
 }
 
 TEST(Options, AnswersATypoWithTheNearestName) {
-  EXPECT_EQ(refusal({"--rollout-batchsize", "8"}),
+  EXPECT_EQ(refusal_of_options({"--rollout-batchsize", "8"}),
             "--rollout-batchsize: unknown option; did you mean --rollout-batch-size?");
-  EXPECT_EQ(refusal({"--rollout_batch_size=8"}),
+  EXPECT_EQ(refusal_of_options({"--rollout_batch_size=8"}),
             "--rollout_batch_size: unknown option; did you mean --rollout-batch-size?");
-  EXPECT_EQ(refusal({"--no-colocat"}), "--no-colocat: unknown option; did you mean --no-colocate?");
-  EXPECT_EQ(refusal({"--no-lr"}), "--no-lr: unknown option; --help lists what there is");
-  EXPECT_EQ(refusal({"--confg", "x"}), "--confg: unknown option; did you mean --config?");
-  EXPECT_EQ(refusal({"--global"}), "--global: unknown option; did you mean --global-batch-size?");
-  EXPECT_EQ(refusal({"--help=3"}), "--help: takes no value");
-  EXPECT_EQ(refusal({"--print-config=x"}), "--print-config: takes no value");
-  EXPECT_EQ(refusal({"--zzzzzzzzzz"}), "--zzzzzzzzzz: unknown option; --help lists what there is");
+  EXPECT_EQ(refusal_of_options({"--no-colocat"}), "--no-colocat: unknown option; did you mean --no-colocate?");
+  EXPECT_EQ(refusal_of_options({"--no-lr"}), "--no-lr: unknown option; --help lists what there is");
+  EXPECT_EQ(refusal_of_options({"--confg", "x"}), "--confg: unknown option; did you mean --config?");
+  EXPECT_EQ(refusal_of_options({"--global"}), "--global: unknown option; did you mean --global-batch-size?");
+  EXPECT_EQ(refusal_of_options({"--help=3"}), "--help: takes no value");
+  EXPECT_EQ(refusal_of_options({"--print-config=x"}), "--print-config: takes no value");
+  EXPECT_EQ(refusal_of_options({"--zzzzzzzzzz"}), "--zzzzzzzzzz: unknown option; --help lists what there is");
 }
 
 TEST(Options, SaysWhyAKnownFlagIsNotSupported) {
-  EXPECT_EQ(refusal({"--use-wandb"}), "--use-wandb: not supported: metrics go to metrics.jsonl and TensorBoard");
-  EXPECT_EQ(refusal({"--no-use-wandb"}), "--no-use-wandb: not supported: metrics go to metrics.jsonl and TensorBoard");
-  EXPECT_EQ(refusal({"--vllm-max-model-len", "9"}), "--vllm-max-model-len: not supported: Tandem has its own engine");
+  EXPECT_EQ(refusal_of_options({"--use-wandb"}),
+            "--use-wandb: not supported: metrics go to metrics.jsonl and TensorBoard");
+  EXPECT_EQ(refusal_of_options({"--no-use-wandb"}),
+            "--no-use-wandb: not supported: metrics go to metrics.jsonl and TensorBoard");
+  EXPECT_EQ(refusal_of_options({"--vllm-max-model-len", "9"}),
+            "--vllm-max-model-len: not supported: Tandem has its own engine");
 }
 
 TEST_F(OptionsFile, IsBeatenByTheCommandLine) {
@@ -464,8 +474,8 @@ TEST_F(OptionsFile, PointsAtItsMistakes) {
   EXPECT_EQ(file_refusal("vllm-config = 1"), "c.toml:1:15: vllm-config: not supported: Tandem has its own engine");
   EXPECT_TRUE(file_refusal("lr = 1\nlr = 2\n").starts_with("c.toml:2:")) << file_refusal("lr = 1\nlr = 2\n");
   EXPECT_TRUE(file_refusal("lr = \n").starts_with("c.toml:1:")) << file_refusal("lr = \n");
-  EXPECT_EQ(refusal({"--config", "/none.toml"}), "/none.toml: cannot open: No such file or directory");
-  EXPECT_EQ(refusal({"--config"}), "--config: needs a file name");
+  EXPECT_EQ(refusal_of_options({"--config", "/none.toml"}), "/none.toml: cannot open: No such file or directory");
+  EXPECT_EQ(refusal_of_options({"--config"}), "--config: needs a file name");
 }
 
 // toml++ 3.3 ended the process in an assert at the first, ran into code that it declares unreachable at the next five,

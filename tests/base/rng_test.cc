@@ -8,15 +8,16 @@
 namespace tandem::base {
 namespace {
 
-using Words = std::array<uint32_t, 4>;
+using FourWords = std::array<uint32_t, 4>;
 
 // The answers are from the known-answer file that comes with the paper's library.
 TEST(Philox, GivesTheKnownAnswers) {
-  EXPECT_EQ(philox(0, 0, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
-  EXPECT_EQ(philox(~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox(0, 0, 0), (FourWords{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox(~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}),
+            (FourWords{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   // The counter 243f6a88 85a308d3 13198a2e 03707344 and key a4093822 299f31d0 are the first digits of pi.
   EXPECT_EQ(philox(0x299f31d0'a4093822, 0x03707344'13198a2e, 0x85a308d3'243f6a88),
-            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+            (FourWords{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 TEST(Uniform, StaysBelowOneAndHasTheRightMean) {

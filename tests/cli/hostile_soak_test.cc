@@ -22,7 +22,7 @@
 namespace tandem::cli {
 namespace {
 
-constexpr const char* kReward = "tests/cli/rewards/hostile.py";
+constexpr const char* kHostileReward = "tests/cli/rewards/hostile.py";
 constexpr uint32_t kEvery = 6;                              // number of samples of which one attacks
 constexpr uint64_t kShmBytes = (uint64_t{4} << 20) + 4711;  // size in hostile.py
 constexpr double kAloneSeconds = 6.0;
@@ -125,7 +125,7 @@ class HostileSoak : public testing::TestWithParam<std::string> {
   void SetUp() override {
     // Orphans of the run become children of this process, where they are counted.
     ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-    base::write_file_durably(folder_ / "hostile.py", base::read_file(kReward));
+    base::write_file_durably(folder_ / "hostile.py", base::read_file(kHostileReward));
     ASSERT_EQ(mkdir((folder_ / "scratch").c_str(), 0700), 0);
     segments_before_ = left_segments();
     shm_before_ = num_entries("/dev/shm");

@@ -15,9 +15,9 @@ namespace tandem::cli {
 namespace {
 
 // The reference is renewed after the second rollout, so the rewards of the third depend on it.
-constexpr int kRollouts = 3;
+constexpr int kReferenceRollouts = 3;
 
-Arguments arguments(const std::string& run, const std::string& reward) {
+Arguments reference_arguments(const std::string& run, const std::string& reward) {
   const Arguments more = {"--save-interval",
                           "1",
                           "--keep-latest",
@@ -34,9 +34,9 @@ Arguments arguments(const std::string& run, const std::string& reward) {
                           "6",
                           "--dtype",
                           "bfloat16"};
-  return with_flag(
-      with_flag(with_custom_reward(train_arguments(run, more), reward), "--num-rollout", std::to_string(kRollouts)),
-      "--rollout-batch-size", "2");
+  return with_flag(with_flag(with_custom_reward(train_arguments(run, more), reward), "--num-rollout",
+                             std::to_string(kReferenceRollouts)),
+                   "--rollout-batch-size", "2");
 }
 
 Arguments in_steps_of_four(Arguments arguments) { return with_flag(arguments, "--global-batch-size", "4"); }
@@ -45,12 +45,12 @@ std::string folder_of(const std::string& run, int step) {
   return run + "/checkpoints/step_00000" + std::to_string(step);
 }
 
-std::string everything_of(const std::string& run) {
+std::string reference_files_of(const std::string& run) {
   std::string text = timeless_metrics(run) + weights_of(run);
   for (const std::string& name : base::list_directory(run + "/samples"))
     text += name + base::read_file(run + "/samples/" + name);
   for (const char* name : {"/shard_00000.safetensors", "/state.json"}) {
-    const std::string bytes = base::read_file(folder_of(run, kRollouts) + name);
+    const std::string bytes = base::read_file(folder_of(run, kReferenceRollouts) + name);
     // The records' sizes depend on what clocks show.
     text += name == std::string("/state.json") ? bytes.substr(0, bytes.find("file_bytes")) : bytes;
   }
@@ -63,14 +63,14 @@ class ReferenceResume : public testing::Test {
     shared_ = new base::TemporaryDirectory();
     const std::string path = *shared_ / "undisturbed";
     const base::Clock::time_point begin = base::Clock::now();
-    ASSERT_EQ(Program(in_steps_of_four(arguments(path, write_reward(*shared_)))).wait(), 0);
+    ASSERT_EQ(Program(in_steps_of_four(reference_arguments(path, write_reward(*shared_)))).wait(), 0);
     run_seconds_ = base::seconds_since(begin);
-    undisturbed_ = everything_of(path);
+    undisturbed_ = reference_files_of(path);
   }
   static void TearDownTestSuite() { delete shared_; }
   void SetUp() override { reward_ = write_reward(folder_); }
 
-  Arguments words(const std::string& run) const { return in_steps_of_four(arguments(run, reward_)); }
+  Arguments words(const std::string& run) const { return in_steps_of_four(reference_arguments(run, reward_)); }
   static Arguments go_on(Arguments arguments, const std::string& run) {
     arguments.insert(arguments.end(), {"--load", run, "--allow-fresh-start"});
     return arguments;
@@ -84,7 +84,7 @@ class ReferenceResume : public testing::Test {
 };
 
 TEST_F(ReferenceResume, IsBitwiseFromEveryCheckpointResidentOrOffloaded) {
-  for (int first = 1; first < kRollouts; ++first) {
+  for (int first = 1; first < kReferenceRollouts; ++first) {
     const std::string path = folder_ / ("run" + std::to_string(first));
     const Captured begun = run(with_flag(words(path), "--num-rollout", std::to_string(first)));
     ASSERT_EQ(begun.code, 0) << begun.err;
@@ -97,7 +97,7 @@ TEST_F(ReferenceResume, IsBitwiseFromEveryCheckpointResidentOrOffloaded) {
     if (first % 2 == 0) rest.emplace_back("--offload-reference");
     const Captured result = run(rest);
     ASSERT_EQ(result.code, 0) << result.err;
-    EXPECT_TRUE(everything_of(path) == undisturbed_) << "behind rollout " << first;
+    EXPECT_TRUE(reference_files_of(path) == undisturbed_) << "behind rollout " << first;
   }
 }
 
@@ -119,7 +119,7 @@ TEST_F(ReferenceResume, SurvivesKillAtRandomMoments) {
       kills += code == -SIGKILL ? 1 : 0;
       ASSERT_TRUE(code == 0 || code == -SIGKILL) << "seed " << seed << " after " << kills << " kills: " << run(all).err;
     }
-    EXPECT_TRUE(everything_of(path) == undisturbed_) << "seed " << seed << " after " << kills << " kills";
+    EXPECT_TRUE(reference_files_of(path) == undisturbed_) << "seed " << seed << " after " << kills << " kills";
     std::filesystem::remove_all(path);
   }
 }

@@ -25,7 +25,7 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-LossOptions parse(const Arguments& arguments) {
+LossOptions parsed_losses(const Arguments& arguments) {
   LossOptions loss;
   base::Options options;
   loss.visit(options);
@@ -218,7 +218,8 @@ void expect_effect(const FlagCase& one) {
   Arguments with = one.context;
   with.push_back("--" + one.flag);
   if (!one.value.empty()) with.push_back(one.value);
-  EXPECT_NE(outcome_of(parse(with), one.was_truncated), outcome_of(parse(one.context), one.was_truncated))
+  EXPECT_NE(outcome_of(parsed_losses(with), one.was_truncated),
+            outcome_of(parsed_losses(one.context), one.was_truncated))
       << "--" << one.flag << " " << one.value << " does nothing";
 }
 
@@ -232,7 +233,7 @@ TEST(LossOptions, EveryFlagChangesWhatItSays) {
 
 // The switch is refused without a teacher, and a teacher without the switch.
 TEST(LossOptions, ATeacherChangesAdvantagesAndIsReported) {
-  const Outcome taught = outcome_of(parse(kOpd), true), plain = outcome_of(parse({}), true);
+  const Outcome taught = outcome_of(parsed_losses(kOpd), true), plain = outcome_of(parsed_losses({}), true);
   EXPECT_NE(taught.gradients, plain.gradients);
   EXPECT_TRUE(taught.metrics.contains("opd_reverse_kl"));
   EXPECT_FALSE(plain.metrics.contains("opd_reverse_kl"));
@@ -252,9 +253,9 @@ TEST(LossOptions, EveryFlagIsAmongTheCases) {
 }
 
 // Returns the message that refuses these arguments; "accepted" if none does.
-std::string refusal(const Arguments& arguments) {
+std::string refusal_of_losses(const Arguments& arguments) {
   try {
-    parse(arguments);
+    parsed_losses(arguments);
   } catch (const UserError& error) {
     return error.what();
   }
@@ -280,29 +281,36 @@ TEST(LossOptions, ATeacherThatCannotBeToldIsRefused) {
        "--opd-teacher-load a=y: another teacher has this name"},
       {{"--use-opd", "--opd-teacher-load", "a=x", "b=y=z", "--opd-teacher-key", "source"}, "accepted"},
   };
-  for (const auto& [arguments, says] : cases) EXPECT_TRUE(refusal(arguments).starts_with(says)) << refusal(arguments);
-  const LossOptions two = parse({"--use-opd", "--opd-teacher-load", "a=x", "b=y=z", "--opd-teacher-key", "source"});
+  for (const auto& [arguments, says] : cases)
+    EXPECT_TRUE(refusal_of_losses(arguments).starts_with(says)) << refusal_of_losses(arguments);
+  const LossOptions two =
+      parsed_losses({"--use-opd", "--opd-teacher-load", "a=x", "b=y=z", "--opd-teacher-key", "source"});
   EXPECT_EQ(two.opd_teachers().at(1).name, "b");
   EXPECT_EQ(two.opd_teachers().at(1).directory, "y=z");
-  EXPECT_EQ(parse(kOpd).opd_teachers().at(0).directory, "teacher");
+  EXPECT_EQ(parsed_losses(kOpd).opd_teachers().at(0).directory, "teacher");
 }
 
 TEST(LossOptions, NamesAreThoseOfTheTables) {
-  const std::string refused = refusal({"--advantage-estimator", "ppo"});
+  const std::string refused = refusal_of_losses({"--advantage-estimator", "ppo"});
   for (const rl::Estimator& estimator : rl::estimators()) {
     EXPECT_NE(refused.find(std::string(estimator.name)), std::string::npos) << refused;
   }
   EXPECT_TRUE(refused.starts_with("--advantage-estimator: 'ppo' is none of grpo, dr_grpo, dapo")) << refused;
-  EXPECT_TRUE(refusal({"--pg-loss-type", "huber"}).starts_with("--pg-loss-type: 'huber' is none of ppo, gspo"));
   EXPECT_TRUE(
-      refusal({"--loss-agg-mode", "mean"}).starts_with("--loss-agg-mode: 'mean' is none of seq-mean-token-mean"));
-  EXPECT_TRUE(refusal({"--kl-loss-type", "k4"}).starts_with("--kl-loss-type: 'k4' is none of k1, k2, k3"));
-  EXPECT_TRUE(refusal({"--tis-mode", "drop"}).starts_with("--tis-mode: 'drop' is none of truncate, mask, reject"));
+      refusal_of_losses({"--pg-loss-type", "huber"}).starts_with("--pg-loss-type: 'huber' is none of ppo, gspo"));
+  EXPECT_TRUE(refusal_of_losses({"--loss-agg-mode", "mean"})
+                  .starts_with("--loss-agg-mode: 'mean' is none of seq-mean-token-mean"));
+  EXPECT_TRUE(refusal_of_losses({"--kl-loss-type", "k4"}).starts_with("--kl-loss-type: 'k4' is none of k1, k2, k3"));
   EXPECT_TRUE(
-      refusal({"--tis-level", "batch"}).starts_with("--tis-level: 'batch' is none of token, sequence, geometric"));
-  EXPECT_TRUE(refusal({"--old-logprobs", "old"}).starts_with("--old-logprobs: 'old' is none of rollout, proximal"));
-  EXPECT_TRUE(refusal({"--reward-std-scope", "all"}).starts_with("--reward-std-scope: 'all' is none of group, batch"));
-  for (const char* flag : {"--pg-loss-type=", "--loss-agg-mode="}) EXPECT_EQ(refusal({flag}), "accepted") << flag;
+      refusal_of_losses({"--tis-mode", "drop"}).starts_with("--tis-mode: 'drop' is none of truncate, mask, reject"));
+  EXPECT_TRUE(refusal_of_losses({"--tis-level", "batch"})
+                  .starts_with("--tis-level: 'batch' is none of token, sequence, geometric"));
+  EXPECT_TRUE(
+      refusal_of_losses({"--old-logprobs", "old"}).starts_with("--old-logprobs: 'old' is none of rollout, proximal"));
+  EXPECT_TRUE(refusal_of_losses({"--reward-std-scope", "all"})
+                  .starts_with("--reward-std-scope: 'all' is none of group, batch"));
+  for (const char* flag : {"--pg-loss-type=", "--loss-agg-mode="})
+    EXPECT_EQ(refusal_of_losses({flag}), "accepted") << flag;
 }
 
 TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
@@ -362,7 +370,7 @@ TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
       {{"--custom-advantage-path", "advantages.py"},
        "--custom-advantage-path advantages.py: write it as FILE.py:FUNCTION"},
   };
-  for (const auto& [arguments, expected] : cases) EXPECT_EQ(refusal(arguments), expected) << arguments[0];
+  for (const auto& [arguments, expected] : cases) EXPECT_EQ(refusal_of_losses(arguments), expected) << arguments[0];
 }
 
 // A checkpoint that was saved before these options had choices remembers them as free text.
@@ -399,7 +407,7 @@ TEST(LossOptions, TheUnbiasedKlCountsOnlyWhereThereIsAKlLoss) {
 // A run that depends on a changed definition is not resumed without notice.
 TEST(LossOptions, NewDefinitionsAreRememberedWhereTheRunDependsOnThem) {
   using Definitions = std::map<std::string, std::string>;
-  const auto of = [](const Arguments& arguments) { return rl::new_definitions(parse(arguments).loss); };
+  const auto of = [](const Arguments& arguments) { return rl::new_definitions(parsed_losses(arguments).loss); };
   EXPECT_EQ(of({}), Definitions());
   EXPECT_EQ(of({"--entropy-coef", "0.01", "--loss-agg-mode", "token-mean"}), Definitions());
   EXPECT_EQ(of({"--entropy-coef", "0.01"}), (Definitions{{"the mean of --entropy-coef", "over all tokens"}}));
@@ -409,7 +417,7 @@ TEST(LossOptions, NewDefinitionsAreRememberedWhereTheRunDependsOnThem) {
 
 TEST(LossOptions, ALossThatNothingBoundsIsNotForSamplesOfOlderWeights) {
   const auto reason = [](const Arguments& arguments) {
-    return rl::why_not_off_policy(parse(arguments).loss).value_or("none");
+    return rl::why_not_off_policy(parsed_losses(arguments).loss).value_or("none");
   };
   for (const rl::Surrogate& surrogate : rl::surrogates()) {
     const std::string name(surrogate.name);
@@ -437,11 +445,11 @@ TEST(LossOptions, ALossThatNothingBoundsIsNotForSamplesOfOlderWeights) {
 }
 
 TEST(LossOptions, AKlThatIsOnlyWatchedNeedsTheReferenceToo) {
-  EXPECT_TRUE(parse({"--use-kl-loss", "--kl-loss-coef", "0"}).needs_reference());
-  EXPECT_TRUE(parse({"--use-kl-loss", "--kl-loss-coef", "0.00", "--ref-load", "other"}).needs_reference());
-  EXPECT_TRUE(parse({"--kl-coef", "0.01"}).needs_reference()) << "the reward's KL compares with it too";
-  EXPECT_FALSE(parse({"--kl-coef", "0.00"}).needs_reference());
-  EXPECT_FALSE(parse({}).needs_reference());
+  EXPECT_TRUE(parsed_losses({"--use-kl-loss", "--kl-loss-coef", "0"}).needs_reference());
+  EXPECT_TRUE(parsed_losses({"--use-kl-loss", "--kl-loss-coef", "0.00", "--ref-load", "other"}).needs_reference());
+  EXPECT_TRUE(parsed_losses({"--kl-coef", "0.01"}).needs_reference()) << "the reward's KL compares with it too";
+  EXPECT_FALSE(parsed_losses({"--kl-coef", "0.00"}).needs_reference());
+  EXPECT_FALSE(parsed_losses({}).needs_reference());
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace tandem::config {
 namespace {
 
-std::string refusal(std::vector<std::string> flags, const std::string& device = "cpu") {
+std::string refusal_of_ranks(std::vector<std::string> flags, const std::string& device = "cpu") {
   MeshOptions mesh;
   base::Options options;
   mesh.visit(options);
@@ -24,44 +24,44 @@ std::string refusal(std::vector<std::string> flags, const std::string& device = 
 }
 
 TEST(MeshOptions, WhatContradictsItselfIsRefused) {
-  EXPECT_EQ(refusal({}), "");
-  EXPECT_EQ(refusal({"--actor-num-gpus-per-node", "4", "--num-gpus-per-node", "4"}), "");
+  EXPECT_EQ(refusal_of_ranks({}), "");
+  EXPECT_EQ(refusal_of_ranks({"--actor-num-gpus-per-node", "4", "--num-gpus-per-node", "4"}), "");
   EXPECT_EQ(
-      refusal({"--actor-num-gpus-per-node", "4", "--num-gpus-per-node", "8"}),
+      refusal_of_ranks({"--actor-num-gpus-per-node", "4", "--num-gpus-per-node", "8"}),
       "--num-gpus-per-node 8 and --actor-num-gpus-per-node 4: all devices of a machine train; give both the same, "
       "or leave the first one out");
-  EXPECT_EQ(refusal({"--actor-num-gpus-per-node", "2"}, "cuda:1"),
+  EXPECT_EQ(refusal_of_ranks({"--actor-num-gpus-per-node", "2"}, "cuda:1"),
             "--device cuda:1 with 2 processes: a number names one device; give --device cuda, and CUDA_VISIBLE_DEVICES "
             "says which ones there are");
-  EXPECT_EQ(refusal({}, "cuda:1"), "");
+  EXPECT_EQ(refusal_of_ranks({}, "cuda:1"), "");
 }
 
 TEST(MeshOptions, SeveralRanksWhereNobodyTriedThemHaveToBeAskedFor) {
   const std::string reason =
       "no run on several NPUs has been reported yet, so nothing shows that HCCL moves their tensors right; use one "
       "device, or give --unchecked-ranks to try it and report what happens";
-  EXPECT_EQ(refusal({"--actor-num-gpus-per-node", "8"}, "npu"), "--device npu with 8 processes: " + reason);
-  EXPECT_EQ(refusal({"--rollout-join-address", "host:1", "--actor-num-gpus-per-node", "2",
-                     "--tensor-model-parallel-size", "2"},
-                    "npu"),
+  EXPECT_EQ(refusal_of_ranks({"--actor-num-gpus-per-node", "8"}, "npu"), "--device npu with 8 processes: " + reason);
+  EXPECT_EQ(refusal_of_ranks({"--rollout-join-address", "host:1", "--actor-num-gpus-per-node", "2",
+                              "--tensor-model-parallel-size", "2"},
+                             "npu"),
             "--device npu with 2 processes: " + reason);
-  EXPECT_EQ(refusal({"--actor-num-gpus-per-node", "8", "--unchecked-ranks"}, "npu"), "");
-  EXPECT_EQ(refusal({}, "npu:3"), "");
-  EXPECT_EQ(refusal({"--actor-num-gpus-per-node", "8"}, "cuda"), "");
+  EXPECT_EQ(refusal_of_ranks({"--actor-num-gpus-per-node", "8", "--unchecked-ranks"}, "npu"), "");
+  EXPECT_EQ(refusal_of_ranks({}, "npu:3"), "");
+  EXPECT_EQ(refusal_of_ranks({"--actor-num-gpus-per-node", "8"}, "cuda"), "");
 }
 
 TEST(MeshOptions, ALibraryThatDoesNotMoveTheDevicesTensorsIsRefused) {
-  EXPECT_EQ(refusal({"--distributed-backend", "gloo"}), "");
-  EXPECT_EQ(refusal({"--distributed-backend", "nccl"}, "cuda"), "");
-  EXPECT_EQ(refusal({"--distributed-backend", "gloo"}, "cuda"),
+  EXPECT_EQ(refusal_of_ranks({"--distributed-backend", "gloo"}), "");
+  EXPECT_EQ(refusal_of_ranks({"--distributed-backend", "nccl"}, "cuda"), "");
+  EXPECT_EQ(refusal_of_ranks({"--distributed-backend", "gloo"}, "cuda"),
             "--distributed-backend gloo: does not move tensors of --device cuda; leave it out");
-  EXPECT_EQ(refusal({"--distributed-backend", "hccl"}, "npu"), "");
-  EXPECT_EQ(refusal({"--distributed-backend", "nccl"}, "npu"),
+  EXPECT_EQ(refusal_of_ranks({"--distributed-backend", "hccl"}, "npu"), "");
+  EXPECT_EQ(refusal_of_ranks({"--distributed-backend", "nccl"}, "npu"),
             "--distributed-backend nccl: does not move tensors of --device npu; leave it out");
-  EXPECT_EQ(refusal({"--distributed-backend", "nccl"}),
+  EXPECT_EQ(refusal_of_ranks({"--distributed-backend", "nccl"}),
             "--distributed-backend nccl: does not move tensors of --device cpu; leave it out");
-  EXPECT_NE(refusal({"--distributed-backend", "mpi"}), "");
-  EXPECT_NE(refusal({"--distributed-timeout-minutes", "0"}), "");
+  EXPECT_NE(refusal_of_ranks({"--distributed-backend", "mpi"}), "");
+  EXPECT_NE(refusal_of_ranks({"--distributed-timeout-minutes", "0"}), "");
 }
 
 std::string refusal_of_rollout(std::vector<std::string> flags, bool colocate) {
@@ -106,19 +106,19 @@ TEST(MeshOptions, ExpertsAreSharedByDevicesOfOneMachineThatHoldAllWeights) {
     return more;
   };
   const std::vector<std::string> two = {"--actor-num-gpus-per-node", "2"};
-  EXPECT_EQ(refusal(flags(two)), "");
-  EXPECT_EQ(refusal(flags(two), "cuda"), "");
+  EXPECT_EQ(refusal_of_ranks(flags(two)), "");
+  EXPECT_EQ(refusal_of_ranks(flags(two), "cuda"), "");
   EXPECT_EQ(refusal_of_rollout(flags(two), true), "");
-  EXPECT_EQ(refusal(flags({})),
+  EXPECT_EQ(refusal_of_ranks(flags({})),
             "--rollout-expert-parallel: one device has nobody to share experts with; leave it out, or give "
             "--actor-num-gpus-per-node");
-  EXPECT_EQ(refusal(flags({"--actor-num-gpus-per-node", "2", "--tensor-model-parallel-size", "2"})),
+  EXPECT_EQ(refusal_of_ranks(flags({"--actor-num-gpus-per-node", "2", "--tensor-model-parallel-size", "2"})),
             "--rollout-expert-parallel with --tensor-model-parallel-size 2: each device has a part of every expert "
             "already; leave one of the two out");
-  EXPECT_EQ(refusal(flags({"--actor-num-nodes", "2"})),
+  EXPECT_EQ(refusal_of_ranks(flags({"--actor-num-nodes", "2"})),
             "--rollout-expert-parallel with --actor-num-nodes 2: experts are shared within one machine; leave one of "
             "the two out");
-  EXPECT_EQ(refusal(flags({"--actor-num-gpus-per-node", "2", "--unchecked-ranks"}), "npu"),
+  EXPECT_EQ(refusal_of_ranks(flags({"--actor-num-gpus-per-node", "2", "--unchecked-ranks"}), "npu"),
             "--rollout-expert-parallel with --device npu: nobody has tried it there; leave it out");
   EXPECT_EQ(refusal_of_rollout(flags({"--rollout-num-gpus", "2"}), false),
             "--rollout-expert-parallel without --colocate: devices that only sample come and go, and do not decode in "

@@ -34,7 +34,7 @@ const Arguments kMinimal = {"--colocate", "--hf-checkpoint",
                             "3",          "--save",
                             "runs/x"};
 
-TrainConfig parse(Arguments more = {}, const Arguments& base = kMinimal) {
+TrainConfig parsed_run(Arguments more = {}, const Arguments& base = kMinimal) {
   TrainConfig config;
   base::Options options;
   config.visit(options);
@@ -45,9 +45,9 @@ TrainConfig parse(Arguments more = {}, const Arguments& base = kMinimal) {
 }
 
 // Returns the message that refuses these arguments.
-std::string refusal(const Arguments& more, const Arguments& base = kMinimal) {
+std::string refusal_of_run(const Arguments& more, const Arguments& base = kMinimal) {
   try {
-    parse(more, base);
+    parsed_run(more, base);
   } catch (const UserError& error) {
     return error.what();
   }
@@ -62,7 +62,7 @@ Arguments without(const std::string& flag, bool has_value) {
 }
 
 TEST(TrainConfig, DefaultsAreThoseOfTheDocumentedCommand) {
-  const TrainConfig config = parse();
+  const TrainConfig config = parsed_run();
   EXPECT_EQ(config.data.lines.input_key, "prompt");
   EXPECT_EQ(config.data.lines.label_key, "label");
   EXPECT_FALSE(config.data.apply_chat_template.has_value());
@@ -82,26 +82,26 @@ TEST(TrainConfig, DefaultsAreThoseOfTheDocumentedCommand) {
 }
 
 TEST(TrainConfig, OneStepPerRolloutUnlessToldOtherwise) {
-  EXPECT_EQ(parse().samples_per_step(), 8);
-  EXPECT_EQ(parse({"--global-batch-size", "4"}).steps_per_rollout(), 2);
-  EXPECT_EQ(parse({"--num-steps-per-rollout", "4"}).samples_per_step(), 2);
-  EXPECT_EQ(parse({"--num-steps-per-rollout", "4", "--global-batch-size", "2"}).steps_per_rollout(), 4);
-  const TrainConfig thrice = parse({"--num-steps-per-rollout", "4", "--num-epochs-per-rollout", "3"});
+  EXPECT_EQ(parsed_run().samples_per_step(), 8);
+  EXPECT_EQ(parsed_run({"--global-batch-size", "4"}).steps_per_rollout(), 2);
+  EXPECT_EQ(parsed_run({"--num-steps-per-rollout", "4"}).samples_per_step(), 2);
+  EXPECT_EQ(parsed_run({"--num-steps-per-rollout", "4", "--global-batch-size", "2"}).steps_per_rollout(), 4);
+  const TrainConfig thrice = parsed_run({"--num-steps-per-rollout", "4", "--num-epochs-per-rollout", "3"});
   EXPECT_EQ(thrice.samples_per_step(), 2);
   EXPECT_EQ(thrice.steps_per_epoch(), 4);
   EXPECT_EQ(thrice.steps_per_rollout(), 12);
 }
 
 TEST(TrainConfig, EpochsCountRollouts) {
-  const TrainConfig config = parse({"--num-epoch", "3"}, without("--num-rollout", true));
+  const TrainConfig config = parsed_run({"--num-epoch", "3"}, without("--num-rollout", true));
   EXPECT_EQ(config.rollouts(10), 7);  // 30 prompts in rollouts of 4
   EXPECT_THROW(config.rollouts(1), UserError);
 }
 
 TEST(TrainConfig, BatchThatDoesNotDivideIsRefused) {
-  EXPECT_NE(refusal({"--global-batch-size", "3"}).find("does not divide the 8 samples"), std::string::npos);
-  EXPECT_NE(refusal({"--num-steps-per-rollout", "5"}).find("does not divide"), std::string::npos);
-  EXPECT_NE(refusal({"--num-steps-per-rollout", "4", "--global-batch-size", "8"}).find("give one of the two"),
+  EXPECT_NE(refusal_of_run({"--global-batch-size", "3"}).find("does not divide the 8 samples"), std::string::npos);
+  EXPECT_NE(refusal_of_run({"--num-steps-per-rollout", "5"}).find("does not divide"), std::string::npos);
+  EXPECT_NE(refusal_of_run({"--num-steps-per-rollout", "4", "--global-batch-size", "8"}).find("give one of the two"),
             std::string::npos);
 }
 
@@ -109,21 +109,21 @@ TEST(TrainConfig, GroupOfOneIsRefusedWhereTheEstimatorComparesCompletions) {
   Arguments no_group = kMinimal;
   *(std::find(no_group.begin(), no_group.end(), "--n-samples-per-prompt") + 1) = "1";
   for (const char* estimator : {"grpo", "rloo", "gspo", "cispo"}) {
-    const std::string message = refusal({"--advantage-estimator", estimator}, no_group);
+    const std::string message = refusal_of_run({"--advantage-estimator", estimator}, no_group);
     EXPECT_NE(message.find("--n-samples-per-prompt 1"), std::string::npos) << estimator << ": " << message;
   }
-  EXPECT_EQ(refusal({"--advantage-estimator", "reinforce_plus_plus"}, no_group), "");
+  EXPECT_EQ(refusal_of_run({"--advantage-estimator", "reinforce_plus_plus"}, no_group), "");
   for (const rl::Estimator& estimator : rl::estimators()) {
-    EXPECT_EQ(
-        refusal({"--disable-rewards-normalization", "--advantage-estimator", std::string(estimator.name)}, no_group),
-        "")
-        << "the remedy that the refusal names";
+    EXPECT_EQ(refusal_of_run({"--disable-rewards-normalization", "--advantage-estimator", std::string(estimator.name)},
+                             no_group),
+              "")
+        << "the remedy that the refusal_of_run names";
   }
 }
 
 // The defaults once refused each other: one completion of each prompt, and an estimator that compares completions.
 TEST(TrainConfig, DefaultsOfEstimatorAndGroupWorkTogether) {
-  const TrainConfig config = parse({}, without("--n-samples-per-prompt", true));
+  const TrainConfig config = parsed_run({}, without("--n-samples-per-prompt", true));
   EXPECT_EQ(config.loss.loss.advantage_estimator, "grpo");
   EXPECT_EQ(config.rollout.n_samples_per_prompt, 8);
   EXPECT_EQ(GenerateConfig().rollout.n_samples_per_prompt, 1);
@@ -155,11 +155,13 @@ TEST(TrainConfig, NumbersOutOfRangeAreRefusedByTheirFlag) {
       {{"--min-lr", "1", "--lr-decay-style", "linear"},
        "--min-lr 1: is above --lr 1e-06, which a decay begins with; lower it"},
   };
-  for (const auto& [arguments, expected] : cases) EXPECT_EQ(refusal(arguments), expected) << arguments[0];
+  for (const auto& [arguments, expected] : cases) EXPECT_EQ(refusal_of_run(arguments), expected) << arguments[0];
 }
 
 TEST(TrainConfig, AScheduleEndsWithTheRunUnlessToldOtherwise) {
-  const auto schedule = [](const Arguments& more, int64_t steps) { return parse(more).optimizer.run_schedule(steps); };
+  const auto schedule = [](const Arguments& more, int64_t steps) {
+    return parsed_run(more).optimizer.run_schedule(steps);
+  };
   EXPECT_EQ(schedule({}, 7).decay_steps, 7);
   EXPECT_EQ(schedule({"--lr-decay-iters", "5"}, 7).decay_steps, 5);
   EXPECT_NO_THROW(schedule({"--lr-warmup-iters", "9"}, 7)) << "a constant rate need not be reached";
@@ -176,25 +178,26 @@ TEST(TrainConfig, AScheduleEndsWithTheRunUnlessToldOtherwise) {
 TEST(TrainConfig, RewardsAreThoseOfTheTableAndThoseOfVimeAreToldWhatToDo) {
   const Arguments no_reward = without("--rm-type", true);
   for (const reward::RewardRule& rule : reward::kRewardRules) {
-    EXPECT_EQ(refusal({"--rm-type", std::string(rule.name)}, no_reward), "");
+    EXPECT_EQ(refusal_of_run({"--rm-type", std::string(rule.name)}, no_reward), "");
   }
   EXPECT_EQ(
-      refusal({"--rm-type", "exactly"}, no_reward),
+      refusal_of_run({"--rm-type", "exactly"}, no_reward),
       "--rm-type: 'exactly' is none of exact, math, dapo, deepscaler, f1, gpqa, random, code, ifbench, remote_rm, "
       "boxed_exact, boxed_math, boxed_dapo, boxed_deepscaler, boxed_f1, boxed_gpqa, boxed_random; did you mean exact?");
   for (const std::string type : {"boxed_ifbench", "boxed_remote_rm"}) {
-    EXPECT_EQ(refusal({"--rm-type", type}, no_reward), "--rm-type: '" + type +
-                                                           "' is known from slime and not in Tandem; use exact, math, "
-                                                           "dapo, deepscaler, f1, gpqa, random, code or ifbench "
-                                                           "or remote_rm, or --custom-rm-path FILE.py:function");
+    EXPECT_EQ(refusal_of_run({"--rm-type", type}, no_reward),
+              "--rm-type: '" + type +
+                  "' is known from slime and not in Tandem; use exact, math, "
+                  "dapo, deepscaler, f1, gpqa, random, code or ifbench "
+                  "or remote_rm, or --custom-rm-path FILE.py:function");
   }
-  EXPECT_EQ(refusal({}, no_reward), "");  // lines may name theirs, which is checked when they are read
+  EXPECT_EQ(refusal_of_run({}, no_reward), "");  // lines may name theirs, which is checked when they are read
 }
 
 TEST(TrainConfig, RewardsThatAreAddedUpAreNamedAndWeighted) {
   const auto named = [](const Arguments& more) {
     std::string text;
-    for (const RewardOptions::Source& source : parse(more, without("--rm-type", true)).reward.sources()) {
+    for (const RewardOptions::Source& source : parsed_run(more, without("--rm-type", true)).reward.sources()) {
       text += fmt::format("{}={:g} ", source.name, source.weight);
     }
     return text;
@@ -210,7 +213,7 @@ TEST(TrainConfig, RewardsThatAreAddedUpAreNamedAndWeighted) {
 
 TEST(TrainConfig, TheLowestOfASumCountsWeightsAndWhatLinesAskFor) {
   const auto lowest = [](const Arguments& more, const std::set<std::string>& lines = {}) {
-    RewardOptions reward = parse(more, without("--rm-type", true)).reward;
+    RewardOptions reward = parsed_run(more, without("--rm-type", true)).reward;
     reward.line_types = lines;
     return reward.lowest_reward();
   };
@@ -248,11 +251,11 @@ TEST(TrainConfig, MistakesInRewardsNameTheFlagAndTheRemedy) {
        "--reward-key acc: --rm-type exact f1 have no number of that name; leave it out"},
   };
   for (const auto& [arguments, expected] : cases) {
-    const std::string message = refusal(arguments, base);
+    const std::string message = refusal_of_run(arguments, base);
     EXPECT_NE(message.find(expected), std::string::npos) << arguments.back() << ": " << message;
     EXPECT_EQ(message.find("u:p"), std::string::npos) << message;
   }
-  EXPECT_EQ(refusal({"--rm-type", "exact", "dapo", "--reward-key", "acc"}, base), "");
+  EXPECT_EQ(refusal_of_run({"--rm-type", "exact", "dapo", "--reward-key", "acc"}, base), "");
 }
 
 // A single reward is written as before there could be several, so that files and checkpoints of older runs mean the
@@ -282,14 +285,14 @@ TEST(TrainConfig, OneRewardIsAValueAndSeveralAreAList) {
 TEST(TrainConfig, TheDivisorOfDrGrpoIsTheLongestCompletionUnlessItIsGiven) {
   for (const Arguments& row :
        {Arguments{"--advantage-estimator", "dr_grpo"}, Arguments{"--loss-agg-mode", "seq-mean-token-sum-norm"}}) {
-    EXPECT_EQ(parse(row).loss_config().loss_norm_tokens, 1024.0);
+    EXPECT_EQ(parsed_run(row).loss_config().loss_norm_tokens, 1024.0);
     Arguments more = row;
     more.insert(more.end(), {"--rollout-max-response-len", "77"});
-    EXPECT_EQ(parse(more).loss_config().loss_norm_tokens, 77.0);
+    EXPECT_EQ(parsed_run(more).loss_config().loss_norm_tokens, 77.0);
     more.insert(more.end(), {"--loss-norm-tokens", "500"});
-    EXPECT_EQ(parse(more).loss_config().loss_norm_tokens, 500.0);
+    EXPECT_EQ(parsed_run(more).loss_config().loss_norm_tokens, 500.0);
   }
-  EXPECT_NE(refusal({"--loss-norm-tokens", "-1"}).find("--loss-norm-tokens"), std::string::npos);
+  EXPECT_NE(refusal_of_run({"--loss-norm-tokens", "-1"}).find("--loss-norm-tokens"), std::string::npos);
 }
 
 TEST(TrainConfig, MistakesNameTheFlagAndTheRemedy) {
@@ -318,17 +321,17 @@ TEST(TrainConfig, MistakesNameTheFlagAndTheRemedy) {
       {{"--recompute-granularity", "ful"}, "full"},
   };
   for (const auto& [arguments, expected] : cases) {
-    const std::string message = refusal(arguments);
+    const std::string message = refusal_of_run(arguments);
     EXPECT_NE(message.find(expected), std::string::npos) << arguments[0] << ": " << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
 }
 
 TEST(TrainConfig, MissingPartsAreAskedFor) {
-  EXPECT_NE(refusal({}, without("--colocate", false)).find("--colocate"), std::string::npos);
-  EXPECT_NE(refusal({}, without("--save", true)).find("--save"), std::string::npos);
-  EXPECT_NE(refusal({}, without("--num-rollout", true)).find("--num-rollout"), std::string::npos);
-  EXPECT_NE(refusal({}, without("--prompt-data", true)).find("--prompt-data"), std::string::npos);
+  EXPECT_NE(refusal_of_run({}, without("--colocate", false)).find("--colocate"), std::string::npos);
+  EXPECT_NE(refusal_of_run({}, without("--save", true)).find("--save"), std::string::npos);
+  EXPECT_NE(refusal_of_run({}, without("--num-rollout", true)).find("--num-rollout"), std::string::npos);
+  EXPECT_NE(refusal_of_run({}, without("--prompt-data", true)).find("--prompt-data"), std::string::npos);
 }
 
 TEST(TrainConfig, PrintedConfigReadsBackToTheSame) {
@@ -360,7 +363,7 @@ TEST(TrainConfig, PrintedConfigReadsBackToTheSame) {
 TEST(TrainConfig, CommandLineBeatsFileBeatsDefault) {
   base::TemporaryDirectory folder;
   base::write_file_durably(folder / "c.toml", "lr = 0.5\nclip-grad = 2.0\n");
-  const TrainConfig config = parse({"--config", folder / "c.toml", "--lr", "0.25"});
+  const TrainConfig config = parsed_run({"--config", folder / "c.toml", "--lr", "0.25"});
   EXPECT_DOUBLE_EQ(config.optimizer.schedule.max_lr, 0.25);
   EXPECT_DOUBLE_EQ(config.optimizer.gradient.clip_grad, 2.0);
   EXPECT_DOUBLE_EQ(config.optimizer.adamw.weight_decay, 0.1);
@@ -368,27 +371,27 @@ TEST(TrainConfig, CommandLineBeatsFileBeatsDefault) {
 
 TEST(TrainConfig, RewardKeysAreThoseThatTheRewardHas) {
   const std::string exact = "--reward-key foo: --rm-type exact gives one number, without keys; leave it out";
-  EXPECT_EQ(refusal({"--reward-key", "foo"}), exact);
+  EXPECT_EQ(refusal_of_run({"--reward-key", "foo"}), exact);
   const Arguments evaluated = {"--eval-interval", "1", "--eval-prompt-data", "a", "a.jsonl", "--eval-reward-key"};
   Arguments other = evaluated;
   other.emplace_back("foo");
-  EXPECT_EQ(refusal(other), "--eval-" + exact.substr(2));
+  EXPECT_EQ(refusal_of_run(other), "--eval-" + exact.substr(2));
   Arguments dapo = kMinimal;
   *std::find(dapo.begin(), dapo.end(), "exact") = "dapo";
-  EXPECT_EQ(refusal({"--reward-key", "acc"}, dapo), "");
-  EXPECT_EQ(refusal({"--reward-key", "pred"}, dapo),
+  EXPECT_EQ(refusal_of_run({"--reward-key", "acc"}, dapo), "");
+  EXPECT_EQ(refusal_of_run({"--reward-key", "pred"}, dapo),
             "--reward-key pred: --rm-type dapo has the numbers score and acc; leave it out");
 }
 
 TEST(TrainConfig, EpochsSayWhatTheyLeaveOut) {
   Arguments base = without("--num-rollout", true);
-  const TrainConfig one = parse({"--num-epoch", "1"}, base), four = parse({"--num-epoch", "4"}, base);
+  const TrainConfig one = parsed_run({"--num-epoch", "1"}, base), four = parsed_run({"--num-epoch", "4"}, base);
   EXPECT_EQ(one.left_out_by_epochs(8), "");
   EXPECT_EQ(one.left_out_by_epochs(9),
             "--num-epoch 1: 9 prompts fill 2 rollouts of --rollout-batch-size 4; the last 1 of the last epoch is left "
             "out");
   EXPECT_EQ(four.left_out_by_epochs(9), "");  // batches continue over the epochs
-  EXPECT_EQ(parse().left_out_by_epochs(9), "");
+  EXPECT_EQ(parsed_run().left_out_by_epochs(9), "");
 }
 
 TEST(OutputOptions, CountsTheCheckpointsThatAreStillToCome) {

@@ -12,7 +12,7 @@
 namespace tandem::device::cuda {
 namespace {
 
-constexpr uint64_t kSeed = 20261127;
+constexpr uint64_t kPartsSeed = 20261127;
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr AttentionHeads kQwen4B = {.group = 4, .num_kv_heads = 8, .head_dim = 128};
 
@@ -121,7 +121,7 @@ TEST(AttentionParts, AreNoneWhereCudnnMayNotCompute) {
 }
 
 TEST(AttentionParts, CoverEverySegmentWithinTheMemoryThatIsPlanned) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kPartsSeed);
   const auto draw = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
@@ -136,7 +136,7 @@ TEST(AttentionParts, CoverEverySegmentWithinTheMemoryThatIsPlanned) {
     if (!has_parts(heads, longest)) continue;
     const int64_t most = expect_cut(segments, heads);
     EXPECT_LE(most, int64_t{most_workspace_bytes(heads, rows_of(segments).cu_q.back(), std::ssize(segments), longest)})
-        << "round " << round << " of seed " << kSeed;
+        << "round " << round << " of seed " << kPartsSeed;
   }
   // The bound is near what is taken where all samples are as long as the longest, for which the plan is made.
   for (const int64_t longest : {1279, 8447, 16639, 32511}) {

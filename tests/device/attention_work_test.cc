@@ -17,7 +17,7 @@ namespace tandem::device::cuda {
 namespace {
 
 using Ids = std::vector<int32_t>;
-constexpr uint64_t kSeed = 20240607;
+constexpr uint64_t kWorkSeed = 20240607;
 constexpr int32_t kNotRead = std::numeric_limits<int32_t>::max();
 
 struct Batch {
@@ -149,10 +149,10 @@ std::vector<Item> items_of(const Batch& batch, const AttentionHeads& heads, int6
 }
 
 TEST(AttentionWork, CoversEachRowAndHeadOnce) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kWorkSeed);
   const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution(low, high)(random); };
   for (int64_t group = 1; group <= kMaxAttentionGroup; ++group) {
-    SCOPED_TRACE(testing::Message() << "group " << group << ", seed " << kSeed);
+    SCOPED_TRACE(testing::Message() << "group " << group << ", seed " << kWorkSeed);
     const std::vector<int64_t> lengths = {1, 15, 16, 17, 100, 64};
     Batch batch = sequences_of(lengths);
     for (int piece = 0; piece < 30; ++piece) {
@@ -170,11 +170,11 @@ TEST(AttentionWork, CoversEachRowAndHeadOnce) {
 }
 
 TEST(AttentionWork, CoversRowsOfSequencesThatShareBlocks) {
-  std::mt19937_64 random(kSeed);
+  std::mt19937_64 random(kWorkSeed);
   const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution(low, high)(random); };
   int64_t num_sharing = 0;
   for (int trial = 0; trial < 200; ++trial) {
-    SCOPED_TRACE(testing::Message() << "trial " << trial << ", seed " << kSeed);
+    SCOPED_TRACE(testing::Message() << "trial " << trial << ", seed " << kWorkSeed);
     std::vector<int64_t> lengths, blocks;
     while (lengths.size() < 24) {
       const int64_t prompt = draw(1, 900), samples = draw(1, 9);

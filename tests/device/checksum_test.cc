@@ -29,7 +29,7 @@ TEST(Checksum, IsAsItIsDefined) {
 
 // Either sum alone finds it too.
 TEST(Checksum, FindsWhatWasChanged) {
-  Draw draw(7);
+  TestDraw draw(7);
   const auto expect_found = [&](const std::vector<std::byte>& bytes, const std::vector<std::byte>& changed) {
     if (bytes == changed) return;
     const Checksum before = checksum_of(bytes), after = checksum_of(changed);
@@ -73,7 +73,7 @@ TEST_P(DeviceChecksums, AreTheSameOnEveryDevice) {
   } catch (const EnvironmentError& error) {
     GTEST_SKIP() << error.what();
   }
-  Draw draw(11);
+  TestDraw draw(11);
   std::vector<at::Tensor> tensors;
   std::vector<Checksum> want;
   for (const int64_t size : {1, 5, 8, 15, 16, 17, 4096, 1000003, 16 * 256 * 4 * 1056 + 24}) {

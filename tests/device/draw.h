@@ -3,8 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <cstring>
 
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -22,9 +24,9 @@
 
 namespace tandem::device {
 
-class Draw {
+class TestDraw {
  public:
-  explicit Draw(uint64_t seed) : seed_(seed) {}
+  explicit TestDraw(uint64_t seed) : seed_(seed) {}
 
   double uniform() { return base::uniform(seed_, 0, counter_++); }
   int64_t integer(int64_t low, int64_t high) {  // both bounds are included
@@ -74,6 +76,13 @@ inline reference::Values to_values(const Tensor& x) {
   return {wide.const_data_ptr<double>(), wide.const_data_ptr<double>() + wide.numel()};
 }
 
+// Two tensors of one shape and dtype with the same bits.
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  const Tensor x = a.contiguous(), y = b.contiguous();
+  return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() &&
+         (x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0);
+}
+
 // Returns the instruction sets that this machine runs.
 inline std::vector<std::string> cpu_isas() {
   std::string names = available_cpu_isas();
@@ -97,6 +106,38 @@ inline std::vector<std::string> device_backends() {
     if (row.is_module()) names.emplace_back(row.name);
   }
   return names;
+}
+
+// Returns `names` and behind them the backends that are modules.
+inline std::vector<std::string> and_modules(std::vector<std::string> names) {
+  for (const std::string& name : device_backends()) names.push_back(name);
+  return names;
+}
+
+// Returns every backend, each instruction set of the CPU's among them.
+inline std::vector<std::string> all_backends() {
+  std::vector<std::string> names = cpu_isas();
+  names.emplace_back("aten");
+  return and_modules(names);
+}
+
+// The widths of a product's matrix [N, K].
+struct Widths {
+  int64_t N, K;
+};
+
+// A backend, and the model's dtype in which it is tested.
+struct BackendCase {
+  std::string name;
+  at::ScalarType dtype;
+};
+inline void PrintTo(const BackendCase& backend, std::ostream* out) { *out << backend.name << ' ' << backend.dtype; }
+
+inline std::vector<BackendCase> in_both_dtypes(const std::vector<std::string>& names) {
+  std::vector<BackendCase> result;
+  for (const std::string& name : names)
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({name, dtype});
+  return result;
 }
 
 // Says why this machine cannot test a backend; "" where it can.

@@ -18,27 +18,6 @@ namespace {
 
 constexpr uint64_t kNumSeeds = 8;
 
-struct Exactness {
-  std::string isa;
-  at::ScalarType dtype;
-};
-void PrintTo(const Exactness& e, std::ostream* out) { *out << e.isa << ' ' << e.dtype; }
-
-std::vector<Exactness> exact_backends() {
-  std::vector<std::string> names = cpu_isas();
-  for (const std::string& name : device_backends()) names.push_back(name);
-  std::vector<Exactness> result;
-  for (const std::string& isa : names)
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({isa, dtype});
-  return result;
-}
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  const Tensor x = a.contiguous(), y = b.contiguous();
-  return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() &&
-         std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
-}
-
 // An operation on the rows named by an index [n] int32. It returns its results, one row for each of them.
 using RowOperation = std::function<Tensor(const Ops& ops, const Tensor& rows)>;
 
@@ -48,21 +27,22 @@ Tensor range(int64_t begin, int64_t end) {
   return to_tensor(ids);
 }
 
-class ExactnessTest : public testing::TestWithParam<Exactness> {
+class ExactnessTest : public testing::TestWithParam<BackendCase> {
  protected:
   void SetUp() override {
-    if (one_ == nullptr) GTEST_SKIP() << why_missing(GetParam().isa);
+    if (one_ == nullptr) GTEST_SKIP() << why_missing(GetParam().name);
   }
 
-  void for_each_seed(const std::function<void(Draw&)>& body) {
+  void for_each_seed(const std::function<void(TestDraw&)>& body) {
     for (uint64_t seed = 0; seed < kNumSeeds && !HasFailure(); ++seed) {
       SCOPED_TRACE("seed " + std::to_string(seed));
-      Draw draw(seed);
+      TestDraw draw(seed);
       body(draw);
     }
   }
 
-  void expect_rows_alone_decide(const std::string& operation, Draw& draw, int64_t num_rows, const RowOperation& run) {
+  void expect_rows_alone_decide(const std::string& operation, TestDraw& draw, int64_t num_rows,
+                                const RowOperation& run) {
     const Tensor all = run(*one_, range(0, num_rows));
     ASSERT_EQ(all.size(0), num_rows);
     EXPECT_TRUE(same_bits(run(*two_, range(0, num_rows)), all)) << operation << ": two threads give other bits";
@@ -80,7 +60,7 @@ class ExactnessTest : public testing::TestWithParam<Exactness> {
     }
   }
 
-  void expect_attention_rows_stand_alone(Draw& draw, const PagedCase& c, int64_t window = 0) {
+  void expect_attention_rows_stand_alone(TestDraw& draw, const PagedCase& c, int64_t window = 0) {
     const int64_t H = c.attention.H, G = c.attention.G, K = c.attention.K;
     const int64_t T = c.num_tokens;
     const Tensor q = draw.normal({T, H, K}, dtype()), k = draw.normal({T, G, K}, dtype());
@@ -107,15 +87,16 @@ class ExactnessTest : public testing::TestWithParam<Exactness> {
   }
 
   at::ScalarType dtype() const { return GetParam().dtype; }
-  std::unique_ptr<Ops> one_ = make_backend(GetParam().isa, 1), two_ = make_backend(GetParam().isa, 2);
+  std::unique_ptr<Ops> one_ = make_backend(GetParam().name, 1), two_ = make_backend(GetParam().name, 2);
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, ExactnessTest, testing::ValuesIn(exact_backends()), [](const auto& info) {
-  return info.param.isa + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
-});
+INSTANTIATE_TEST_SUITE_P(Backends, ExactnessTest, testing::ValuesIn(in_both_dtypes(and_modules(cpu_isas()))),
+                         [](const auto& info) {
+                           return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
+                         });
 
 TEST_P(ExactnessTest, LinearRowsStandAlone) {
-  for_each_seed([&](Draw& draw) {
+  for_each_seed([&](TestDraw& draw) {
     const int64_t T = draw.integer(1, 70), K = draw.integer(1, 300), N = draw.integer(1, 200);
     const Tensor x = draw.normal({T, K}, dtype()), w = draw.normal({N, K}, dtype());
     for (const at::ScalarType out : {at::kFloat, dtype()}) {
@@ -140,7 +121,7 @@ TEST_P(ExactnessTest, LinearRowsStandAlone) {
 // Some instruction sets multiply few rows by one kernel and many by another: both sides of that border have the same
 // bits.
 TEST_P(ExactnessTest, LinearRowsStandAloneAmongHundreds) {
-  for_each_seed([&](Draw& draw) {
+  for_each_seed([&](TestDraw& draw) {
     const int64_t T = draw.integer(500, 700), K = 32 * draw.integer(1, 3), N = draw.integer(1, 70);
     const Tensor x = draw.normal({T, K}, dtype()), w = draw.normal({N, K}, dtype());
     expect_rows_alone_decide(
@@ -156,11 +137,11 @@ TEST_P(ExactnessTest, LinearRowsStandAloneAmongHundreds) {
 // A weight's rows stand alone too: a packed product gives what its slices give, so sharded and merged layouts agree.
 TEST_P(ExactnessTest, LinearColumnsStandAlone) {
   for (const std::string& name : device_backends()) {
-    if (GetParam().isa == name)
+    if (GetParam().name == name)
       GTEST_SKIP()
           << "a library chooses its matrix product by the weight's size, so the promise is not made for this backend";
   }
-  for_each_seed([&](Draw& draw) {
+  for_each_seed([&](TestDraw& draw) {
     const int64_t T = draw.integer(1, 20), K = draw.integer(1, 200), N = draw.integer(2, 150);
     const Tensor x = draw.normal({T, K}, dtype()), w = draw.normal({N, K}, dtype());
     const int64_t cut = draw.integer(1, N - 1);
@@ -171,7 +152,7 @@ TEST_P(ExactnessTest, LinearColumnsStandAlone) {
 }
 
 TEST_P(ExactnessTest, RowwiseOperationsStandAlone) {
-  for_each_seed([&](Draw& draw) {
+  for_each_seed([&](TestDraw& draw) {
     const int64_t T = draw.integer(1, 150), E = draw.integer(1, 200);
     const Tensor x = draw.normal({T, E}, dtype(), 0.1, 3.0), y = draw.normal({T, E}, dtype());
     const Tensor weight = draw.normal({E}, dtype(), 1.0), gate_up = draw.normal({T, 2 * E}, dtype(), 0.0, 3.0);
@@ -211,7 +192,7 @@ TEST_P(ExactnessTest, RowwiseOperationsStandAlone) {
 }
 
 TEST_P(ExactnessTest, QkNormRopeRowsStandAlone) {
-  for_each_seed([&](Draw& draw) {
+  for_each_seed([&](TestDraw& draw) {
     const int64_t T = draw.integer(1, 90), G = draw.integer(1, 3), H = G * draw.integer(1, 3);
     const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 96, 128, 256});
     const Tensor qkv = draw.normal({T, (H + 2 * G) * K}, dtype());
@@ -226,7 +207,7 @@ TEST_P(ExactnessTest, QkNormRopeRowsStandAlone) {
 }
 
 TEST_P(ExactnessTest, RopeRowsStandAlone) {
-  for_each_seed([&](Draw& draw) {
+  for_each_seed([&](TestDraw& draw) {
     const int64_t T = draw.integer(1, 90), G = draw.integer(1, 3), H = G * draw.integer(1, 3);
     const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 96, 128, 256});
     const Tensor qkv = draw.normal({T, (H + 2 * G) * K}, dtype());
@@ -241,7 +222,7 @@ TEST_P(ExactnessTest, RopeRowsStandAlone) {
 }
 
 TEST_P(ExactnessTest, LogprobRowsStandAlone) {
-  for_each_seed([&](Draw& draw) {
+  for_each_seed([&](TestDraw& draw) {
     const int64_t R = draw.integer(1, 60), V = draw.integer(1, 700);
     const double temperature = draw.choose<double>({1.0, 0.7, 1.3});
     const Tensor logits = draw.normal({R, V}, at::kFloat, 0.0, 4.0);
@@ -257,7 +238,7 @@ TEST_P(ExactnessTest, LogprobRowsStandAlone) {
 
 // Nor do the place of the keys, blocks that sequences share, and the contents past a sequence's end change anything.
 TEST_P(ExactnessTest, AttentionRowsStandAloneWhereverTheirKeysLie) {
-  for_each_seed([&](Draw& draw) {
+  for_each_seed([&](TestDraw& draw) {
     const int64_t G = draw.integer(1, 3), H = G * draw.integer(1, 4);
     const int64_t K = draw.choose<int64_t>({2, 32, 48, 64, 80, 96, 128, 256});
     expect_attention_rows_stand_alone(draw, draw_groups(draw, draw.integer(1, 3), H, G, K));
@@ -265,8 +246,8 @@ TEST_P(ExactnessTest, AttentionRowsStandAloneWhereverTheirKeysLie) {
 }
 
 TEST_P(ExactnessTest, AttentionRowsWithAWindowStandAlone) {
-  if (GetParam().isa == "cuda") GTEST_SKIP() << "attention on it has no windows";
-  for_each_seed([&](Draw& draw) {
+  if (GetParam().name == "cuda") GTEST_SKIP() << "attention on it has no windows";
+  for_each_seed([&](TestDraw& draw) {
     const int64_t G = draw.integer(1, 2), H = G * draw.integer(1, 4), K = draw.choose<int64_t>({2, 32, 80});
     const PagedCase c = draw_groups(draw, draw.integer(1, 3), H, G, K);
     expect_attention_rows_stand_alone(draw, c, /*window=*/draw.integer(1, 40));
@@ -277,10 +258,10 @@ TEST_P(ExactnessTest, AttentionRowsWithAWindowStandAlone) {
 // such as these prompts.
 TEST_P(ExactnessTest, AttentionRowsStandAloneAmongHundredsOfKeys) {
   const std::vector<std::string> cpu = cpu_isas();
-  const bool is_cpu = std::find(cpu.begin(), cpu.end(), GetParam().isa) != cpu.end();
+  const bool is_cpu = std::find(cpu.begin(), cpu.end(), GetParam().name) != cpu.end();
   for (const int64_t K : is_cpu ? std::vector<int64_t>{32} : std::vector<int64_t>{20, 32, 64, 80, 96, 128, 256}) {
     SCOPED_TRACE("head dim " + std::to_string(K));
-    Draw draw(kNumSeeds);
+    TestDraw draw(kNumSeeds);
     expect_attention_rows_stand_alone(draw, draw_groups(draw, 1, 4, 2, K, kLongPrompts));
   }
 }
@@ -288,7 +269,7 @@ TEST_P(ExactnessTest, AttentionRowsStandAloneAmongHundredsOfKeys) {
 // A token's row of a whole sparse MLP depends on that row alone: which experts it chooses, beside whom it stands at an
 // expert, and the sum of its places. Batch mates crowd one expert, or leave all of a row's experts to it.
 TEST_P(ExactnessTest, ExpertsLinearRowsStandAlone) {
-  for_each_seed([&](Draw& draw) {
+  for_each_seed([&](TestDraw& draw) {
     const int64_t T = draw.choose<int64_t>({2, 9, 40, 140}), X = draw.choose<int64_t>({4, 16, 128});
     const int64_t E = draw.choose<int64_t>({64, 96, 128}), F = draw.choose<int64_t>({32, 40, 64});
     const RouteRule rule{.chosen = draw.integer(1, 4), .normalises = draw.integer(0, 1) == 1};

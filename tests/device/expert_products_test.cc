@@ -17,10 +17,6 @@
 namespace tandem::device {
 namespace {
 
-struct Widths {
-  int64_t N, K;
-};
-
 // Group sizes of the experts; on average they have the number of rows from which a GPU has a kernel for many.
 constexpr int64_t kGroups[] = {500, 0, 1, 129, 7, 16, 1500, 64, 127, 65, 128};
 constexpr int64_t kExperts = std::size(kGroups);
@@ -78,21 +74,11 @@ class ExpertProductBits : public testing::TestWithParam<std::string> {
       if (offsets[e + 1] > offsets[e]) compare(e, offsets[e], offsets[e + 1] - offsets[e]);
     }
   }
-  static bool same_bits(const Tensor& a, const Tensor& b) {
-    const Tensor x = a.contiguous(), y = b.contiguous();
-    return x.nbytes() == y.nbytes() && std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
-  }
-
-  Draw draw_{17};
+  TestDraw draw_{17};
   std::unique_ptr<Ops> ops_ = make_backend(GetParam(), 2);
 };
 
-std::vector<std::string> product_backends() {
-  std::vector<std::string> names = {"auto"};
-  for (const std::string& name : device_backends()) names.push_back(name);
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Backends, ExpertProductBits, testing::ValuesIn(product_backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, ExpertProductBits, testing::ValuesIn(and_modules({"auto"})),
                          [](const auto& info) { return info.param; });
 
 TEST_P(ExpertProductBits, RowsAreThoseOfLinearInGroupsOfEverySize) {

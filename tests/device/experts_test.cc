@@ -23,30 +23,8 @@ using reference::Choice;
 using reference::Ids;
 using reference::Values;
 
-constexpr uint64_t kSeed = 11;
+constexpr uint64_t kExpertsSeed = 11;
 constexpr double kTolerance = 1e-5;  // of the largest number, for float32 sums of about a hundred products
-
-struct Backend {
-  std::string name;
-  at::ScalarType dtype;
-};
-void PrintTo(const Backend& b, std::ostream* out) { *out << b.name << ' ' << b.dtype; }
-
-std::vector<Backend> in_both_dtypes(const std::vector<std::string>& names) {
-  std::vector<Backend> result;
-  for (const std::string& name : names)
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({name, dtype});
-  return result;
-}
-
-std::vector<Backend> cpu_backends() { return in_both_dtypes(cpu_isas()); }
-
-std::vector<Backend> backends() {
-  std::vector<std::string> names = cpu_isas();
-  names.emplace_back("aten");
-  for (const std::string& name : device_backends()) names.push_back(name);
-  return in_both_dtypes(names);
-}
 
 Ids to_ids(const Tensor& x) {
   const Tensor flat = x.contiguous();
@@ -64,7 +42,7 @@ void PrintTo(const Dims& d, std::ostream* out) {
 constexpr Dims kDims[] = {{1, 8, 2, 64, 48, true},  {7, 4, 4, 32, 24, false},   {33, 16, 4, 96, 40, false},
                           {70, 8, 1, 33, 17, true}, {5, 128, 8, 128, 64, true}, {300, 16, 2, 128, 64, true}};
 
-class ExpertsTest : public testing::TestWithParam<Backend> {
+class ExpertsTest : public testing::TestWithParam<BackendCase> {
  protected:
   void SetUp() override {
     if (ops_ == nullptr) GTEST_SKIP() << why_missing(GetParam().name);
@@ -97,13 +75,14 @@ class ExpertsTest : public testing::TestWithParam<Backend> {
     return x;
   }
 
-  Draw draw_{kSeed};
+  TestDraw draw_{kExpertsSeed};
   std::unique_ptr<Ops> ops_ = make_backend(GetParam().name, GetParam().name == "aten" ? 1 : 2);
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, ExpertsTest, testing::ValuesIn(backends()), [](const auto& info) {
-  return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
-});
+INSTANTIATE_TEST_SUITE_P(Backends, ExpertsTest, testing::ValuesIn(in_both_dtypes(all_backends())),
+                         [](const auto& info) {
+                           return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
+                         });
 
 TEST_P(ExpertsTest, RouteChoosesTheLargestLogitsAndOrdersPlaces) {
   for (const Dims& d : kDims) {
@@ -187,9 +166,10 @@ class ExpertProducts : public ExpertsTest {
     return {w.begin() + expert * size, w.begin() + (expert + 1) * size};
   }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, ExpertProducts, testing::ValuesIn(backends()), [](const auto& info) {
-  return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
-});
+INSTANTIATE_TEST_SUITE_P(Backends, ExpertProducts, testing::ValuesIn(in_both_dtypes(all_backends())),
+                         [](const auto& info) {
+                           return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
+                         });
 
 TEST_P(ExpertProducts, EachPlaceIsMultipliedByItsExpert) {
   for (const Dims& d : kDims) {
@@ -310,9 +290,10 @@ class CpuExpertGroups : public ExpertsTest {
     return ops_->route(logits, {.chosen = 1, .normalises = true});
   }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, CpuExpertGroups, testing::ValuesIn(cpu_backends()), [](const auto& info) {
-  return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
-});
+INSTANTIATE_TEST_SUITE_P(Backends, CpuExpertGroups, testing::ValuesIn(in_both_dtypes(cpu_isas())),
+                         [](const auto& info) {
+                           return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
+                         });
 
 TEST_P(CpuExpertGroups, HaveTheBitsOfEachExpertAlone) {
   struct Case {

@@ -20,27 +20,11 @@ namespace {
 
 using reference::Values;
 
-constexpr uint64_t kSeed = 11;
+constexpr uint64_t kNotFiniteSeed = 11;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 constexpr float kBad[] = {kNaN, kInf, -kInf};
 
-struct Backend {
-  std::string name;
-  at::ScalarType dtype;
-};
-void PrintTo(const Backend& b, std::ostream* out) { *out << b.name << ' ' << b.dtype; }
-
-std::vector<Backend> backends() {
-  std::vector<std::string> names = cpu_isas();
-  names.emplace_back("aten");
-  for (const std::string& name : device_backends()) names.push_back(name);
-  std::vector<Backend> result;
-  for (const std::string& name : names)
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({name, dtype});
-  return result;
-}
-
-class NotFiniteTest : public testing::TestWithParam<Backend> {
+class NotFiniteTest : public testing::TestWithParam<BackendCase> {
  protected:
   void SetUp() override {
     if (ops_ == nullptr) GTEST_SKIP() << why_missing(GetParam().name);
@@ -48,13 +32,14 @@ class NotFiniteTest : public testing::TestWithParam<Backend> {
   at::ScalarType dtype() const { return GetParam().dtype; }
   Tensor normal(at::IntArrayRef shape) { return draw_.normal(shape, dtype()); }
 
-  Draw draw_{kSeed};
+  TestDraw draw_{kNotFiniteSeed};
   std::unique_ptr<Ops> ops_ = make_backend(GetParam().name, GetParam().name == "aten" ? 1 : 2);
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, NotFiniteTest, testing::ValuesIn(backends()), [](const auto& info) {
-  return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
-});
+INSTANTIATE_TEST_SUITE_P(Backends, NotFiniteTest, testing::ValuesIn(in_both_dtypes(all_backends())),
+                         [](const auto& info) {
+                           return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
+                         });
 
 // Returns a copy with one element replaced.
 Tensor with(const Tensor& x, int64_t element, float value) {
@@ -105,7 +90,7 @@ TEST_P(NotFiniteTest, AttentionSwallowsNoQueryKeyOrValue) {
   for (const float bad : kBad) {
     for (const int64_t token : {0, 1, 15, 16, 20, 36}) {
       for (const int64_t at : {0, 31}) {
-        SCOPED_TRACE(fmt::format("{} at token {}, element {}; seed {}", bad, token, at, kSeed));
+        SCOPED_TRACE(fmt::format("{} at token {}, element {}; seed {}", bad, token, at, kNotFiniteSeed));
         const int64_t head = 2, kv_head = 1;  // head 2 reads KV head 1
         const Result of_q = attend(with(q, (token * H + head) * K + at, bad), k, v);
         const Result of_k = attend(q, with(k, (token * G + kv_head) * K + at, bad), v);
@@ -163,7 +148,7 @@ TEST_P(NotFiniteTest, LogprobAndEntropyOfARowWithOneAreNaN) {
       const Result clean = score(logits, temperature);
       for (const float bad : kBad) {
         for (const int64_t at : {int64_t{0}, V / 2, V - 1}) {
-          SCOPED_TRACE(fmt::format("{} at {} of {}; seed {}", bad, at, V, kSeed));
+          SCOPED_TRACE(fmt::format("{} at {} of {}; seed {}", bad, at, V, kNotFiniteSeed));
           const Result result = score(with(logits, V + at, bad), temperature);
           for (int64_t row = 0; row < R; ++row) {
             const auto of = [row](const Tensor& x) { return to_values(x)[static_cast<size_t>(row)]; };
@@ -202,7 +187,7 @@ TEST_P(NotFiniteTest, RowsOfTheBlockSwallowNone) {
     return sum;
   };
   for (const float bad : kBad) {
-    SCOPED_TRACE(fmt::format("{}; seed {}", bad, kSeed));
+    SCOPED_TRACE(fmt::format("{}; seed {}", bad, kNotFiniteSeed));
     const Tensor damaged = with(x, E + 7, bad);  // damages row 1
     for (const auto& [what, clean, y] :
          {std::tuple{"linear", ops_->linear(x, w, dtype()), ops_->linear(damaged, w, dtype())},

@@ -22,25 +22,9 @@ namespace {
 using reference::Ids;
 using reference::Values;
 
-constexpr uint64_t kSeed = 7;
+constexpr uint64_t kOpsSeed = 7;
 
-struct Backend {
-  std::string name;
-  at::ScalarType dtype;
-};
-void PrintTo(const Backend& b, std::ostream* out) { *out << b.name << ' ' << b.dtype; }
-
-std::vector<Backend> backends() {
-  std::vector<std::string> names = cpu_isas();
-  names.emplace_back("aten");
-  for (const std::string& name : device_backends()) names.push_back(name);
-  std::vector<Backend> result;
-  for (const std::string& name : names)
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({name, dtype});
-  return result;
-}
-
-class OpsTest : public testing::TestWithParam<Backend> {
+class OpsTest : public testing::TestWithParam<BackendCase> {
  protected:
   // This is the error of sums of a hundred products of order one, in float32, in any order.
   static constexpr double kTolerance = 1e-5;
@@ -76,19 +60,19 @@ class OpsTest : public testing::TestWithParam<Backend> {
     }
     fmt::print("[    used  ] {:<34} {:6.2f} % of {:.0e} x {:.3g}\n", what, 100.0 * used, tolerance, largest);
     EXPECT_LE(used, 1.0) << what << " of " << ops_->name() << ", element " << worst << ": " << values[worst]
-                         << ", expected " << want[worst] << "; seed " << kSeed;
+                         << ", expected " << want[worst] << "; seed " << kOpsSeed;
   }
 
   Tensor normal(at::IntArrayRef shape, double mean = 0.0, double scale = 1.0) {
     return draw_.normal(shape, dtype(), mean, scale);
   }
 
-  Draw draw_{kSeed};
+  TestDraw draw_{kOpsSeed};
   // ATen's thread pool costs more than it gives on tensors of this size.
   std::unique_ptr<Ops> ops_ = make_backend(GetParam().name, GetParam().name == "aten" ? 1 : 2);
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, OpsTest, testing::ValuesIn(backends()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Backends, OpsTest, testing::ValuesIn(in_both_dtypes(all_backends())), [](const auto& info) {
   return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
 });
 
@@ -636,7 +620,7 @@ TEST_P(OpsTest, GradientsDoNotDependOnTheThreads) {
   const std::vector<Values> one = gradients(1), two = gradients(2);
   const char* names[] = {"linear_grad_input", "linear_grad_weight", "rms_norm_backward dx", "rms_norm_backward dw",
                          "embedding_backward"};
-  for (size_t i = 0; i < one.size(); ++i) EXPECT_EQ(one[i], two[i]) << names[i] << "; seed " << kSeed;
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_EQ(one[i], two[i]) << names[i] << "; seed " << kOpsSeed;
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ inline const std::vector<int64_t> kShortPrompts = {1, 7, 15, 16, 17, 32, 37};
 // These are on both sides of the larger pieces in which a backend may walk a sequence.
 inline const std::vector<int64_t> kLongPrompts = {255, 256, 257, 300, 513};
 
-inline PagedCase draw_groups(Draw& draw, int64_t num_groups, int64_t H, int64_t G, int64_t K,
+inline PagedCase draw_groups(TestDraw& draw, int64_t num_groups, int64_t H, int64_t G, int64_t K,
                              const std::vector<int64_t>& prompt_lengths = kShortPrompts,
                              int64_t most_completion_tokens = 20) {
   PagedCase c{.attention = {.H = H, .G = G, .K = K, .sequences = {}, .sequence_of_row = {}, .row_position = {}},
@@ -60,7 +60,7 @@ struct PagedCache {
 // Places a case in blocks of random numbers. With `share`, full blocks with the same tokens after the same prefix are
 // one block; a partial one is each sequence's own. Numbers that no row may see are NaN in blocks that hold nothing and
 // in other layers, and large in slots past a sequence's end.
-inline PagedCache place(const PagedCase& c, Draw& draw, at::ScalarType dtype, bool share) {
+inline PagedCache place(const PagedCase& c, TestDraw& draw, at::ScalarType dtype, bool share) {
   std::map<std::pair<int64_t, reference::Ids>, int64_t> block_of;  // (owner or -1, tokens up to the block's end)
   std::vector<reference::Ids> tables;
   reference::Ids tokens, slots;

@@ -15,10 +15,6 @@
 namespace tandem::device {
 namespace {
 
-struct Widths {
-  int64_t N, K;
-};
-
 class ProductsTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -33,13 +29,7 @@ class ProductsTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<Ops> ops_ = make_backend(GetParam(), 2);
 };
 
-std::vector<std::string> product_backends() {
-  std::vector<std::string> names = {"auto"};
-  for (const std::string& name : device_backends()) names.push_back(name);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Backends, ProductsTest, testing::ValuesIn(product_backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, ProductsTest, testing::ValuesIn(and_modules({"auto"})),
                          [](const auto& info) { return info.param; });
 
 // A public report says that a library with split sums drops the last terms of some lengths. In the gradient of a weight
@@ -62,7 +52,7 @@ TEST_P(ProductsTest, GradWeightOfOnesCountsItsRows) {
 
 // A row has one order of its sums, whatever kernel multiplies it.
 TEST_P(ProductsTest, RowsAreEqualInBatchesOfEverySize) {
-  Draw draw(11);
+  TestDraw draw(11);
   for (const auto [N, K] : widths()) {
     const int64_t most = is_gpu() ? 2048 : 300;
     // A few numbers are repeated: drawing millions one by one takes longer than multiplying them.

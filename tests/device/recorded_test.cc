@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, RecordedTest, testing::ValuesIn(backends()),
 TEST_P(RecordedTest, AttentionReadsTheRowsThatAreThereNow) {
   if (make_backend(GetParam() == "cpu" ? "auto" : GetParam(), 1) == nullptr) GTEST_SKIP() << why_missing(GetParam());
   const std::unique_ptr<Ops> ops = make_ops(parse_device(GetParam()), {});
-  Draw draw(5);
+  TestDraw draw(5);
   for (const int64_t group : {1, 2, 8, 16}) {
     for (const int64_t head_dim : {64, 128}) {
       if (!ops->can_record(at::kBFloat16, group, 1, head_dim) && GetParam() != "cpu") continue;

@@ -12,11 +12,12 @@
 namespace tandem::device::reference {
 namespace {
 
-constexpr uint64_t kSeed = 20;
+constexpr uint64_t kReferenceSeed = 20;
 
 Values random_values(int64_t size, uint64_t stream) {
   Values x;
-  for (int64_t i = 0; i < size; ++i) x.push_back(2.0 * base::uniform(kSeed, stream, static_cast<uint64_t>(i)) - 1.0);
+  for (int64_t i = 0; i < size; ++i)
+    x.push_back(2.0 * base::uniform(kReferenceSeed, stream, static_cast<uint64_t>(i)) - 1.0);
   return x;
 }
 
@@ -39,7 +40,7 @@ void expect_derivative(const std::function<Values(const Values&)>& f, const Valu
       behind[i] -= kStep * u[i];
     }
     const double slope = (dot(dy, f(ahead)) - dot(dy, f(behind))) / (2.0 * kStep);
-    EXPECT_NEAR(dot(gradient, u), slope, 1e-8 * (1.0 + std::abs(slope))) << "seed " << kSeed;
+    EXPECT_NEAR(dot(gradient, u), slope, 1e-8 * (1.0 + std::abs(slope))) << "seed " << kReferenceSeed;
   }
 }
 

@@ -19,45 +19,26 @@ namespace {
 
 using reference::Ids;
 
-constexpr uint64_t kSeed = 19;
+constexpr uint64_t kPartsSeed = 19;
 
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
-
-struct Backend {
-  std::string name;
-  at::ScalarType dtype;
-};
-void PrintTo(const Backend& b, std::ostream* out) { *out << b.name << ' ' << b.dtype; }
-
-std::vector<Backend> backends() {
-  std::vector<std::string> names = {"auto", "aten"};
-  for (const std::string& name : device_backends()) names.push_back(name);
-  std::vector<Backend> result;
-  for (const std::string& name : names)
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({name, dtype});
-  return result;
-}
-
-class TensorPartsTest : public testing::TestWithParam<Backend> {
+class TensorPartsTest : public testing::TestWithParam<BackendCase> {
  protected:
   void SetUp() override {
     if (ops_ == nullptr) GTEST_SKIP() << why_missing(GetParam().name);
   }
   at::ScalarType dtype() const { return GetParam().dtype; }
 
-  Draw draw_{kSeed};
+  TestDraw draw_{kPartsSeed};
   std::unique_ptr<Ops> ops_ = make_backend(GetParam().name, 1);
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, TensorPartsTest, testing::ValuesIn(backends()), [](const auto& info) {
-  return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
-});
+INSTANTIATE_TEST_SUITE_P(Backends, TensorPartsTest, testing::ValuesIn(in_both_dtypes(and_modules({"auto", "aten"}))),
+                         [](const auto& info) {
+                           return info.param.name + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
+                         });
 
 // Returns numbers whose sums are mostly rounding, so that another order changes the result.
-Tensor rough(Draw& draw, at::IntArrayRef shape, at::ScalarType dtype) {
+Tensor rough(TestDraw& draw, at::IntArrayRef shape, at::ScalarType dtype) {
   const Tensor x = draw.normal(shape, at::kFloat);
   float* data = x.mutable_data_ptr<float>();
   for (int64_t i = 0; i < x.numel(); ++i) data[i] *= std::ldexp(1.0F, static_cast<int>(draw.integer(-12, 12)));
@@ -91,14 +72,14 @@ TEST_P(TensorPartsTest, SumsGoFromTheFirstPartToTheLastAndAreRoundedOnce) {
           const Tensor sum = at::full(shape, std::numeric_limits<float>::quiet_NaN(), dtype());
           ops_->sum_parts(parts, residual, sum);
           EXPECT_TRUE(same_bits(sum, sum_in_order(parts, residual, dtype())))
-              << count << " parts of " << of_parts << (has_residual ? ", residual" : "") << "; seed " << kSeed;
+              << count << " parts of " << of_parts << (has_residual ? ", residual" : "") << "; seed " << kPartsSeed;
           std::reverse(parts.begin(), parts.end());
           if (!same_bits(sum, sum_in_order(parts, residual, dtype()))) ++different;
         }
       }
     }
   }
-  EXPECT_GT(different, 3) << "another order of the parts would not be noticed; seed " << kSeed;
+  EXPECT_GT(different, 3) << "another order of the parts would not be noticed; seed " << kPartsSeed;
 }
 
 // The residual is added as add() adds it.
@@ -108,7 +89,7 @@ TEST_P(TensorPartsTest, AResidualIsAddedToTheRoundedSum) {
   const Tensor sum = at::empty({4, 24}, dtype());
   ops_->sum_parts(parts, Tensor(), rounded);
   ops_->sum_parts(parts, residual, sum);
-  EXPECT_TRUE(same_bits(sum, ops_->add(residual, rounded))) << "seed " << kSeed;
+  EXPECT_TRUE(same_bits(sum, ops_->add(residual, rounded))) << "seed " << kPartsSeed;
 }
 
 // Parts of a table one after the other are the table: each id's row comes from one of them, the others give zeros.
@@ -134,9 +115,9 @@ TEST_P(TensorPartsTest, PartsOfATableAreTheTable) {
         EXPECT_TRUE(same_bits(rows[t], is_here ? table[id] : at::zeros({E}, dtype()))) << "id " << id;
       }
     }
-    EXPECT_TRUE(same_bits(sum.to(dtype()), whole)) << "seed " << kSeed;
+    EXPECT_TRUE(same_bits(sum.to(dtype()), whole)) << "seed " << kPartsSeed;
     ops_->embedding_backward(dy, ids, dwhole);
-    EXPECT_TRUE(same_bits(at::cat(gradients), dwhole)) << "seed " << kSeed;
+    EXPECT_TRUE(same_bits(at::cat(gradients), dwhole)) << "seed " << kPartsSeed;
   }
 }
 
@@ -146,7 +127,7 @@ TEST_P(TensorPartsTest, TheGradientOfAnInputIsTheSameInFloat32BeforeItsRounding)
   for (const at::ScalarType dy_dtype : {dtype(), at::kFloat}) {
     const Tensor dy = draw_.normal({13, 48}, dy_dtype), wide = ops_->linear_grad_input(dy, w, at::kFloat);
     EXPECT_EQ(wide.scalar_type(), at::kFloat);
-    EXPECT_TRUE(same_bits(wide.to(dtype()), ops_->linear_grad_input(dy, w, dtype()))) << "seed " << kSeed;
+    EXPECT_TRUE(same_bits(wide.to(dtype()), ops_->linear_grad_input(dy, w, dtype()))) << "seed " << kPartsSeed;
   }
 }
 

@@ -195,10 +195,10 @@ void decide(const std::vector<size_t>& ended, GroupPool& pool, InFlightSchedule&
 }
 
 // What a run's rollouts are, as text: the groups of each, and of each sample how many tokens each version gave.
-class Life {
+class FlightLife {
  public:
   // Without `timing` one sampler does all in order.
-  Life(const DrawnRun& run, std::optional<uint64_t> timing)
+  FlightLife(const DrawnRun& run, std::optional<uint64_t> timing)
       : run_(run),
         timing_(timing.value_or(0)),
         has_troubles_(timing.has_value()),
@@ -306,7 +306,7 @@ TEST(PhaseLives, HaveTheRolloutsThatTheDrawsDecideAndNoneTooOld) {
   int64_t num_deaths = 0, num_stale = 0;
   for (uint64_t seed = 0; seed < kLives && !HasFailure(); ++seed) {
     const DrawnRun run(seed);
-    Life quiet(run, std::nullopt), busy(run, seed + 17);
+    FlightLife quiet(run, std::nullopt), busy(run, seed + 17);
     const std::string want = quiet.live();
     EXPECT_EQ(busy.live(), want) << "seed " << seed;
     if (run.max_staleness) {

@@ -23,13 +23,13 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-const std::string kSecret = "thirty-two letters of one secret";
+const std::string kSealSecret = "thirty-two letters of one secret";
 const std::string kOther = "thirty-two letters of another one";
 constexpr const char* kOtherSecret = "TANDEM_SECRET_FILE: the other end has another secret; give all the same file";
 constexpr const char* kStranger = "the other end is no process of this program, or of another build";
 
 struct Keys {
-  explicit Keys(const std::string& secret = kSecret)
+  explicit Keys(const std::string& secret = kSealSecret)
       : listens(secret, ChannelEnd::kListens), connects(secret, ChannelEnd::kConnects) {}
   TlsKey listens, connects;
 };

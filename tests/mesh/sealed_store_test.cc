@@ -12,12 +12,12 @@
 namespace tandem::mesh {
 namespace {
 
-const std::string kSecret = "sixteen letters!";
+const std::string kStoreSecret = "sixteen letters!";
 
 class SealedStoreTest : public testing::Test {
  protected:
   c10::intrusive_ptr<c10d::Store> plain_ = c10::make_intrusive<c10d::HashStore>();
-  SealedStore store_{plain_, kSecret, "run 1"};
+  SealedStore store_{plain_, kStoreSecret, "run 1"};
 };
 
 std::string refusal(c10d::Store& store, const std::string& key) {
@@ -34,7 +34,7 @@ TEST_F(SealedStoreTest, ReturnsWhatWasSet) {
   for (const std::string& text : {value, std::string(), std::string(100'000, 'x')}) {
     store_.set("key", text);
     EXPECT_EQ(store_.get_to_str("key"), text);
-    EXPECT_EQ(SealedStore(plain_, kSecret, "run 1").get_to_str("key"), text) << "another rank's view";
+    EXPECT_EQ(SealedStore(plain_, kStoreSecret, "run 1").get_to_str("key"), text) << "another rank's view";
   }
   EXPECT_TRUE(looks_sealed(plain_->get_to_str("key")));
   EXPECT_TRUE(store_.check({"key"}));
@@ -71,10 +71,10 @@ TEST_F(SealedStoreTest, RefusesWhatStoodUnderAnotherKeyOrInAnotherRun) {
   const std::string sealed = plain_->get_to_str("key");
   plain_->set("other", sealed);
   EXPECT_NE(refusal(store_, "other"), "");
-  SealedStore next_run(plain_, kSecret, "run 2");
+  SealedStore next_run(plain_, kStoreSecret, "run 2");
   EXPECT_NE(refusal(next_run, "key"), "");
   // Shifting the end of one text into the next is no way round it.
-  SealedStore shifted(plain_, kSecret, "run 1k");
+  SealedStore shifted(plain_, kStoreSecret, "run 1k");
   plain_->set("ey", sealed);
   EXPECT_NE(refusal(shifted, "ey"), "");
 }

@@ -28,13 +28,9 @@ namespace tandem::model {
 namespace {
 
 using at::Tensor;
+using device::same_bits;
 
 constexpr uint64_t kSeed = 3;
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
 
 class ModelTest : public testing::TestWithParam<std::string> {
  protected:
@@ -43,7 +39,9 @@ class ModelTest : public testing::TestWithParam<std::string> {
     model_ = make_model(config_, store_.view(), *ops_);
   }
 
-  Tensor hidden(int64_t num_tokens) { return device::Draw(kSeed).normal({num_tokens, config_.hidden}, at::kBFloat16); }
+  Tensor hidden(int64_t num_tokens) {
+    return device::TestDraw(kSeed).normal({num_tokens, config_.hidden}, at::kBFloat16);
+  }
   SequenceAttention attention() const { return {*ops_, config_, 64, at::kBFloat16}; }
   // The sink keeps the gradients that it made. Each holds NaN until something is added.
   FunctionSink sink_ = FunctionSink([this](const std::string& name) -> GradientTarget {
@@ -111,7 +109,7 @@ TEST_P(ModelTest, EveryWeightOfABlockCounts) {
 
 TEST_P(ModelTest, ATiedHeadAddsItsGradientToTheEmbedding) {
   model_->set_gradient_sink(&sink_);
-  const Tensor x = hidden(5), dlogits = device::Draw(kSeed).normal({5, config_.vocab}, at::kFloat);
+  const Tensor x = hidden(5), dlogits = device::TestDraw(kSeed).normal({5, config_.vocab}, at::kFloat);
   const Tensor dx = model_->head_backward(dlogits, x);
   EXPECT_EQ(dx.scalar_type(), at::kBFloat16);
   EXPECT_EQ(dx.sizes(), x.sizes());

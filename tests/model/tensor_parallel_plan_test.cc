@@ -32,7 +32,7 @@ namespace {
 using at::Tensor;
 
 // With so many tokens parts have more bytes than kGatheredPartBytes, and logits too.
-constexpr int64_t kTokens = 1100;
+constexpr int64_t kPlanTokens = 1100;
 
 // Counts the bytes of CPU tensors by the thread that made them, and the most that there ever were.
 class ThreadBytes final : public c10::Allocator {
@@ -86,13 +86,13 @@ class ThreadBytes final : public c10::Allocator {
   c10::Allocator* inner_;
 };
 
-struct Case {
+struct PlanCase {
   std::string architecture;
   Dtype dtype;
   int size;
   bool sequence_parallel = false;
 };
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const PlanCase& c, std::ostream* out) {
   *out << c.architecture << ' ' << c.size << (c.sequence_parallel ? " rows too" : "");
 }
 
@@ -102,7 +102,7 @@ struct Bytes {
 };
 using Measured = std::map<std::string, Bytes>;
 
-class TensorParallelPlanTest : public testing::TestWithParam<Case> {
+class TensorParallelPlanTest : public testing::TestWithParam<PlanCase> {
  protected:
   static ModelConfig whole() {
     ModelConfig config = small_config(/*num_layers=*/1, GetParam().architecture);
@@ -118,15 +118,15 @@ class TensorParallelPlanTest : public testing::TestWithParam<Case> {
 
   // The batch is one sequence, whose cache is there already.
   static AttentionBytes attention_bytes(const ModelConfig& config, const device::OpsPlan& ops) {
-    const Size keys = (kTokens + device::kBlockTokens - 1) / device::kBlockTokens * device::kBlockTokens;
-    const device::AttentionLoad load = {.rows = kTokens,
-                                        .tiles = kTokens,
-                                        .longest_rows = kTokens,
+    const Size keys = (kPlanTokens + device::kBlockTokens - 1) / device::kBlockTokens * device::kBlockTokens;
+    const device::AttentionLoad load = {.rows = kPlanTokens,
+                                        .tiles = kPlanTokens,
+                                        .longest_rows = kPlanTokens,
                                         .longest_keys = keys,
                                         .sequences = 1,
-                                        .kv_blocks = kTokens / device::kBlockTokens + 1,
+                                        .kv_blocks = kPlanTokens / device::kBlockTokens + 1,
                                         .expanded_keys = keys};
-    const Size logarithms = kTokens * config.num_heads * 4;
+    const Size logarithms = kPlanTokens * config.num_heads * 4;
     device::OpBytes forward = ops.paged_attention(load);
     forward.most += logarithms;
     return {.forward = forward, .kept = logarithms, .backward = ops.attention_backward(load)};
@@ -147,17 +147,17 @@ class TensorParallelPlanTest : public testing::TestWithParam<Case> {
 
     const auto planned = ops_plan(device::footprint_of("cpu"), config, config.dtype);
     const device::OpsPlan& plan = *planned;
-    const BlockBytes block = block_bytes(config, config.dtype, plan, kTokens, attention_bytes(config, plan));
-    SequenceAttention attention(*ops, config, kTokens, dtype), again(*ops, config, kTokens, dtype);
-    const Tensor positions = int32_range(0, kTokens);
-    const int64_t stream_rows = model::stream_rows(config, kTokens);
-    const Tensor x = device::Draw(7).normal({stream_rows, config.hidden}, dtype), dy = x.clone();
-    const Tensor normed = device::Draw(7).normal({kTokens, config.hidden}, dtype);
+    const BlockBytes block = block_bytes(config, config.dtype, plan, kPlanTokens, attention_bytes(config, plan));
+    SequenceAttention attention(*ops, config, kPlanTokens, dtype), again(*ops, config, kPlanTokens, dtype);
+    const Tensor positions = int32_range(0, kPlanTokens);
+    const int64_t stream_rows = model::stream_rows(config, kPlanTokens);
+    const Tensor x = device::TestDraw(7).normal({stream_rows, config.hidden}, dtype), dy = x.clone();
+    const Tensor normed = device::TestDraw(7).normal({kPlanTokens, config.hidden}, dtype);
     Measured result;
     {
       const c10::NoGradGuard no_graph;
       model->block(0, dy, positions, attention);  // what the operations keep for good
-      SequenceAttention fresh(*ops, config, kTokens, dtype);
+      SequenceAttention fresh(*ops, config, kPlanTokens, dtype);
       result["a block without a graph"] = {block.inference,
                                            bytes.most_of([&] { model->block(0, dy, positions, fresh); })};
     }
@@ -170,23 +170,24 @@ class TensorParallelPlanTest : public testing::TestWithParam<Case> {
         bytes.most_of([&] { torch::autograd::grad({y}, {x}, {dy}); })};
 
     Tensor norm;
-    result["a norm"] = {norm_bytes(config, config.dtype, plan, kTokens).most,
-                        bytes.most_of([&] { norm = model->final_norm(x, kTokens); })};
-    result["the backward of a norm"] = {norm_backward_bytes(config, plan, kTokens).most,
+    result["a norm"] = {norm_bytes(config, config.dtype, plan, kPlanTokens).most,
+                        bytes.most_of([&] { norm = model->final_norm(x, kPlanTokens); })};
+    result["the backward of a norm"] = {norm_backward_bytes(config, plan, kPlanTokens).most,
                                         bytes.most_of([&] { torch::autograd::grad({norm}, {x}, {normed}); })};
 
     Tensor logits;
-    result["logits"] = {head_bytes(config, plan, kTokens).most, bytes.most_of([&] { logits = model->head(normed); })};
-    result["own logits"] = {own_logits_bytes(config, plan, kTokens).most,
+    result["logits"] = {head_bytes(config, plan, kPlanTokens).most,
+                        bytes.most_of([&] { logits = model->head(normed); })};
+    result["own logits"] = {own_logits_bytes(config, plan, kPlanTokens).most,
                             bytes.most_of([&] { model->own_logits(logits); })};
-    result["the backward of logits"] = {head_backward_bytes(config, config.dtype, plan, kTokens).most,
+    result["the backward of logits"] = {head_backward_bytes(config, config.dtype, plan, kPlanTokens).most,
                                         bytes.most_of([&] { model->head_backward(logits, normed); })};
     return result;
   }
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> result;
+std::vector<PlanCase> plan_cases() {
+  std::vector<PlanCase> result;
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBFloat16})
     for (const int size : {1, 2, 4}) result.push_back({kShardableArchitectures.front(), dtype, size});
   for (size_t i = 1; i < kShardableArchitectures.size(); ++i)
@@ -201,8 +202,8 @@ std::vector<Case> cases() {
   return result;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TensorParallelPlanTest, testing::ValuesIn(cases()), [](const auto& info) {
-  const Case& c = info.param;
+INSTANTIATE_TEST_SUITE_P(Models, TensorParallelPlanTest, testing::ValuesIn(plan_cases()), [](const auto& info) {
+  const PlanCase& c = info.param;
   return c.architecture + "_" + to_string(c.dtype) + "_" + std::to_string(c.size) +
          (c.sequence_parallel ? "_rows" : "");
 });

@@ -27,14 +27,10 @@ namespace tandem::model {
 namespace {
 
 using at::Tensor;
+using device::same_bits;
 
-constexpr uint64_t kSeed = 23;
+constexpr uint64_t kRanksSeed = 23;
 constexpr int64_t kTokens = 37;
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         (a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
-}
 
 struct Case {
   std::string architecture;
@@ -73,12 +69,12 @@ struct Pass {
 class TensorParallelTest : public testing::TestWithParam<Case> {
  protected:
   TensorParallelTest() : config_(config_of(GetParam())), store_(build_layout(config_), GetParam().dtype) {
-    draw_weights(store_, config_.initializer_range, kSeed);
+    draw_weights(store_, config_.initializer_range, kRanksSeed);
     set_tokens(kTokens);
   }
   // Sets the number of tokens in the batch of run().
   void set_tokens(int64_t num_tokens) {
-    device::Draw draw(kSeed);
+    device::TestDraw draw(kRanksSeed);
     ids_T_ = device::to_tensor(draw.ids(num_tokens, 0, static_cast<int32_t>(config_.vocab) - 1));
     dlogits_RV_ = draw.normal({num_tokens, config_.vocab}, at::kFloat);
   }
@@ -180,7 +176,7 @@ TEST_P(TensorParallelTest, ForwardAndBackwardAreThoseOfOneProcessThatAddsInTheir
   const Pass want = run_in_one_process(order_of_ranks());
   const std::vector<Pass> passes = on_ranks([&](Model& model, int /*rank*/) { return run(model); });
   for (int rank = 0; rank < size(); ++rank) {
-    SCOPED_TRACE(testing::Message() << "rank " << rank << "; seed " << kSeed);
+    SCOPED_TRACE(testing::Message() << "rank " << rank << "; seed " << kRanksSeed);
     const Pass& got = passes[static_cast<size_t>(rank)];
     EXPECT_TRUE(same_bits(got.embedded_TE, kept(want.embedded_TE, rank, sequence_parallel))) << "embedded tokens";
     EXPECT_TRUE(same_bits(got.normed_TE, want.normed_TE)) << "hidden states";
@@ -207,8 +203,8 @@ INSTANTIATE_TEST_SUITE_P(Models, TensorParallelOrderTest, testing::ValuesIn(case
 TEST_P(TensorParallelOrderTest, AnotherOrderOfTheSumsIsNoticed) {
   const std::vector<int> order = order_of_ranks();
   const Pass in_order = run_in_one_process(order), reversed = run_in_one_process({order.rbegin(), order.rend()});
-  EXPECT_FALSE(same_bits(in_order.normed_TE, reversed.normed_TE)) << "seed " << kSeed;
-  EXPECT_FALSE(same_bits(in_order.dembedded_TE, reversed.dembedded_TE)) << "seed " << kSeed;
+  EXPECT_FALSE(same_bits(in_order.normed_TE, reversed.normed_TE)) << "seed " << kRanksSeed;
+  EXPECT_FALSE(same_bits(in_order.dembedded_TE, reversed.dembedded_TE)) << "seed " << kRanksSeed;
 }
 
 // A row's bits do not depend on its batch: a sequence gives the same token by token, in pieces, and at once.
@@ -228,8 +224,8 @@ TEST_P(TensorParallelTest, RowsAreTheSameAloneAndInBatches) {
     const auto [hidden, logits] = forward(model, kTokens);
     for (const int64_t rows_at_once : {1, 5}) {
       const auto [hidden_again, logits_again] = forward(model, rows_at_once);
-      EXPECT_TRUE(same_bits(hidden_again, hidden)) << rows_at_once << " rows, rank " << rank << "; seed " << kSeed;
-      EXPECT_TRUE(same_bits(logits_again, logits)) << rows_at_once << " rows, rank " << rank << "; seed " << kSeed;
+      EXPECT_TRUE(same_bits(hidden_again, hidden)) << rows_at_once << " rows, rank " << rank << "; seed " << kRanksSeed;
+      EXPECT_TRUE(same_bits(logits_again, logits)) << rows_at_once << " rows, rank " << rank << "; seed " << kRanksSeed;
     }
     return 0;
   });
@@ -247,12 +243,13 @@ TEST_P(TensorParallelTest, IsCloseToTheModelOfOneRank) {
   const double tolerance = GetParam().dtype == at::kFloat ? 2e-5 : 6e-2;
   for (int rank = 0; rank < size(); ++rank) {
     const Pass& got = passes[static_cast<size_t>(rank)];
-    EXPECT_LE(difference(got.logits_RV, columns_of(want.logits_RV, part(rank))), tolerance) << "seed " << kSeed;
+    EXPECT_LE(difference(got.logits_RV, columns_of(want.logits_RV, part(rank))), tolerance) << "seed " << kRanksSeed;
     const Tensor dembedded_TE = kept(want.dembedded_TE, rank, GetParam().sequence_parallel);
-    EXPECT_LE(difference(got.dembedded_TE, dembedded_TE), tolerance) << "seed " << kSeed;
+    EXPECT_LE(difference(got.dembedded_TE, dembedded_TE), tolerance) << "seed " << kRanksSeed;
     for (const weights::PackedTensor& packed : build_layout(part(rank)).tensors) {
       const Tensor of_part = part_of(want.gradients.at(packed.name), store_.layout().find(packed.name), packed);
-      EXPECT_LE(difference(got.gradients.at(packed.name), of_part), tolerance) << packed.name << "; seed " << kSeed;
+      EXPECT_LE(difference(got.gradients.at(packed.name), of_part), tolerance)
+          << packed.name << "; seed " << kRanksSeed;
     }
   }
 }
@@ -267,7 +264,7 @@ class SequenceParallelTest : public TensorParallelTest {
     const auto pass = [&](Model& model, int /*rank*/) { return run(model); };
     const std::vector<Pass> whole = on_ranks(pass, false), cut = on_ranks(pass, true);
     for (int rank = 0; rank < size(); ++rank) {
-      SCOPED_TRACE(testing::Message() << ids_T_.size(0) << " tokens, rank " << rank << "; seed " << kSeed);
+      SCOPED_TRACE(testing::Message() << ids_T_.size(0) << " tokens, rank " << rank << "; seed " << kRanksSeed);
       const Pass &got = cut[static_cast<size_t>(rank)], &want = whole[static_cast<size_t>(rank)];
       EXPECT_TRUE(same_bits(got.embedded_TE, kept(want.embedded_TE, rank, true))) << "embedded tokens";
       EXPECT_TRUE(same_bits(got.normed_TE, want.normed_TE)) << "hidden states";
@@ -306,8 +303,8 @@ TEST_P(TensorParallelTest, GradientsThatOneRankDoesNotWantAreThoseOfTheOthersAll
   EXPECT_EQ(some[1].gradients.size(), 0U);
   ASSERT_EQ(some[0].gradients.size(), all[0].gradients.size());
   for (const auto& [name, gradient] : all[0].gradients)
-    EXPECT_TRUE(same_bits(some[0].gradients.at(name), gradient)) << name << "; seed " << kSeed;
-  EXPECT_TRUE(same_bits(some[1].dembedded_TE, all[1].dembedded_TE)) << "seed " << kSeed;
+    EXPECT_TRUE(same_bits(some[0].gradients.at(name), gradient)) << name << "; seed " << kRanksSeed;
+  EXPECT_TRUE(same_bits(some[1].dembedded_TE, all[1].dembedded_TE)) << "seed " << kRanksSeed;
 }
 
 TEST(TensorParallel, APartWithoutItsRanksIsABug) {

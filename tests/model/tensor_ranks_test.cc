@@ -18,15 +18,11 @@ namespace tandem::model {
 namespace {
 
 using at::Tensor;
+using device::same_bits;
 
 constexpr uint64_t kSeed = 5;
 
-bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         (a.nbytes() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
-}
-
-std::vector<Tensor> draw_parts(device::Draw& draw, int size, at::IntArrayRef shape) {
+std::vector<Tensor> draw_parts(device::TestDraw& draw, int size, at::IntArrayRef shape) {
   std::vector<Tensor> parts;
   for (int rank = 0; rank < size; ++rank) parts.push_back(draw.normal(shape, at::kFloat, 0.0, 1.0 + 100.0 * rank));
   return parts;
@@ -34,7 +30,7 @@ std::vector<Tensor> draw_parts(device::Draw& draw, int size, at::IntArrayRef sha
 
 // Parts are sent whole to all ranks, or by rows to their owners, as their size says: the result is the same.
 TEST(TensorRanks, EveryRankHasTheSumInTheOrderOfTheRanksHoweverItIsSent) {
-  device::Draw draw(kSeed);
+  device::TestDraw draw(kSeed);
   for (const int size : {2, 3, 4}) {
     for (const int64_t num_rows : {1, 4, 7}) {
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -61,7 +57,7 @@ TEST(TensorRanks, EveryRankHasTheSumInTheOrderOfTheRanksHoweverItIsSent) {
 
 // The ranks do not divide the rows, or outnumber them.
 TEST(TensorRanks, OwnRowsAreThoseOfTheSumAndGatheredAreAllOfIt) {
-  device::Draw draw(kSeed);
+  device::TestDraw draw(kSeed);
   for (const int size : {2, 3, 4}) {
     for (const int64_t num_rows : {1, 2, 7}) {
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -90,7 +86,7 @@ TEST(TensorRanks, OwnRowsAreThoseOfTheSumAndGatheredAreAllOfIt) {
 }
 
 TEST(TensorRanks, OwnRowsAreWholeWhereEachRankHasColumns) {
-  device::Draw draw(kSeed);
+  device::TestDraw draw(kSeed);
   const std::vector<int64_t> widths = {5, 1, 8};
   for (const int64_t num_rows : {1, 2, 4}) {
     std::vector<Tensor> parts;
@@ -104,7 +100,7 @@ TEST(TensorRanks, OwnRowsAreWholeWhereEachRankHasColumns) {
 
 // Several tensors are completed at once, also where some ranks have no rows.
 TEST(TensorRanks, RowsThatEachRankHasAreCompletedOnAll) {
-  device::Draw draw(kSeed);
+  device::TestDraw draw(kSeed);
   for (const int64_t num_rows : {2, 7}) {
     const Tensor column = draw.normal({num_rows}, at::kFloat), table = draw.normal({num_rows, 3}, at::kFloat);
     const auto results = device::on_thread_ranks(3, [&](device::Communicator& ends) {

@@ -79,7 +79,7 @@ TEST(AsyncRewards, AreNotLateForOthersComputing) {
   EXPECT_EQ(graders.repeated(), 0);
 }
 
-struct Fault {
+struct AsyncFault {
   const char* name;
   const char* reason_class;
   const char* reason;
@@ -87,7 +87,7 @@ struct Fault {
 };
 
 TEST(AsyncRewards, FailAlone) {
-  const std::vector<Fault> faults = {
+  const std::vector<AsyncFault> faults = {
       {"hangs_for_ever", "deadline", "the deadline of 1 s passed", false},
       {"will_not_be_cancelled", "deadline", "the deadline of 1 s passed", false},
       {"exits", "exception", "SystemExit: 3", false},
@@ -98,7 +98,7 @@ TEST(AsyncRewards, FailAlone) {
       {"dies", "died", "exited with code 5", true},
       {"eats_memory", "memory", "MemoryError", true},
   };
-  for (const Fault& fault : faults) {
+  for (const AsyncFault& fault : faults) {
     GraderConfig config = function("async_calls.py:score");
     config.limits.deadline_s = 1.0;
     config.limits.memory_bytes = int64_t{512} << 20;

@@ -14,16 +14,6 @@
 namespace tandem::reward {
 namespace {
 
-std::string refusal(const GraderConfig& config) {
-  try {
-    Graders graders(config);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "was not refused";
-  return "";
-}
-
 GradeRequest written(const std::string& statement) {
   GradeRequest sample = request(1, statement);
   sample.response_tokens = {7, 8, 9};

@@ -33,7 +33,7 @@ GeneratorConfig asking(const base::TemporaryDirectory& folder) {
   return config;
 }
 
-GenerateRequest sample(uint64_t sample_id) {
+GenerateRequest generated(uint64_t sample_id) {
   GenerateRequest request;
   request.sample_id = sample_id;
   request.prompt = "prompt";
@@ -71,7 +71,7 @@ TEST(Generators, SamplesThatLoseTheirProcessWhileTheyWaitForTheEngineBeginAgain)
   const base::TemporaryDirectory folder;
   Generators generators(asking(folder));
   std::vector<GeneratorEvent> events;
-  generators.begin(sample(1));
+  generators.begin(generated(1));
   const std::optional<EngineCall> asked = next<EngineCall>(generators, events);
   ASSERT_TRUE(asked);
   EXPECT_EQ(asked->attempt, 1U);
@@ -99,7 +99,7 @@ TEST(Generators, ASampleThatLosesThreeProcessesFails) {
   const base::TemporaryDirectory folder;
   Generators generators(asking(folder));
   std::vector<GeneratorEvent> events;
-  generators.begin(sample(1));
+  generators.begin(generated(1));
   for (int i = 0; i < 3; ++i) {
     const std::optional<EngineCall> asked = next<EngineCall>(generators, events);
     ASSERT_TRUE(asked) << i;

@@ -1,12 +1,15 @@
 // Requests and configurations for the grader tests.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <iterator>
 #include <string>
 #include <vector>
 
 #include "reward/graders.h"
+#include "tandem/error.h"
 
 namespace tandem::reward {
 
@@ -55,6 +58,17 @@ std::vector<Grade> take_all(GradersOrScorer& graders) {
 inline Grade grade_one(Graders& graders, const GradeRequest& request) {
   graders.submit({request});
   return take_all(graders).at(0);
+}
+
+// Returns what a user is told whose graders cannot be made.
+inline std::string refusal(const GraderConfig& config) {
+  try {
+    Graders graders(config);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "was not refused";
+  return "";
 }
 
 }  // namespace tandem::reward

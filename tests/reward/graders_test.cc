@@ -32,16 +32,6 @@ void expect_rewards(const GraderConfig& config, const std::vector<Case>& cases) 
   }
 }
 
-std::string refusal(const GraderConfig& config) {
-  try {
-    Graders graders(config);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "was not refused";
-  return "";
-}
-
 TEST(Graders, ExactComparesTextWithoutOuterSpace) {
   expect_rewards(rule("exact"), {{"34", "34", 1},
                                  {" 34\n", "34", 1},

@@ -12,11 +12,6 @@
 namespace tandem::rl {
 namespace {
 
-const GoldenLosses& golden() {
-  static const GoldenLosses losses;
-  return losses;
-}
-
 // Returns the 16 sequences of a golden batch, each padded to 24 tokens.
 std::vector<Sample> golden_samples(const std::string& batch) {
   const std::vector<double> rewards = golden().doubles(batch + ".in.rewards");

@@ -43,7 +43,7 @@ double k1(const Sample& sample, size_t t) {
   return static_cast<double>(sample.rollout_logprobs[t]) - static_cast<double>(sample.teacher_logprobs[t]);
 }
 
-double advantage_at(const Sample& sample, size_t t) {
+double advantage_of_token(const Sample& sample, size_t t) {
   return sample.advantages.at(sample.advantages.size() == 1 ? 0 : t);
 }
 
@@ -68,9 +68,10 @@ TEST(Distillation, EachTrainedTokenLosesItsReverseKlBesideTheRewardOrAlone) {
     double task = 0.0, teacher = 0.0, count = 0.0;
     for (size_t i = 0; i < taught.size(); ++i) {
       for (size_t t = 0; t < taught[i].completion.size(); ++t) {
-        const double own = use_task_rewards ? advantage_at(plain[i], t) : 0.0;
+        const double own = use_task_rewards ? advantage_of_token(plain[i], t) : 0.0;
         const bool counts = taught[i].is_trained(t);
-        EXPECT_NEAR(advantage_at(taught[i], t), counts ? own - 0.3 * k1(taught[i], t) : own, 1e-12) << i << " " << t;
+        EXPECT_NEAR(advantage_of_token(taught[i], t), counts ? own - 0.3 * k1(taught[i], t) : own, 1e-12)
+            << i << " " << t;
         if (!counts) continue;
         task += std::abs(own);
         teacher += std::abs(0.3 * k1(taught[i], t));

@@ -31,6 +31,12 @@ class GoldenLosses {
   base::Json json_;
 };
 
+// The file, read once for all tests of a program.
+inline const GoldenLosses& golden() {
+  static const GoldenLosses losses;
+  return losses;
+}
+
 // Holds the rows of one batch as a loss reads them. Rows are padded; the mask marks the tokens that count.
 struct GoldenBatch {
   GoldenBatch(const GoldenLosses& golden, int64_t batch);

@@ -13,11 +13,6 @@
 namespace tandem::rl {
 namespace {
 
-const GoldenLosses& golden() {
-  static const GoldenLosses losses;
-  return losses;
-}
-
 // Returns why no flags of ours give a case, by the end of its id (after "b0." or "b1."). docs/LOSSES.md has the same
 // list.
 std::optional<std::string> reason_left_out(const std::string& id) {

@@ -7,11 +7,6 @@
 namespace tandem::rl {
 namespace {
 
-const GoldenLosses& golden() {
-  static const GoldenLosses losses;
-  return losses;
-}
-
 class GoldenMetrics : public testing::TestWithParam<std::tuple<int64_t, bool>> {
  protected:
   bool per_token() const { return std::get<1>(GetParam()); }

@@ -10,7 +10,7 @@
 namespace tandem::rl {
 namespace {
 
-std::vector<Sample> random_samples(std::mt19937& random) {
+std::vector<Sample> random_groups(std::mt19937& random) {
   std::vector<Sample> samples;
   const uint32_t num_groups = 1 + random() % 12;
   for (uint64_t group = 0; group < num_groups; ++group) {
@@ -26,7 +26,7 @@ std::vector<Sample> random_samples(std::mt19937& random) {
   return samples;
 }
 
-std::vector<const Sample*> pointers(const std::vector<Sample>& samples) {
+std::vector<const Sample*> pointers_to(const std::vector<Sample>& samples) {
   std::vector<const Sample*> result;
   for (const Sample& sample : samples) result.push_back(&sample);
   return result;
@@ -49,10 +49,10 @@ TEST(Packing, KeepsEverySampleOnceWithinBudgetAndGroupMatesAdjacent) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   for (int draw = 0; draw < 500; ++draw) {
-    const std::vector<Sample> samples = random_samples(random);
+    const std::vector<Sample> samples = random_groups(random);
     const int64_t max_tokens = 1 + random() % 200;
     std::multiset<int64_t> seen;
-    for (const MicroBatch& batch : split_into_micro_batches(pointers(samples), {.max_tokens = max_tokens})) {
+    for (const MicroBatch& batch : split_into_micro_batches(pointers_to(samples), {.max_tokens = max_tokens})) {
       ASSERT_FALSE(batch.samples.empty());
       ASSERT_EQ(batch.num_tokens, count_tokens(samples, batch));
       ASSERT_TRUE(batch.num_tokens <= max_tokens || batch.samples.size() == 1)
@@ -87,7 +87,7 @@ std::vector<Sample> joined(const std::vector<std::vector<Sample>>& groups) {
 TEST(Packing, CountsAPromptOnceAndFillsTheFirstBatchWithRoom) {
   const std::vector<Sample> samples =
       joined({group_of(0, 10, {5, 5}), group_of(1, 10, {15}), group_of(2, 2, {3}), group_of(3, 4, {1})});
-  const std::vector<MicroBatch> batches = split_into_micro_batches(pointers(samples), {.max_tokens = 30});
+  const std::vector<MicroBatch> batches = split_into_micro_batches(pointers_to(samples), {.max_tokens = 30});
   ASSERT_EQ(batches.size(), 2U);
   EXPECT_EQ(batches[0].samples, (std::vector<int64_t>{0, 1, 3, 4}));
   EXPECT_EQ(batches[0].num_tokens, 30);
@@ -97,7 +97,7 @@ TEST(Packing, CountsAPromptOnceAndFillsTheFirstBatchWithRoom) {
 
 TEST(Packing, SplitsAGroupLongerThanTheBudgetAndRepeatsItsPrompt) {
   const std::vector<Sample> samples = group_of(0, 4, {6, 6, 6});
-  const std::vector<MicroBatch> batches = split_into_micro_batches(pointers(samples), {.max_tokens = 16});
+  const std::vector<MicroBatch> batches = split_into_micro_batches(pointers_to(samples), {.max_tokens = 16});
   ASSERT_EQ(batches.size(), 2U);
   EXPECT_EQ(batches[0].samples, (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(batches[0].num_tokens, 16);
@@ -109,14 +109,14 @@ TEST(Packing, RestsOfSplitGroupsLieTogether) {
   std::vector<std::vector<Sample>> groups;
   for (uint64_t g = 0; g < 12; ++g) groups.push_back(group_of(g, 8, std::vector<size_t>(8, 32)));
   const std::vector<Sample> samples = joined(groups);
-  const std::vector<MicroBatch> batches = split_into_micro_batches(pointers(samples), {.max_tokens = 8 + 7 * 32});
+  const std::vector<MicroBatch> batches = split_into_micro_batches(pointers_to(samples), {.max_tokens = 8 + 7 * 32});
   ASSERT_EQ(batches.size(), 12U + 3U);  // five of the rests, of 40 tokens, fit into one
   EXPECT_EQ(batches[1].samples, (std::vector<int64_t>{7, 15, 23, 31, 39}));
 }
 
 TEST(Packing, GivesASampleBeyondTheBudgetItsOwnBatch) {
   const std::vector<Sample> samples = joined({group_of(0, 4, {96}), group_of(1, 1, {1})});
-  const std::vector<MicroBatch> batches = split_into_micro_batches(pointers(samples), {.max_tokens = 10});
+  const std::vector<MicroBatch> batches = split_into_micro_batches(pointers_to(samples), {.max_tokens = 10});
   ASSERT_EQ(batches.size(), 2U);
   EXPECT_EQ(batches[0].num_tokens, 100);
 }
@@ -128,7 +128,7 @@ TEST(Packing, APromptThatTwoGroupsHaveIsCountedInEach) {
   samples[2].prompt = samples[0].prompt;
   EXPECT_TRUE(share_prompt(samples[0], samples[1]));
   EXPECT_FALSE(share_prompt(samples[1], samples[2]));
-  EXPECT_EQ(split_into_micro_batches(pointers(samples), {.max_tokens = 100}).at(0).num_tokens, 20 + 15);
+  EXPECT_EQ(split_into_micro_batches(pointers_to(samples), {.max_tokens = 100}).at(0).num_tokens, 20 + 15);
 }
 
 // The number of micro-batches is what the budget needs, rounded up, and their sizes are near; a multiple of 1 gives the
@@ -137,16 +137,17 @@ TEST(Packing, AMultipleBalancesMicroBatches) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
-    const std::vector<Sample> samples = random_samples(random);
+    const std::vector<Sample> samples = random_groups(random);
     const int64_t max_tokens = 20 + static_cast<int64_t>(random() % 200);
-    const auto plain = split_into_micro_batches(pointers(samples), {.max_tokens = max_tokens});
+    const auto plain = split_into_micro_batches(pointers_to(samples), {.max_tokens = max_tokens});
     const auto largest = [](const std::vector<MicroBatch>& batches) {
       int64_t most = 0;
       for (const MicroBatch& batch : batches) most = std::max(most, batch.num_tokens);
       return most;
     };
     for (const int64_t multiple : {1, 2, 3, 8}) {
-      const auto split = split_into_micro_batches(pointers(samples), {.max_tokens = max_tokens, .multiple = multiple});
+      const auto split =
+          split_into_micro_batches(pointers_to(samples), {.max_tokens = max_tokens, .multiple = multiple});
       const int64_t most = (std::ssize(plain) + multiple - 1) / multiple * multiple;
       EXPECT_LE(std::ssize(split), most);
       EXPECT_LE(largest(split), largest(plain));
@@ -159,7 +160,7 @@ TEST(Packing, AMultipleBalancesMicroBatches) {
     }
   }
   const std::vector<Sample> eight = group_of(0, 10, std::vector<size_t>(8, 5));
-  const auto batches = split_into_micro_batches(pointers(eight), {.max_tokens = 1000, .multiple = 4});
+  const auto batches = split_into_micro_batches(pointers_to(eight), {.max_tokens = 1000, .multiple = 4});
   ASSERT_EQ(batches.size(), 4U);
   for (const MicroBatch& batch : batches) EXPECT_EQ(batch.num_tokens, 10 + 2 * 5);
 }

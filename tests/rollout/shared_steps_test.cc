@@ -45,16 +45,16 @@ struct Arrival {
 };
 using Arrivals = std::vector<Arrival>;
 
-struct Case {
+struct SharedCase {
   at::ScalarType dtype = at::kFloat;
   bool records = false;
   int64_t lookahead = 0;
 };
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const SharedCase& c, std::ostream* out) {
   *out << c.dtype << (c.records ? " recorded" : "") << " lookahead " << c.lookahead;
 }
 
-class SharedStepsTest : public testing::TestWithParam<Case> {
+class SharedStepsTest : public testing::TestWithParam<SharedCase> {
  protected:
   EngineConfig engine_config() const {
     EngineConfig config;
@@ -127,8 +127,8 @@ class SharedStepsTest : public testing::TestWithParam<Case> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Engines, SharedStepsTest,
-                         testing::Values(Case{}, Case{.dtype = at::kBFloat16},
-                                         Case{.dtype = at::kBFloat16, .records = true, .lookahead = 1}));
+                         testing::Values(SharedCase{}, SharedCase{.dtype = at::kBFloat16},
+                                         SharedCase{.dtype = at::kBFloat16, .records = true, .lookahead = 1}));
 
 TEST_P(SharedStepsTest, RanksWithUnequalRows) {
   EXPECT_GT(expect_groups_of_one_engine(

@@ -12,13 +12,12 @@
 #include "session/sft_samples.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/session/small_model.h"
 #include "tests/text/parquet_lines.h"
 
 namespace tandem::session {
 namespace {
 
-constexpr const char* kModel = "tests/golden/models/qwen3-tied";
-constexpr int32_t kEndOfText = 471, kImEnd = 473;
 const std::string kChatMl =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";

@@ -9,11 +9,10 @@
 #include "session/conversations.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/session/small_model.h"
 
 namespace tandem::session {
 namespace {
-
-constexpr const char* kModel = "tests/golden/models/qwen3-tied";
 
 // All tests share one worker: starting Python takes longer than they do.
 text::TextWorker& worker() {

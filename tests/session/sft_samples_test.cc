@@ -9,12 +9,10 @@
 #include "base/log.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/session/small_model.h"
 
 namespace tandem::session {
 namespace {
-
-constexpr const char* kModel = "tests/golden/models/qwen3-tied";  // model with Qwen3's template
-constexpr int32_t kEndOfText = 471, kImEnd = 473;
 
 text::TextWorker& qwen3() {
   static text::TextWorker text(worker::default_worker_config(), kModel);

@@ -25,11 +25,11 @@
 namespace tandem::sim {
 namespace {
 
-using device::Draw;
+using device::TestDraw;
 
 constexpr uint64_t kNumSeeds = 110;
 
-model::ModelConfig draw_model(Draw& draw, std::optional<int64_t> head_dim) {
+model::ModelConfig draw_model(TestDraw& draw, std::optional<int64_t> head_dim) {
   model::ModelConfig config;
   config.num_kv_heads = draw.integer(1, 3);
   config.num_heads = config.num_kv_heads * draw.integer(1, 3);
@@ -58,7 +58,7 @@ struct Mix {
   std::string isa;
 
   // head_dim is the model's, where it shall not be drawn.
-  Mix(Draw& draw, const std::string& architecture, std::optional<int64_t> head_dim = std::nullopt)
+  Mix(TestDraw& draw, const std::string& architecture, std::optional<int64_t> head_dim = std::nullopt)
       : config(model::in_family(draw_model(draw, head_dim), architecture)) {
     if (config.experts) {
       config.experts->count = draw.choose<int64_t>({4, 6, 16});
@@ -115,7 +115,7 @@ struct Mix {
 };
 
 // A quarter of the widths are no whole vector; the targets leave windows of the packed matrices out.
-void add_adapter(Draw& draw, model::ModelConfig& config) {
+void add_adapter(TestDraw& draw, model::ModelConfig& config) {
   config.lora = {
       .rank = draw.choose<int64_t>({1, 3, 8, 16}), .alpha = draw.choose<double>({4, 16, 24}), .target_modules = {}};
   for (const std::string& module : model::adaptable_modules(config)) {
@@ -221,7 +221,7 @@ std::string broken_operation(const Mix& mix, const device::Ops& engine_ops, cons
 TEST(OnPolicy, TrainerLogprobsEqualTheEnginesBitForBit) {
   Outcome total;
   for (uint64_t seed = 1; seed <= kNumSeeds; ++seed) {
-    Draw draw(seed);
+    TestDraw draw(seed);
     const Mix mix(draw, architecture_of(seed));
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + mix.describe());
     const auto engine_ops = device::make_cpu_ops(mix.isa, mix.engine_threads);
@@ -248,7 +248,7 @@ TEST(OnPolicy, TheSameHoldsWithAnAdapterAfterEveryUpdate) {
   constexpr uint64_t kNumAdapterSeeds = 12;
   int64_t tokens = 0;
   for (uint64_t seed = 1; seed <= kNumAdapterSeeds; ++seed) {
-    Draw draw(1000 + seed);
+    TestDraw draw(1000 + seed);
     Mix mix(draw, architecture_of(seed));
     add_adapter(draw, mix.config);
     mix.trainer.schedule.max_lr = 0.05;
@@ -275,7 +275,7 @@ TEST_P(OnPolicyOn, TrainerLogprobsEqualTheEnginesBitForBit) {
   constexpr uint64_t kNumDeviceSeeds = 80;
   int64_t tokens = 0, recorded = 0;
   for (uint64_t seed = 1; seed <= kNumDeviceSeeds; ++seed) {
-    Draw draw(seed);
+    TestDraw draw(seed);
     // Every other model is one that a GPU has kernels for.
     const bool has_kernels = seed % 2 == 0;
     Mix mix(draw, architecture_of(seed), has_kernels ? std::optional(seed % 4 == 0 ? 64 : 128) : std::nullopt);
@@ -315,7 +315,7 @@ class BatchDependentOps final : public ForwardingOps {
 TEST(OnPolicy, NamesTheOperationThatDependsOnItsBatch) {
   const auto sound = device::make_cpu_ops("auto", 1);
   const BatchDependentOps broken(*sound);
-  Draw draw(3);
+  TestDraw draw(3);
   Mix mix(draw, architecture_of(3));
   mix.isa = "auto";
   mix.requests.front().sampling.max_new_tokens = 12;

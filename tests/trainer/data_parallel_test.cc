@@ -74,14 +74,14 @@ std::string bytes_of(const at::Tensor& tensor) {
 
 // The state of a rank after all steps. It has its own rows, in packed order: those of all ranks, one after the other,
 // are whole.
-struct Outcome {
+struct RankOutcome {
   std::string metrics;
   std::map<std::string, std::string> weights = {}, state = {};
   OptimizerProgress progress;
 };
 
-Outcome outcome_of(const Trainer& trainer, const weights::WeightStore& store, std::string metrics) {
-  Outcome outcome{.metrics = std::move(metrics), .progress = trainer.progress()};
+RankOutcome outcome_of(const Trainer& trainer, const weights::WeightStore& store, std::string metrics) {
+  RankOutcome outcome{.metrics = std::move(metrics), .progress = trainer.progress()};
   for (const auto& packed : store.layout().tensors) outcome.weights[packed.name] = bytes_of(store.tensor(packed.name));
   for (const auto& [name, tensor] : named_state(trainer)) outcome.state[name] = bytes_of(tensor);
   return outcome;
@@ -110,7 +110,7 @@ auto on_ranks(int size, F f) {
   return results;
 }
 
-Outcome train(const Case& c, const Ranks& ranks) {
+RankOutcome train(const Case& c, const Ranks& ranks) {
   const RankModel m(c);
   device::CpuHostMemory host_memory;
   std::optional<OptimizerOffload> offload;
@@ -133,9 +133,9 @@ Outcome train(const Case& c, const Ranks& ranks) {
   return outcome_of(*trainer, m.trained(), std::move(metrics));
 }
 
-Outcome train_on_ranks(const Case& c, int size) {
-  const std::vector<Outcome> of_ranks = on_ranks(size, [&](const Ranks& ranks) { return train(c, ranks); });
-  Outcome whole = of_ranks.front();
+RankOutcome train_on_ranks(const Case& c, int size) {
+  const std::vector<RankOutcome> of_ranks = on_ranks(size, [&](const Ranks& ranks) { return train(c, ranks); });
+  RankOutcome whole = of_ranks.front();
   for (size_t r = 1; r < of_ranks.size(); ++r) {
     EXPECT_EQ(of_ranks[r].metrics, whole.metrics);
     EXPECT_EQ(of_ranks[r].progress, whole.progress);
@@ -272,11 +272,11 @@ std::vector<Case> cases() {
 class DataParallel : public testing::TestWithParam<Case> {};
 
 TEST_P(DataParallel, TheNumberOfRanksChangesNoBit) {
-  const Outcome one = train(GetParam(), no_other_ranks());
+  const RankOutcome one = train(GetParam(), no_other_ranks());
   ASSERT_FALSE(one.metrics.empty());
   for (const int size : GetParam().sizes) {
     SCOPED_TRACE(fmt::format("{} ranks", size));
-    const Outcome many = train_on_ranks(GetParam(), size);
+    const RankOutcome many = train_on_ranks(GetParam(), size);
     EXPECT_EQ(many.metrics, one.metrics);
     EXPECT_EQ(many.progress, one.progress);
     for (const auto& [name, bytes] : one.weights) EXPECT_TRUE(many.weights.at(name) == bytes) << name;
@@ -356,7 +356,7 @@ TEST(DataParallelSums, OfGroupsSendAnNthBetweenGroupsToFewerRanks) {
 TEST(DataParallelSums, OfGroupsHaveBitsOfTheirOwn) {
   Case c = basic("");
   c.config.batch.max_tokens_per_gpu = 30;
-  const Outcome chain = train(c, no_other_ranks());
+  const RankOutcome chain = train(c, no_other_ranks());
   for (const int64_t group : {2, 3, 8}) {
     c.config.batch.gradient_sum_group = group;
     EXPECT_FALSE(train(c, no_other_ranks()).state == chain.state) << group;
@@ -370,7 +370,7 @@ TEST(DataParallelState, AnotherNumberOfRanksGoesOnFromTheRowsOfTheFirst) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     Case c = basic("");
     c.dtype = dtype;
-    const Outcome want = train(c, no_other_ranks());
+    const RankOutcome want = train(c, no_other_ranks());
     std::map<std::string, at::Tensor> saved;
     {
       const RankModel m(c);
@@ -389,14 +389,14 @@ TEST(DataParallelState, AnotherNumberOfRanksGoesOnFromTheRowsOfTheFirst) {
       trainer->step(pointers(c.steps[2]));
       return outcome_of(*trainer, m.trained(), "");
     });
-    for (const Outcome& one : of_ranks) EXPECT_TRUE(one.weights == want.weights);
+    for (const RankOutcome& one : of_ranks) EXPECT_TRUE(one.weights == want.weights);
   }
 }
 
 // One rank is asked to stop: all abandon the step, nothing has changed, and the next one may follow.
 TEST(DataParallelAbandon, OneRankIsEnough) {
   Case c = basic("");
-  const Outcome want = train(c, no_other_ranks());
+  const RankOutcome want = train(c, no_other_ranks());
   const auto of_ranks = on_ranks(3, [&](const Ranks& ranks) {
     const RankModel m(c);
     int calls = 0;
@@ -413,7 +413,7 @@ TEST(DataParallelAbandon, OneRankIsEnough) {
     for (const auto& samples : c.steps) trainer->step(pointers(samples));
     return outcome_of(*trainer, m.trained(), "");
   });
-  for (const Outcome& one : of_ranks) {
+  for (const RankOutcome& one : of_ranks) {
     EXPECT_TRUE(one.weights == want.weights);
     EXPECT_EQ(one.progress, want.progress);
   }

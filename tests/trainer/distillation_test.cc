@@ -152,23 +152,23 @@ TrainerConfig distilling(double beta, int64_t top_k = 0) {
   return config;
 }
 
-struct Outcome {
+struct DistilledStep {
   Metrics metrics;
   std::map<std::string, at::Tensor> gradients;
 };
 
-Outcome one_step(const TrainerConfig& config, const std::vector<rl::Sample>& samples, const TeacherOf& teacher_of,
-                 RolloutLogprobs logprobs = RolloutLogprobs::kOfOtherWeights) {
+DistilledStep distilled_step(const TrainerConfig& config, const std::vector<rl::Sample>& samples,
+                             const TeacherOf& teacher_of, RolloutLogprobs logprobs = RolloutLogprobs::kOfOtherWeights) {
   TestModel m = School::policy_like();
   const std::unique_ptr<Trainer> trainer =
       make_trainer(config, *m.store, *m.model, std::nullopt, no_other_ranks(), teacher_of);
-  Outcome outcome;
+  DistilledStep outcome;
   outcome.metrics = trainer->step(pointers(samples), logprobs);
   outcome.gradients = gradients(*trainer, *m.store);
   return outcome;
 }
 
-void expect_near(const Outcome& a, const Outcome& b) {
+void expect_near(const DistilledStep& a, const DistilledStep& b) {
   EXPECT_LT(relative_difference(a.gradients, b.gradients), 5e-6);
   for (const auto& [name, value] : b.metrics) {
     EXPECT_NEAR(a.metrics.at(name), value, 2e-6 * std::max(1.0, std::abs(value))) << name;
@@ -182,14 +182,14 @@ TEST(Distillation, DoesNotDependOnTheSplitOrOnWhenTheGradientIsKnown) {
   const Scores scores = score(*policy.model, pointers(samples), {}, 0.8);
   for (size_t i = 0; i < samples.size(); ++i) samples[i].rollout_logprobs = scores.logprobs[i];
   for (const int64_t top_k : {0, 5}) {
-    const Outcome whole = one_step(distilling(0.3, top_k), samples, school.teacher_of());
+    const DistilledStep whole = distilled_step(distilling(0.3, top_k), samples, school.teacher_of());
     EXPECT_GT(whole.metrics.at("opd_loss"), 0.0);
     EXPECT_NEAR(whole.metrics.at("loss"), whole.metrics.at("pg_loss") + 0.7 * whole.metrics.at("opd_loss"), 1e-9);
     TrainerConfig split = distilling(0.3, top_k);
     split.batch.max_tokens_per_gpu = 90;
     split.batch.logprob_chunk_rows = 7;
-    expect_near(one_step(split, samples, school.teacher_of()), whole);
-    expect_near(one_step(split, samples, school.teacher_of(), RolloutLogprobs::kOfTheseWeights), whole);
+    expect_near(distilled_step(split, samples, school.teacher_of()), whole);
+    expect_near(distilled_step(split, samples, school.teacher_of(), RolloutLogprobs::kOfTheseWeights), whole);
   }
 }
 
@@ -197,8 +197,8 @@ TEST(Distillation, APolicyThatIsItsTeacherHasNothingToLearn) {
   const TestModel teacher = School::policy_like();
   std::vector<rl::Sample> samples = random_samples(6, 2, 2);
   for (rl::Sample& sample : samples) sample.advantages = {0.0};
-  const Outcome same =
-      one_step(distilling(1.0), samples, [&](const rl::Sample&) -> const model::Model& { return *teacher.model; });
+  const DistilledStep same = distilled_step(distilling(1.0), samples,
+                                            [&](const rl::Sample&) -> const model::Model& { return *teacher.model; });
   EXPECT_EQ(same.metrics.at("opd_loss"), 0.0);
   EXPECT_EQ(same.metrics.at("zero_gradient"), 1.0);
 }

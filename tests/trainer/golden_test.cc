@@ -20,16 +20,16 @@ namespace {
 
 using base::Json;
 
-struct Case {
+struct GoldenCase {
   std::string model;
   bool exact_ops;  // true: operations of this machine, else the reference
   const device::Ops& ops() const { return exact_ops ? test_ops() : reference_ops(); }
-  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.model << (c.exact_ops ? " cpu" : " aten"); }
+  friend void PrintTo(const GoldenCase& c, std::ostream* out) { *out << c.model << (c.exact_ops ? " cpu" : " aten"); }
 };
 
 // Returns every reference whose architecture has a forward.
-std::vector<Case> cases() {
-  std::vector<Case> result;
+std::vector<GoldenCase> golden_cases() {
+  std::vector<GoldenCase> result;
   for (const std::string& model : base::list_directory(golden::directory() + "/reference")) {
     const Json config = base::read_json_file(golden::directory() + "/models/" + model + "/config.json");
     const auto architecture = config.at("architectures")[0].get<std::string>();
@@ -39,7 +39,7 @@ std::vector<Case> cases() {
   return result;
 }
 
-std::string case_name(const testing::TestParamInfo<Case>& info) {
+std::string case_name(const testing::TestParamInfo<GoldenCase>& info) {
   std::string name = info.param.model + (info.param.exact_ops ? "_cpu" : "_aten");
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
@@ -133,7 +133,7 @@ void expect_weights(const weights::WeightStore& store, const model::ModelConfig&
   EXPECT_EQ(num_compared, after.size());
 }
 
-class Golden : public testing::TestWithParam<Case> {};
+class Golden : public testing::TestWithParam<GoldenCase> {};
 
 TEST_P(Golden, GradientsAndThreeAdamWStepsAreTransformers) {
   const std::string directory = golden::directory() + "/reference/" + GetParam().model;
@@ -158,7 +158,7 @@ TEST_P(Golden, GradientsAndThreeAdamWStepsAreTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::ValuesIn(cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::ValuesIn(golden_cases()), case_name);
 
 std::vector<float> masked_row(const at::Tensor& values, int64_t row, size_t length) {
   const float* p = values.const_data_ptr<float>() + row * values.size(1);

@@ -81,7 +81,7 @@ TEST(WholeTensors, AnExportOfSeveralRanksIsThatOfOne) {
 }
 
 // Returns a layout with a matrix of more than one piece, cut by rows or by columns at places where pieces do not end.
-Layout large_layout(int rank, bool by_columns) {
+Layout part_of_large_layout(int rank, bool by_columns) {
   constexpr int64_t kRows = 1201, kColumns = 1003, kCut = 401;
   Slice slice{.hf_name = "w", .shape = {kRows, kColumns}, .begin = {0, 0}, .whole_shape = {kRows, kColumns}};
   const auto dim = static_cast<size_t>(by_columns);
@@ -100,7 +100,7 @@ TEST(WholeTensors, ComeInPieces) {
     initialize_random(whole, 0.2, 7);
     const at::Tensor& values = whole.tensor("w");
     const Errors errors = on_ranks(2, [&](device::Communicator& replica) {
-      WeightStore part(large_layout(replica.rank(), by_columns), at::kFloat);
+      WeightStore part(part_of_large_layout(replica.rank(), by_columns), at::kFloat);
       initialize_random(part, 0.2, 7);
       with_whole_tensors(part, replica, [&](const std::vector<TensorBytes>& tensors) {
         ASSERT_EQ(tensors.size(), 1U);
@@ -127,7 +127,7 @@ TEST(WholeTensors, ComeInPieces) {
 class FailingExport : public testing::Test {
  protected:
   WeightStore store(const device::Communicator& replica) const {
-    WeightStore part(large_layout(replica.rank(), /*by_columns=*/true), at::kFloat);
+    WeightStore part(part_of_large_layout(replica.rank(), /*by_columns=*/true), at::kFloat);
     initialize_random(part, 0.2, 7);
     return part;
   }
@@ -172,7 +172,7 @@ TEST_F(FailingExport, EndsOnAllRanksWithTheWordsOfTheOneThatCannotReadItsWeights
   write_source(folder / "source");
   const Errors errors = on_ranks(2, [&](device::Communicator& replica) {
     const at::Device device = replica.rank() == 0 ? at::kCPU : at::kMeta;
-    const WeightStore part(large_layout(replica.rank(), /*by_columns=*/true), at::kFloat, device);
+    const WeightStore part(part_of_large_layout(replica.rank(), /*by_columns=*/true), at::kFloat, device);
     export_hf_checkpoint(folder / "out", part, {.source_directory = folder / "source"}, replica);
   });
   for (const std::string& error : errors) EXPECT_NE(error.find("meta tensor"), std::string::npos) << error;
