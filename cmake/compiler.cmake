@@ -13,6 +13,10 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
 add_compile_options(-Wall -Wextra -Wno-unused-parameter -Werror=return-type
   # A compiler that fuses a*b+c where it likes would make two builds of one formula differ.
   -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # The compiler collects its garbage seldom: a sixth less time, for a tenth more memory.
+  add_compile_options("SHELL:--param ggc-min-expand=200" "SHELL:--param ggc-min-heapsize=500000")
+endif()
 if(TANDEM_SANITIZE)
   add_compile_options(-fsanitize=${TANDEM_SANITIZE} -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${TANDEM_SANITIZE})

@@ -24,12 +24,15 @@ endfunction()
 set(tandem_test_environment
   "OMP_WAIT_POLICY=passive;ASAN_OPTIONS=detect_leaks=1:detect_odr_violation=0;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tools/lsan.supp:print_suppressions=0;UBSAN_OPTIONS=print_stacktrace=1")
 
+# Seconds after which a test is taken to hang: several times what the slowest takes on a slow machine.
+set(tandem_test_timeout 1800)
+
 # tandem_test(name [CORE] [THREADS] SOURCES a_test.cc ... DEPENDS tandem_x ... [LABELS slow ...] [COST seconds])
 #   One GoogleTest program = one ctest entry named <name>. Tests run in the source folder, so golden
 #   files are at tests/golden. Pass your own arguments after ARGS. COST: a test of more than about half a minute says so,
 #   since ctest starts the longest first. THREADS: several threads of ours run in it, so ThreadSanitizer watches it too.
 function(tandem_test name)
-  cmake_parse_arguments(arg "CORE;THREADS" "TIMEOUT;COST" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(arg "CORE;THREADS" "COST" "SOURCES;DEPENDS;LABELS;ARGS" ${ARGN})
   if(NOT arg_CORE AND NOT TANDEM_TORCH)
     return()
   endif()
@@ -45,13 +48,10 @@ function(tandem_test name)
     tandem_precompiled(${name} torch_tests)
   endif()
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 600)
-  endif()
   if(arg_COST)
     set_tests_properties(${name} PROPERTIES COST ${arg_COST})
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "cpu;${arg_LABELS}"
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${tandem_test_timeout} LABELS "cpu;${arg_LABELS}"
     ENVIRONMENT "${tandem_test_environment}")
 endfunction()
 
@@ -80,7 +80,7 @@ function(tandem_module_tests name)
     add_test(NAME ${name}_${label}_test COMMAND ${arg_TEST} ${arg_ARGS} --gtest_filter=${filter}
       WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
     # The remedy in what tests say where the module or the device is missing.
-    set_tests_properties(${name}_${label}_test PROPERTIES TIMEOUT 600 LABELS ${label} RESOURCE_LOCK ${label}
+    set_tests_properties(${name}_${label}_test PROPERTIES TIMEOUT ${tandem_test_timeout} LABELS ${label} RESOURCE_LOCK ${label}
       SKIP_REGULAR_EXPRESSION "give --device cpu")
     if(TARGET tandem_${module})
       add_dependencies(${arg_TEST} tandem_${module})

@@ -34,7 +34,8 @@ TEST_F(WorkerFaults, OneThatDiesWhileWeightsAreSentIsMissedByNobody) {
   for (int64_t rollout = 0; rollout < kRollouts && !was_caught; ++rollout) {
     wait_for_steps(name, kStepsPerRollout * (rollout + 1));
     kill(victim, SIGSTOP);
-    usleep(1'000'000);
+    // A run that need not wait for the worker writes them, on a busy machine after seconds.
+    for (int i = 0; i < 50 && !base::file_exists(samples_of(name, rollout)); ++i) usleep(100'000);
     was_caught = !base::file_exists(samples_of(name, rollout));
     kill(victim, SIGCONT);
     usleep(1'000);  // the worker takes some more of the weights
