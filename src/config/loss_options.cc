@@ -260,6 +260,13 @@ void LossOptions::visit_reward_shaping(base::Options& options) {
               "rollouts after which the reference becomes the policy as it is then; unset: the reference stays")
       .at_least(1)
       .at_most(base::kMaxCount);
+  options
+      .option(
+          ref_mixup_alpha, "ref-mixup-alpha", group,
+          "share of the policy in the reference that --ref-update-interval makes, the rest is the reference before: "
+          "an average over time, which is kept in float32; 1: a copy")
+      .greater_than(0.0)
+      .at_most(1.0);
   options.option(
       loss.mask_truncated_completions, "mask-truncated-completions", group,
       "completions that were cut at a limit have no part in the loss; they stay in their group's statistics");
@@ -289,6 +296,10 @@ void LossOptions::check_reference() const {
                                   "it only reports the KL); give one of them, or leave {0} out",
                                   flag));
   }
+  TANDEM_USER_CHECK(ref_mixup_alpha == 1.0 || ref_update_interval,
+                    fmt::format("--ref-mixup-alpha {}: the reference is never renewed without --ref-update-interval; "
+                                "give both",
+                                ref_mixup_alpha));
 }
 
 void LossOptions::check_reward_aggregation() const {

@@ -18,6 +18,7 @@ struct LossOptions {
   std::string ref_load;  // unset: --hf-checkpoint as it is at the start
   // The reference becomes a copy of the policy after every so many rollouts; unset means never.
   std::optional<int64_t> ref_update_interval;
+  double ref_mixup_alpha = 1.0;       // the policy's share of a reference that is renewed
   std::string custom_advantage_path;  // FILE.py:function that computes advantages; "": --advantage-estimator alone
   // Hugging Face directories of the teachers: one, or several as NAME=DIRECTORY (opd_teachers()).
   std::vector<std::string> opd_teacher_load;

@@ -117,7 +117,7 @@ constexpr auto kNamesOfTrl = std::to_array<OtherName>({
     {"off_policy_mask_threshold", "`--off-policy-mask-threshold`", ""},
     {"sync_ref_model", "`--ref-update-interval`", ""},
     {"ref_model_sync_steps", "`--ref-update-interval`", "counted in rollouts"},
-    {"ref_model_mixup_alpha", "none", "with `--ref-update-interval` the reference becomes a copy (alpha 1)"},
+    {"ref_model_mixup_alpha", "`--ref-mixup-alpha`", "default 1, not 0.6: a copy"},
     {"use_vllm", "none", "the engine is always there"},
     {"vllm_mode", "`--colocate`, `--rollout-num-gpus`", "`colocate` and `server`"},
     {"vllm_server_base_url", "none", "the engine is the program's own: `--rollout-num-gpus` gives it devices"},

@@ -145,6 +145,13 @@ class MemoryEstimate {
     if (config.loss.needs_reference() && is_reference_adapter()) {
       reference_bytes_ = config.loss.ref_update_interval ? trained : Size(0);
     }
+    // A reference that is an average keeps it in float32 on the host, unless its own weights are that.
+    const bool is_float_on_host =
+        element == base::kFloatBytes && (footprint_.shares_host_memory || offloads_reference());
+    if (config.loss.ref_update_interval && config.loss.ref_mixup_alpha < 1.0 && !is_float_on_host) {
+      average_bytes_ =
+          weights::store_bytes(is_reference_adapter() ? layouts.trained : layouts.weights, base::kFloatBytes);
+    }
     gradient_bytes_ = optimizer.gradient + trainer::gradient_scratch_bytes(layouts.trained, data_ranks, takes_several,
                                                                            config.optimizer.batch.gradient_sum_group);
     // Offloaded tensors lie in the host's memory, which may be the device's too.
@@ -162,6 +169,7 @@ class MemoryEstimate {
     if (facts.gives_weights && is_host) standing_[Tag::kWeights] += bytes_of_other_parts(model);
     if (offloads_reference()) pinned_bytes_ += reference_bytes_;
     if (!offloads_reference() || is_host) standing_[Tag::kReference] += reference_bytes_;
+    if (is_host) standing_[Tag::kReference] += average_bytes_;
     if (offloads_optimizer()) pinned_bytes_ += optimizer.master + optimizer.moments;
     if (!offloads_optimizer() || is_host) {
       standing_[Tag::kMaster] = optimizer.master;
@@ -174,6 +182,8 @@ class MemoryEstimate {
   const device::Footprint& footprint() const { return footprint_; }
   Size pinned_bytes() const { return pinned_bytes_; }
   Size waiting_bytes() const { return waiting_bytes_; }
+  // Returns what the average of a reference takes of the host, beside what is on the device.
+  Size average_bytes() const { return average_bytes_; }
 
   // These bytes last through rollouts and training, beside the arena.
   TagBytes lasting() const {
@@ -327,7 +337,7 @@ class MemoryEstimate {
   trainer::MicroBatchShape scored_batch_;  // of a whole rollout
   trainer::MicroBatchShape judged_batch_;  // of a rollout's conversations, as the reward model reads them
   Size recomputed_layers_ = 0;
-  Size gradient_bytes_ = 0, reference_bytes_ = 0, pinned_bytes_ = 0, waiting_bytes_ = 0;
+  Size gradient_bytes_ = 0, reference_bytes_ = 0, average_bytes_ = 0, pinned_bytes_ = 0, waiting_bytes_ = 0;
   std::vector<Size> teacher_bytes_;  // of the weights of each
   Size reward_model_bytes_ = 0;
   TagBytes standing_;
@@ -420,7 +430,8 @@ TrainPlan planned(const config::TrainConfig& config, const model::ModelConfig& m
   if (facts.role != Role::kTrainer) choose_kv(plan, parts, config, model, sequences);
   add_arena(plan, config);
   if (!parts.footprint().shares_host_memory) {
-    plan.host_bytes = kProcessBytes + kStagingBytes + parts.pinned_bytes() + parts.waiting_bytes();
+    plan.host_bytes =
+        kProcessBytes + kStagingBytes + parts.pinned_bytes() + parts.waiting_bytes() + parts.average_bytes();
   }
   plan.host_pinned_bytes = parts.pinned_bytes();
   return plan;

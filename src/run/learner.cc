@@ -74,6 +74,7 @@ Learner::Learner(TrainInputs& inputs, session::RunMemory& memory)
     reference_.emplace(session,
                        Reference::Options{.directory = loss.ref_load,
                                           .follows_policy = loss.ref_update_interval.has_value(),
+                                          .mixup_alpha = loss.ref_mixup_alpha,
                                           .is_offloaded = options.offloads_reference(),
                                           .sequence_parallel = inputs.config.mesh.sequence_parallel},
                        inputs.checkpoint, memory);
@@ -247,7 +248,7 @@ void Learner::update_reference(int64_t num_finished, RunLog& log) {
   const std::optional<int64_t> interval = inputs_.config.loss.ref_update_interval;
   if (!interval || num_finished % *interval != 0) return;
   const Clock::time_point begin = Clock::now();
-  reference_->become_policy(num_finished);
+  reference_->follow_policy(num_finished);
   log.add({{"perf/ref_model_update_time", seconds_since(begin)}});
 }
 

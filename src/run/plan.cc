@@ -46,7 +46,7 @@ CheckpointCost checkpoint_cost(const config::PlanConfig& config, const model::Mo
   const config::FailureOptions& failures = config.failures;
   if (failures.checkpoint_seconds) return {*failures.checkpoint_seconds, "as given"};
   const int64_t bytes =
-      checkpoint_space(model, 0, 0, 1, 0, config.train.loss.ref_update_interval.has_value()).checkpoints;
+      checkpoint_space(model, 0, 0, 1, 0, saved_reference_element_bytes(config.train.loss, model.dtype)).checkpoints;
   return {static_cast<double>(bytes) / static_cast<double>(failures.save_bytes_per_second),
           fmt::format("{} at {:.3g} GB/s, as if training waited for all of it", plan::gib_text(bytes),
                       static_cast<double>(failures.save_bytes_per_second) / 1e9)};

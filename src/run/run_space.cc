@@ -44,14 +44,19 @@ std::string RunSpace::what_for() const {
 }
 
 RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes, int64_t num_exports,
-                          int64_t num_checkpoints, int64_t keep_latest, bool holds_reference) {
+                          int64_t num_checkpoints, int64_t keep_latest, int64_t reference_element_bytes) {
   RunSpace space;
   const int64_t parameters = model::trained_layout(model::whole_of(model)).num_elements();
   const int64_t weights = parameters * model::dtype_bytes(model.dtype);
   space.exports = num_exports * (weights + copied_bytes + kHeaderBytes);
   space.checkpoints = std::min(num_checkpoints, keep_latest + 1) *
-                      (parameters * kOptimizerBytesPerParameter + (holds_reference ? weights : 0) + kHeaderBytes);
+                      (parameters * kOptimizerBytesPerParameter + parameters * reference_element_bytes + kHeaderBytes);
   return space;
+}
+
+int64_t saved_reference_element_bytes(const config::LossOptions& loss, model::Dtype dtype) {
+  if (!loss.ref_update_interval) return 0;
+  return loss.ref_mixup_alpha < 1.0 ? base::kFloatBytes : model::dtype_bytes(dtype);
 }
 
 void add_records(RunSpace& space, const config::TrainConfig& config, const session::PromptSet& prompts,

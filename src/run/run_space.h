@@ -27,9 +27,13 @@ struct RunSpace {
 
 // Returns about what the checkpoints of a whole run take, for the whole model: every export, and one checkpoint more
 // than are kept, since the oldest is removed when the newest is there. `copied_bytes` counts tokenizer and
-// configuration. `holds_reference` tells that a checkpoint holds the weights of the KL reference too.
+// configuration. `reference_element_bytes` is what saved_reference_element_bytes() says, or 0.
 RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes, int64_t num_exports,
-                          int64_t num_checkpoints, int64_t keep_latest, bool holds_reference);
+                          int64_t num_checkpoints, int64_t keep_latest, int64_t reference_element_bytes);
+
+// Returns the bytes of one weight of the KL reference in a checkpoint: 0 where it is never renewed, 4 where it is an
+// average, else those of the model's dtype.
+int64_t saved_reference_element_bytes(const config::LossOptions& loss, model::Dtype dtype);
 
 // Adds what `num_rollouts` rollouts log and dump. A completion counts as half of the longest: few are longer for long,
 // and a run that would fit is not to be refused.

@@ -43,7 +43,7 @@ checkpoint::RunDirectory run_directory(const session::ModelSession& session, con
   RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
                                     config.output.num_exports(num_steps, begin),
                                     config.output.num_checkpoints(num_steps, begin), config.checkpoints.keep_latest,
-                                    /*holds_reference=*/false);
+                                    /*reference_element_bytes=*/0);
   space.logs = std::max<int64_t>(num_steps - begin, 0) * kLogBytesPerStep;
   const std::string& save = config.output.save;
   return {save, checkpoint::run_folder(config.checkpoints, save, config.output.overwrite), space.bytes(),

@@ -66,7 +66,7 @@ RunSpace run_space(const session::ModelSession& session, const config::TrainConf
   RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
                                     config.output.num_exports(num_rollouts, begin) + num_bests,
                                     config.output.num_checkpoints(num_rollouts, begin), config.checkpoints.keep_latest,
-                                    config.loss.ref_update_interval.has_value());
+                                    saved_reference_element_bytes(config.loss, session.config().dtype));
   add_records(space, config, prompts, num_rollouts - begin);
   return space;
 }

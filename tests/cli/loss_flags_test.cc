@@ -371,6 +371,8 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
               "0.05",
               "--ref-update-interval",
               "1",
+              "--ref-mixup-alpha",
+              "0.5",
               "--mask-truncated-completions",
               "--overlong-buffer-len",
               "6",

@@ -2,14 +2,22 @@
 // same bits as the run that nothing happened to.
 #include <gtest/gtest.h>
 
+#include <c10/util/BFloat16.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <map>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/files.h"
 #include "tests/base/soak.h"
 #include "tests/cli/tiny_run.h"
+#include "weights/safetensors.h"
 
 namespace tandem::cli {
 namespace {
@@ -99,6 +107,67 @@ TEST_F(ReferenceResume, IsBitwiseFromEveryCheckpointResidentOrOffloaded) {
     ASSERT_EQ(result.code, 0) << result.err;
     EXPECT_TRUE(reference_files_of(path) == undisturbed_) << "behind rollout " << first;
   }
+}
+
+// Returns the numbers of every tensor of a file whose name begins with `prefix`, by the rest of the name.
+std::map<std::string, std::vector<double>> numbers_of_file(const std::string& path, const std::string& prefix) {
+  const weights::SafetensorsFile file(path);
+  std::map<std::string, std::vector<double>> result;
+  for (const auto& [name, info] : file.tensors()) {
+    if (!name.starts_with(prefix)) continue;
+    const size_t element = info.dtype == "BF16" ? 2 : 4;
+    EXPECT_TRUE(info.dtype == "BF16" || info.dtype == "F32") << name << ' ' << info.dtype;
+    std::vector<std::byte> bytes(static_cast<size_t>(info.num_bytes()));
+    file.read(info, 0, bytes);
+    std::vector<double>& numbers = result[name.substr(prefix.size())];
+    for (size_t i = 0; i < bytes.size(); i += element) {
+      uint32_t bits = 0;
+      std::memcpy(reinterpret_cast<std::byte*>(&bits) + (4 - element), &bytes[i], element);
+      numbers.push_back(std::bit_cast<float>(bits));
+    }
+  }
+  return result;
+}
+
+// In bfloat16, with so small a share that a rounded average would stand still. The exports of the run are the policies
+// that were averaged.
+TEST_F(ReferenceResume, AnAverageIsThatOfEveryPolicyAndIsBitwise) {
+  constexpr double kAlpha = 0.03125;
+  const auto averaging = [&](const std::string& path) {
+    return with_flag(with_flag(words(path), "--ref-update-interval", "1"), "--ref-mixup-alpha", std::to_string(kAlpha));
+  };
+  const std::string whole = folder_ / "whole", path = folder_ / "run";
+  const Captured undisturbed = run(averaging(whole));
+  ASSERT_EQ(undisturbed.code, 0) << undisturbed.err;
+  auto want = numbers_of_file(std::string(kModel) + "/model.safetensors", "");
+  bool has_moved = false;
+  for (int step = 1; step <= kReferenceRollouts; ++step) {
+    const auto policy = numbers_of_file(whole + "/hf/step_00000" + std::to_string(step) + "/model.safetensors", "");
+    for (auto& [name, numbers] : want) {
+      const std::vector<double>& now = policy.at(name);
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        // The run begins with the model's weights in bfloat16.
+        if (step == 1)
+          numbers[i] = static_cast<double>(static_cast<float>(at::BFloat16(static_cast<float>(numbers[i]))));
+        has_moved = has_moved || numbers[i] != now[i];
+        numbers[i] += kAlpha * (now[i] - numbers[i]);
+      }
+    }
+  }
+  EXPECT_TRUE(has_moved);
+  const auto got = numbers_of_file(folder_of(whole, kReferenceRollouts) + "/shard_00000.safetensors", "reference.");
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [name, numbers] : want) {
+    for (size_t i = 0; i < numbers.size(); ++i)
+      ASSERT_NEAR(got.at(name)[i], numbers[i], 1e-6 * std::abs(numbers[i]) + 1e-9) << name << ' ' << i;
+  }
+
+  ASSERT_EQ(run(with_flag(averaging(path), "--num-rollout", "2")).code, 0);
+  Arguments rest = go_on(averaging(path), path);
+  rest.emplace_back("--offload-reference");
+  const Captured resumed = run(rest);
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_TRUE(reference_files_of(path) == reference_files_of(whole));
 }
 
 TEST_F(ReferenceResume, SurvivesKillAtRandomMoments) {

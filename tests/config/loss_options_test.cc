@@ -242,7 +242,7 @@ TEST(LossOptions, ATeacherChangesAdvantagesAndIsReported) {
 TEST(LossOptions, EveryFlagIsAmongTheCases) {
   // Other tests cover which model the reference is (tests/cli/loss_flags_test.cc, tests/run/learner_test.cc), which
   // teacher a sample has and what divergence is computed from its distribution (tests/cli/distillation_test.cc).
-  std::set<std::string> tried = {"disable-rewards-normalization", "ref-load", "ref-update-interval"};
+  std::set<std::string> tried = {"disable-rewards-normalization", "ref-load", "ref-mixup-alpha", "ref-update-interval"};
   for (const char* name : {"use-opd", "opd-teacher-load", "opd-teacher-key", "opd-beta", "opd-top-k"})
     tried.insert(name);
   for (const FlagCase& one : kCases) tried.insert(one.flag.starts_with("no-") ? one.flag.substr(3) : one.flag);
@@ -346,6 +346,11 @@ TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
        "--ref-update-interval: no reference is read without --kl-coef or --use-kl-loss (with --kl-loss-coef 0 it only "
        "reports the KL); give one of them, or leave --ref-update-interval out"},
       {{"--ref-update-interval", "5", "--kl-coef", "0.1"}, "accepted"},
+      {{"--ref-update-interval", "5", "--kl-coef", "0.1", "--ref-mixup-alpha", "0.01"}, "accepted"},
+      {{"--ref-mixup-alpha", "0"}, "--ref-mixup-alpha: must be greater than 0, not 0"},
+      {{"--ref-mixup-alpha", "1.5"}, "--ref-mixup-alpha: must be at most 1, not 1.5"},
+      {{"--ref-mixup-alpha", "0.5", "--kl-coef", "0.1"},
+       "--ref-mixup-alpha 0.5: the reference is never renewed without --ref-update-interval; give both"},
       {{"--overlong-buffer-len", "-1"}, "--overlong-buffer-len: must be at least 0, not -1"},
       {{"--overlong-penalty-factor", "0", "--overlong-buffer-len", "4"},
        "--overlong-penalty-factor: must be greater than 0, not 0"},

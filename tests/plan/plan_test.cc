@@ -64,9 +64,15 @@ TEST(Plan, WhatLastsIsSummedByHand) {
   tiny.config.loss.loss.kl_coef = 0.1;  // and for the KL in the reward; that it may be renewed takes nothing more
   tiny.config.loss.ref_update_interval = 2;
   EXPECT_EQ(plan_of(tiny).memory.bytes(Phase::kTrain), with_reference);
+  // An average of bfloat16 weights is kept in float32 beside them; one of float32 weights is these.
+  tiny.config.loss.ref_mixup_alpha = 0.5;
+  plan = plan_of(tiny);
+  EXPECT_EQ(plan.memory.bytes(Tag::kReference, Phase::kTrain),
+            plan.memory.bytes(Tag::kWeights, Phase::kTrain) + parameters * 4);
   tiny.model.dtype = model::Dtype::kFloat32;
   plan = plan_of(tiny);
   EXPECT_EQ(plan.memory.bytes(Tag::kMaster, Phase::kTrain), 0);
+  EXPECT_EQ(plan.memory.bytes(Tag::kReference, Phase::kTrain), plan.memory.bytes(Tag::kWeights, Phase::kTrain));
   EXPECT_EQ(plan.memory.bytes(Tag::kWeights, Phase::kTrain), parameters * 4) << "16 floats are a cache line";
 }
 

@@ -19,8 +19,9 @@ model::ModelConfig golden() { return model::read_model_config("tests/golden/mode
 // The headers of files are a few hundred KiB, which is more than the small model's weights.
 TEST(RunSpace, EveryExportStaysAndOneCheckpointMoreThanAreKept) {
   const model::ModelConfig model = golden();
-  const auto space = [&](int64_t exports, int64_t checkpoints, int64_t keep_latest, bool holds_reference = false) {
-    return checkpoint_space(model, kCopied, exports, checkpoints, keep_latest, holds_reference);
+  const auto space = [&](int64_t exports, int64_t checkpoints, int64_t keep_latest,
+                         int64_t reference_element_bytes = 0) {
+    return checkpoint_space(model, kCopied, exports, checkpoints, keep_latest, reference_element_bytes);
   };
   const int64_t parameters = model::trained_layout(model).num_elements();
   const int64_t one_export = space(1, 0, 2).exports, one_checkpoint = space(0, 1, 2).checkpoints;
@@ -30,15 +31,22 @@ TEST(RunSpace, EveryExportStaysAndOneCheckpointMoreThanAreKept) {
   EXPECT_EQ(space(7, 0, 2).exports, 7 * one_export);
   EXPECT_EQ(space(0, 3, 2).checkpoints, 3 * one_checkpoint);
   EXPECT_EQ(space(0, 9, 2).checkpoints, 3 * one_checkpoint) << "the oldest goes when the newest is there";
-  EXPECT_EQ(space(0, 1, 2, /*holds_reference=*/true).checkpoints,
-            one_checkpoint + parameters * model::dtype_bytes(model.dtype));
+  EXPECT_EQ(space(0, 1, 2, /*reference_element_bytes=*/2).checkpoints, one_checkpoint + parameters * 2);
 }
 
 // Each rank asks with the configuration of its part, and all of them write the whole model.
 TEST(RunSpace, IsThatOfTheWholeModel) {
   const model::ModelConfig model = golden(), part = model::shard_of(model, {.rank = 1, .size = 2});
-  EXPECT_EQ(checkpoint_space(part, kCopied, 2, 2, 2, true).bytes(),
-            checkpoint_space(model, kCopied, 2, 2, 2, true).bytes());
+  EXPECT_EQ(checkpoint_space(part, kCopied, 2, 2, 2, 4).bytes(), checkpoint_space(model, kCopied, 2, 2, 2, 4).bytes());
+}
+
+TEST(RunSpace, AReferenceThatIsAnAverageIsSavedInFloat32) {
+  config::LossOptions loss;
+  EXPECT_EQ(saved_reference_element_bytes(loss, model::Dtype::kBFloat16), 0);
+  loss.ref_update_interval = 3;
+  EXPECT_EQ(saved_reference_element_bytes(loss, model::Dtype::kBFloat16), 2);
+  loss.ref_mixup_alpha = 0.5;
+  EXPECT_EQ(saved_reference_element_bytes(loss, model::Dtype::kBFloat16), 4);
 }
 
 TEST(RunSpace, SamplesAreThoseThatAreDumped) {
