@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace tandem::device {
@@ -51,6 +52,9 @@ const DriverCalls& driver();
 // Throws EnvironmentError unless `result` is CUDA_SUCCESS. The message has call, bytes, the driver's words and a
 // remedy.
 void check_driver(CUresult result, const char* call, int64_t bytes = 0);
+
+// An address as the driver's calls take it.
+inline CUdeviceptr pointer(const std::byte* address) { return reinterpret_cast<CUdeviceptr>(address); }
 
 // Holds the primary context of a device. Throws EnvironmentError where there is no such device or no driver.
 class PrimaryContext {

@@ -17,7 +17,6 @@ namespace {
 // The bytes of one registration are large enough that a copy is seldom cut, and small enough that all threads get some.
 constexpr int64_t kPieceBytes = int64_t{256} << 20;
 
-CUdeviceptr pointer(const std::byte* device) { return reinterpret_cast<CUdeviceptr>(device); }
 CUstream stream(void* opaque) { return static_cast<CUstream>(opaque); }
 
 int64_t num_pieces(int64_t bytes) { return (bytes + kPieceBytes - 1) / kPieceBytes; }

@@ -11,8 +11,6 @@ namespace {
 
 static_assert(std::is_same_v<CUmemGenericAllocationHandle, unsigned long long>);
 
-CUdeviceptr pointer(const std::byte* address) { return reinterpret_cast<CUdeviceptr>(address); }
-
 CUmemAllocationProp extent_properties(const PrimaryContext& context) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
