@@ -1,14 +1,19 @@
-"""The built-in reward `ifbench`: whether a response follows the instructions of its line (IFEval, IFBench), which programs
-can check.
+"""The built-in reward `ifbench`: whether a response follows the instructions of its line (IFEval, IFBench, IF-RLVR), which
+programs can check.
 
     shape of a line                                                             as in
     {"instruction_id_list": ["...", ...], "kwargs": [{...}, ...]}               the files of IFEval and IFBench
     the same under "metadata"                                                   slime's data for rm_type ifbench
+    a label [{"instruction_id": [...], "kwargs": [...]}], or Python's text of   the data of IF-RLVR: its ground_truth
+    it
 
 Each entry of "kwargs" has the arguments of the instruction at its place; null and an argument that is null say nothing.
 What cannot be checked as published is refused: a line is read when the run starts, and again with each response."""
 
-from tandem_worker import english, ifbench, ifeval  # noqa: F401  the checks enter themselves into the table
+import ast
+import json
+
+from tandem_worker import english, ifbench, ifeval, ifrlvr  # noqa: F401  the checks enter themselves into the table
 from tandem_worker.instructions import BadInstruction, checked_by
 from tandem_worker.outcomes import Failed
 
@@ -19,6 +24,25 @@ class BadLine(Failed):
     """The line of the data, whatever the response says, has no instructions that can be checked."""
 
     kind = "line"
+
+
+def instructions_of(sample):
+    """The metadata of a line, or what its label says in its place."""
+    metadata, label = sample["own_metadata"], sample["label"]
+    if "instruction_id_list" in metadata:
+        return metadata
+    try:
+        if isinstance(label, str):
+            label = ast.literal_eval(label)
+        if isinstance(label, list) and len(label) == 1:
+            label = label[0]
+        if isinstance(label, str):
+            label = json.loads(label)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return metadata
+    if not isinstance(label, dict) or "instruction_id" not in label:
+        return metadata
+    return {"instruction_id_list": label["instruction_id"], "kwargs": label.get("kwargs")}
 
 
 def checks_of(metadata):
@@ -60,7 +84,7 @@ class Ifbench:
         english.load("--rm-type ifbench")
 
     def __call__(self, sample):
-        checks = checks_of(sample["own_metadata"])
+        checks = checks_of(instructions_of(sample))
         text = sample["response"].rpartition(THOUGHT_END)[2]
         strict = [follows(check, text) for check in checks]
         forms = loose_forms(text)

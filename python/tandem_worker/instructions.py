@@ -1,4 +1,4 @@
-"""Instructions that a program can check: the table of all, by the names that IFEval and IFBench have for them, and how
+"""Instructions that a program can check: the table of all, by the names that IFEval, IFBench and IF-RLVR have for them, and how
 their arguments are read from a line of data.
 
 A check is a function (text, arguments...) -> bool. The annotation of an argument reads its value from JSON: it returns
@@ -8,7 +8,7 @@ any length and content in about linear time, and raise nothing."""
 import inspect
 import re
 
-CHECKS = {}  # name -> function; ifeval.py and ifbench.py fill it
+CHECKS = {}  # name -> function; ifeval.py, ifbench.py and ifrlvr.py fill it
 
 
 def instruction(name, requires=None):
@@ -31,7 +31,7 @@ def checked_by(name, arguments):
     """The function (text) -> bool for an instruction with its arguments, a dict; those that are null are not given.
     BadInstruction where the name or the arguments are not those of an instruction."""
     if not isinstance(name, str) or name not in CHECKS:
-        raise BadInstruction(f"{name!r:.80} is none of the {len(CHECKS)} instructions of IFEval and IFBench")
+        raise BadInstruction(f"{name!r:.80} is none of the {len(CHECKS)} instructions of IFEval, IFBench and IF-RLVR")
     check = CHECKS[name]
     parameters = list(inspect.signature(check).parameters.values())[1:]
     given = {key: value for key, value in arguments.items() if value is not None}
@@ -78,6 +78,11 @@ def Text(value):
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a text that is not blank")
     return value
+
+
+def Word(value):
+    """Some lines have a list, of which the first is meant."""
+    return Text(value[0] if isinstance(value, list) and value else value).strip()
 
 
 def Character(value):
