@@ -124,7 +124,9 @@ TEST(Soak, ALongRunUnderFaultsKeepsItsSizeAndLosesNothing) {
       static_cast<double>(early.rss_bytes) / 1048576.0, static_cast<double>(late.rss_bytes) / 1048576.0, 100.0 * growth,
       early.fewest_descriptors, early.most_descriptors, late.fewest_descriptors, late.most_descriptors);
   for (const auto& [name, value] : faults) std::printf("  %s %g\n", name.c_str(), value);
-  EXPECT_LE(late.fewest_descriptors, early.most_descriptors);
+  // A grader that was killed is away for seconds on a busy machine, and with it its descriptors: for all of a short
+  // window.
+  EXPECT_LE(late.fewest_descriptors, usual(sizes, 0.1, 0.5).most_descriptors);
   if (base::soaking()) {
     EXPECT_EQ(early.num_descriptors, late.num_descriptors);
     EXPECT_LT(growth, 0.01);
