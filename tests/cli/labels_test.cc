@@ -80,7 +80,7 @@ TEST(Instructions, ThatCannotBeCheckedAreRefusedWithTheirLine) {
   const std::string good = line("count:numbers", R"({"N": 3, "keyword": null})");
   EXPECT_EQ(run(eval_arguments(write_data(folder, {good, good}), {"--rm-type", "ifbench", "--dry-run"})).code, 0);
   for (const auto& [bad, says] : std::vector<std::pair<std::string, std::string>>{
-           {line("count:fish", "{}"), ":2: --rm-type ifbench: instruction_id_list[1]: 'count:fish' is none of the 83"},
+           {line("count:fish", "{}"), ":2: --rm-type ifbench: instruction_id_list[1]: 'count:fish' is none of the 112"},
            {R"({"prompt": "say", "label": "4"})", ":2: --rm-type ifbench: instruction_id_list is to be a list"}}) {
     const std::string data = write_data(folder, {good, bad, good});
     expect_one_line_failure(run(eval_arguments(data, {"--rm-type", "ifbench", "--dry-run"})), 2, says);
