@@ -93,7 +93,8 @@ class Code(unittest.TestCase):
         ):
             began = time.monotonic()
             self.assertEqual(graded(source, label, time_limit=1)[0], 0.0, source)
-            self.assertLess(time.monotonic() - began, 20.0, source)
+            # All 40 would take as many seconds; on a machine that is busy with other tests this takes up to 31.
+            self.assertLess(time.monotonic() - began, 38.0, source)
 
     def test_programs_do_not_learn_what_is_expected(self):
         """Each program looks where an answer might be, and writes down what it finds. attacks_test.cc has programs that
