@@ -4,8 +4,8 @@ programs can check.
     shape of a line                                                             as in
     {"instruction_id_list": ["...", ...], "kwargs": [{...}, ...]}               the files of IFEval and IFBench
     the same under "metadata"                                                   slime's data for rm_type ifbench
-    a label [{"instruction_id": [...], "kwargs": [...]}], or Python's text of   the data of IF-RLVR: its ground_truth
-    it
+    a label [{"instruction_id": [...], "kwargs": [...]}], or its text in        the data of IF-RLVR: its ground_truth
+    Python or JSON
 
 Each entry of "kwargs" has the arguments of the instruction at its place; null and an argument that is null say nothing.
 What cannot be checked as published is refused: a line is read when the run starts, and again with each response."""
@@ -26,6 +26,14 @@ class BadLine(Failed):
     kind = "line"
 
 
+def value_of(text):
+    """What a text says in JSON or as a literal of Python."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return ast.literal_eval(text)
+
+
 def instructions_of(sample):
     """The metadata of a line, or what its label says in its place."""
     metadata, label = sample["own_metadata"], sample["label"]
@@ -33,11 +41,11 @@ def instructions_of(sample):
         return metadata
     try:
         if isinstance(label, str):
-            label = ast.literal_eval(label)
+            label = value_of(label)
         if isinstance(label, list) and len(label) == 1:
             label = label[0]
         if isinstance(label, str):
-            label = json.loads(label)
+            label = value_of(label)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return metadata
     if not isinstance(label, dict) or "instruction_id" not in label:
@@ -49,7 +57,10 @@ def checks_of(metadata):
     """The functions (text) -> bool of a line. BadLine where it has none that can be checked."""
     names, arguments = metadata.get("instruction_id_list"), metadata.get("kwargs")
     if not isinstance(names, list) or not names:
-        raise BadLine("instruction_id_list is to be a list of the names of instructions, in the line or its metadata")
+        raise BadLine(
+            "instruction_id_list is to be a list of the names of instructions, in the line or its metadata, or instruction_id in "
+            "its label"
+        )
     if arguments is None:
         arguments = [None] * len(names)
     if not isinstance(arguments, list) or len(arguments) != len(names):

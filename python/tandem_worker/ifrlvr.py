@@ -1,6 +1,7 @@
 """The 29 instructions that IF-RLVR trains on beside IFEval's (Pyatkin et al. 2025, "Generalizing Verifiable Instruction
 Following"; open_instruct/IFEvalG in allenai/open-instruct), each as its published check decides, also where that is not
-what the instruction's words say."""
+what the instruction's words say. open-instruct gives its checks a response without the white space at its ends; three
+checks would decide otherwise with it, and take it away themselves."""
 
 import re
 
@@ -132,7 +133,7 @@ def count_increment_word(text, keyword1: Pattern, keyword2: Pattern):
 @instruction("keywords:exclude_word_harder")
 def exclude_word_harder(text, keyword: Text):
     """Between two spaces alone: at the ends of a line and beside a mark it may stand."""
-    return f" {keyword.strip()} " not in text
+    return f" {keyword.strip()} " not in text.strip()
 
 
 @instruction("keywords:no_adjacent_consecutive")
@@ -200,12 +201,13 @@ def paragraphs(text):
 
 @instruction("paragraphs:paragraphs2")
 def paragraphs2(text):
-    return two_parts(text.split("\n\n"))
+    return two_parts(text.strip().split("\n\n"))
 
 
 @instruction("detectable_format:sentence_hyphens")
 def sentence_hyphens(text):
     """Each piece between hyphens is a sentence, as long as there are sentences: what stands behind is not looked at."""
+    text = text.strip()
     pieces, wanted = text.split("-"), sentences(text.replace("-", " "))
     return all(piece.strip() == piece == sentence for piece, sentence in zip(pieces, wanted))
 

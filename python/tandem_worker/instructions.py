@@ -92,9 +92,10 @@ def Character(value):
 
 
 def Pattern(value):
-    """Keywords are regular expressions, as published, alone and within the expression of a check."""
+    """Keywords are regular expressions, as published, alone, without white space at the ends, and within the expression of
+    a check."""
     try:
-        for form in (Text(value), value.lower(), rf"\b{value}\b"):
+        for form in (Text(value), value.strip(), value.lower(), rf"\b{value}\b"):
             re.compile(form)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"a regular expression, as published, and {value[:80]!r} is none: {error}") from None

@@ -69,7 +69,7 @@ class Ifbench(unittest.TestCase):
 
     def test_reads_the_label_of_if_rlvr(self):
         line = {"instruction_id": ["punctuation:no_comma", "count:count_unique"], "kwargs": [None, {}]}
-        for label in (str([line]), [line], json.dumps([json.dumps(line)]), str([json.dumps(line)])):
+        for label in (str([line]), [line], json.dumps([line]), json.dumps([json.dumps(line)]), str([json.dumps(line)])):
             for metadata in ({}, {"dataset": "if"}):
                 value = RULE({"response": "One, two", "label": label, "own_metadata": metadata, "prompt_text": ""})
                 self.assertEqual(value["followed"], 0.5, label)
@@ -107,6 +107,8 @@ class Ifbench(unittest.TestCase):
             (["keywords:letter_frequency"], [{"letter": "ab", "let_frequency": 1, "let_relation": "at least"}], "single"),
             (["language:response_language"], [{"language": "xx"}], "languages that langdetect tells: af, ar"),
             (["language:response_language"], [{"language": ["en"]}], "languages that langdetect tells"),
+            (["keywords:word_once"], [{"keyword": "tide\\ "}], "a regular expression"),
+            (["keywords:frequency"], [{"keyword": "tide\\ ", "frequency": 1, "relation": "at least"}], "a regular expression"),
             (["count:words_japanese"], [{"N": 0}], "1 or more"),
             (["ratio:stop_words"], [{"percentage": 101}], "from 0 to 100"),
             (["count:word_count_range"], [{"min_words": 5, "max_words": 4}], "more min_words than max_words"),
@@ -147,7 +149,8 @@ class Ifbench(unittest.TestCase):
         pieces[pieces.index(',"!')] = "ProductID,Category,Brand,Price,Stock\n" + ',"!' * 20_000
         for name, given in arguments_of_each().items():
             check = instructions.checked_by(name, given)
-            uses_nltk = {"sentences", "tokens", "language_of"} & set(instructions.CHECKS[name].__code__.co_names)
+            names = set(instructions.CHECKS[name].__code__.co_names)
+            uses_nltk = "english" in names and {"sentences", "tokens", "language_of"} & names
             for piece in pieces:
                 text = piece * max((500 if uses_nltk else 50_000) // len(piece), 1)
                 began = time.process_time()

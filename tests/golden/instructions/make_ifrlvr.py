@@ -13,7 +13,9 @@ import types
 package = types.ModuleType("open_instruct")
 package.__path__ = [sys.argv[1] + "/open_instruct"]
 sys.modules["open_instruct"] = package
-from open_instruct.IFEvalG import instructions_registry  # noqa: E402
+from open_instruct.IFEvalG import instructions_registry, instructions_util  # noqa: E402
+
+instructions_util.nltk.word_tokenize("Ends here where NLTK has no data: says() would leave out all that need it.")
 
 RNG = random.Random(29)
 CANDIDATES, MOST_OF_A_KIND = 400, 7
@@ -44,7 +46,7 @@ CASES = {
         ({"keyword": "b.at", "frequency": 2, "relation": "less than"}, ["boat beat", "boat", ""]),
     ],
     "count:count_increment_word": [({"keyword1": "tide", "keyword2": "boat"}, ["tide boat Boats", "boat tide", "tide tide boat boat"])],
-    "keywords:exclude_word_harder": [({"keyword": "tide"}, ["The tide rises", "tide, tide", "A Tide comes", "the tide"])],
+    "keywords:exclude_word_harder": [({"keyword": "tide"}, ["The tide rises", "tide, tide", "A Tide comes", "the tide", "the tide "])],
     "keywords:no_adjacent_consecutive": [({}, ["All tides rise", "a big cat", "zebras are", "İ a", "One"])],
     "keywords:palindrome": [({}, ["at noon", "Noon", "a boat", "two boats", "level!"])],
     "keywords:keyword_specific_position": [
@@ -63,8 +65,8 @@ CASES = {
     ],
     "last_word:last_word_answer": [({"last_word": "tide"}, ["See the tide.", "the 'Tide'!", "tides", "tide now"])],
     "paragraphs:paragraphs": [({}, ["a\n***\nb", "***a***b***", "a *** *** b", "a", "a***b***c", "*** ***"])],
-    "paragraphs:paragraphs2": [({}, ["a\n\nb", "\n\na\n\nb\n\n", "a\n\n\n\nb", "a", "a\nb", "a\n\nb\n\nc"])],
-    "detectable_format:sentence_hyphens": [({}, ["It is.-It was.", "It is. - It was.", "Yes", "one-two", "A.-B?-C!"])],
+    "paragraphs:paragraphs2": [({}, ["a\n\nb", "\n\na\n\nb\n\n", "a\n\n\n\nb", "a", "a\nb", "a\n\nb\n\nc", "\n\n\n\na\n\nb"])],
+    "detectable_format:sentence_hyphens": [({}, ["It is.-It was.", "It is. - It was.", "Yes", "one-two", "A.-B?-C!", "\n\nIt is.-It was.\n"])],
     "detectable_format:square_brackets": [({}, ["[All] [tides]", "[All tides]", "[a]b", "[]"])],
     "detectable_format:bigram_wrapping": [({}, ["<<I am>> <<at sea>>", "<<I am>> here", "<<I>> <<am>>", "one"])],
     "punctuation:punctuation_dot": [({}, ["No dots!", "Dots.", "3.5"])],
@@ -104,11 +106,12 @@ def changed(text):
 
 
 def says(name, arguments, text):
-    """None where the check raises something."""
+    """Of the text without the white space at its ends, as open-instruct gives it to a check. None where the check raises
+    something."""
     check = instructions_registry.INSTRUCTION_DICT[name](name)
     check.build_description(**arguments)
     try:
-        return bool(check.check_following(text))
+        return bool(check.check_following(text.strip()))
     except Exception:
         return None
 
