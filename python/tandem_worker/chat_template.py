@@ -8,7 +8,6 @@ MAX_MEMORY_BYTES more than before.
 
 import contextlib
 import datetime
-import importlib.metadata
 import json
 import functools
 import os
@@ -145,7 +144,7 @@ def strftime_now(format):
 
 
 def make_environment():
-    version = importlib.metadata.version("jinja2")
+    version = jinja2.__version__
     if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) < SAFE_JINJA:
         floor = ".".join(map(str, SAFE_JINJA))
         raise MachineFault(f"jinja2 {version} has known sandbox escapes; install {floor} or newer")

@@ -270,7 +270,9 @@ TEST_P(ExactnessTest, AttentionRowsStandAloneAmongHundredsOfKeys) {
 // expert, and the sum of its places. Batch mates crowd one expert, or leave all of a row's experts to it.
 TEST_P(ExactnessTest, ExpertsLinearRowsStandAlone) {
   for_each_seed([&](TestDraw& draw) {
-    const int64_t T = draw.choose<int64_t>({2, 9, 40, 140}), X = draw.choose<int64_t>({4, 16, 128});
+    // A GPU has kernels for more rows than a CPU does.
+    const int64_t most = is_module(GetParam().name) ? 140 : 60;
+    const int64_t T = draw.choose<int64_t>({2, 9, 40, most}), X = draw.choose<int64_t>({4, 16, 128});
     const int64_t E = draw.choose<int64_t>({64, 96, 128}), F = draw.choose<int64_t>({32, 40, 64});
     const RouteRule rule{.chosen = draw.integer(1, 4), .normalises = draw.integer(0, 1) == 1};
     const Tensor x = draw.normal({T, E}, dtype()), residual = draw.normal({T, E}, dtype());
