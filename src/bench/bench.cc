@@ -25,6 +25,12 @@ void check_model(const config::BenchConfig& config, const model::ModelConfig& mo
                     fmt::format("--prompt-len {} and --response-len {}: the model's context is {} tokens; lower one",
                                 *config.prompt_len, *config.response_len, model.max_positions));
   config.optimizer.recompute_layers(model.num_layers);
+  for (const char* part : {"train", "optimizer", "exactness"}) {
+    TANDEM_USER_CHECK(!model.is_quantised() || !config.measures(part),
+                      fmt::format("--what {} with --dtype {}: is measured with weights that are trained; give --what "
+                                  "decode, prefill, mixed or tail",
+                                  part, model.dtype_name()));
+  }
 }
 
 void describe(const config::BenchConfig& config, const config::RunMode& mode, const BenchModel& bench,
@@ -35,14 +41,14 @@ void describe(const config::BenchConfig& config, const config::RunMode& mode, co
   table.line(fmt::format("tandem {} ({} build), {}, {} on the host", TANDEM_VERSION, TANDEM_BUILD_TYPE,
                          bench.ops().name(), base::counted(bench.ops().num_threads(), "thread")));
   table.line(fmt::format("{}, {}: {} parameters, {:.3g} GB; {} bytes of KV cache a token", name,
-                         model::to_string(model.dtype), base::with_commas(model.num_parameters()),
+                         model.dtype_name(), base::with_commas(model.num_parameters()),
                          work.weight_bytes() * 1e-9, base::with_commas(static_cast<int64_t>(work.kv_token_bytes()))));
   table.set("version", TANDEM_VERSION);
   table.set("build_type", TANDEM_BUILD_TYPE);
   table.set("device", bench.ops().name());
   table.set("num_threads", bench.ops().num_threads());
   table.set("model", name);
-  table.set("dtype", model::to_string(model.dtype));
+  table.set("dtype", model.dtype_name());
   table.set("num_parameters", model.num_parameters());
   table.set("weight_bytes", work.weight_bytes());
   table.set("kv_bytes_per_token", work.kv_token_bytes());

@@ -23,10 +23,15 @@ namespace {
 constexpr int64_t kDrawnOnHost = 64 << 20;
 
 model::ModelConfig bench_model_config(const config::BenchConfig& options) {
-  if (!options.model.hf_checkpoint.empty())
-    return session::read_model(options.model, config::LoraOptions(), config::OptimizerOptions());
-  model::ModelConfig config = bench_shape(options.shape);
-  if (options.model.dtype == "float32") config.dtype = model::Dtype::kFloat32;
+  model::ModelConfig config;
+  if (options.model.hf_checkpoint.empty()) {
+    config = bench_shape(options.shape);
+  } else {
+    config::ModelOptions as_it_is = options.model;
+    as_it_is.dtype = "auto";
+    config = session::read_model(as_it_is, config::LoraOptions(), config::OptimizerOptions());
+  }
+  session::take_dtype(config, options.model);
   return config;
 }
 

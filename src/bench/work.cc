@@ -4,6 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "model/registry.h"
+#include "weights/weights_plan.h"
+
 namespace tandem::bench {
 
 Work::Work(double work_bytes, double work_flops, const Ceilings& ceilings)
@@ -34,7 +37,11 @@ ModelWork::ModelWork(const model::ModelConfig& config)
 
 double ModelWork::num_parameters() const { return parameters_; }
 
-double ModelWork::weight_bytes() const { return parameters_ * element_; }
+double ModelWork::weight_bytes() const {
+  if (!config_.is_quantised()) return parameters_ * element_;
+  return static_cast<double>(
+      static_cast<int64_t>(weights::store_bytes(model::build_layout(config_), model::dtype_bytes(config_.dtype))));
+}
 
 double ModelWork::forward_bytes(double rows) const {
   const auto hidden = static_cast<double>(config_.hidden);

@@ -17,8 +17,12 @@ void ModelOptions::visit(base::Options& options) {
 
 void ModelOptions::visit_dtype(base::Options& options) {
   const char* const group = "model";
-  options.option(dtype, "dtype", group, "dtype of weights and compute; auto: the checkpoint's")
-      .one_of({"auto", "float32", "bfloat16"});
+  options
+      .option(dtype, "dtype", group,
+              "dtype of weights and compute; auto: the checkpoint's; nf4, int8: the matrices of the layers in 4 or 8 "
+              "bits, as bitsandbytes has them, and the rest in bfloat16, which is computed in: to train, with "
+              "--lora-rank, an adapter over them (QLoRA)")
+      .one_of({"auto", "float32", "bfloat16", "nf4", "int8"});
   options.option(random_init, "random-init", group,
                  "draw the weights from --seed instead of reading them (initializer_range of config.json)");
   options

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "device/transfer.h"
 
 namespace tandem::device {
@@ -32,6 +33,18 @@ class CalledRecording final : public Ops::Recording {
 
 void Ops::linear_add_to(const Tensor& x_TK, const Tensor& w_NK, const Tensor& y_TN) const {
   y_TN.add_(linear(x_TK, w_NK, y_TN.scalar_type()));
+}
+
+Tensor Ops::dequantise(const QuantisedMatrix& /*w_NK*/) const {
+  TANDEM_CHECK(false, name(), "has no quantised matrices");
+}
+
+Tensor Ops::linear_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, at::ScalarType out) const {
+  return linear(x_TK, dequantise(w_NK), out);
+}
+
+Tensor Ops::linear_quantised_grad_input(const Tensor& dy_TN, const QuantisedMatrix& w_NK, at::ScalarType out) const {
+  return linear_grad_input(dy_TN, dequantise(w_NK), out);
 }
 
 Ops::ExpertsMlp Ops::mlp_of_experts(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF,

@@ -20,6 +20,7 @@
 #include "device/block.h"
 #include "device/experts.h"
 #include "device/gelu.h"
+#include "device/quantised_matrix.h"
 
 namespace tandem::device {
 
@@ -95,6 +96,16 @@ class Ops {
   // Computes dw_NK += dy_TN^T x_TK, or dw_NK = dy_TN^T x_TK, which does not read what lies there. dw is float32.
   virtual void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK,
                                   GradientUse use) const = 0;
+
+  // The next three are for a quantised matrix, on a backend whose footprint says that it has them; they throw BugError
+  // on others.
+  // Returns the weights that it stands for, w_NK in bfloat16.
+  virtual Tensor dequantise(const QuantisedMatrix& w_NK) const;
+  // Return linear() and linear_grad_input() of these weights, bit for bit, as here; a backend need not have all of them
+  // in memory for it. x and dy are bfloat16.
+  virtual Tensor linear_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, at::ScalarType out) const;
+  virtual Tensor linear_quantised_grad_input(const Tensor& dy_TN, const QuantisedMatrix& w_NK,
+                                             at::ScalarType out) const;
 
   // Returns rows of `table` [V,E]; ids are int32 [T], each in 0..V-1. The caller has checked the ids on the host
   // (trainer::pack_micro_batch, rollout::Engine::add): the CPU's operations check again and throw, a GPU's do not.

@@ -16,6 +16,7 @@ struct OpsShape {
   Size experts = 0, chosen = 0;  // of a layer, of a token (device/experts.h); mlp is then an expert's width
   Size num_heads = 0, num_kv_heads = 0, head_dim = 0;
   bool norms_have_offset = false;  // Norm::offset
+  bool is_quantised = false;       // the matrices of blocks
 };
 
 // Bytes that one operation takes in addition to its arguments.

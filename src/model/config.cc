@@ -52,6 +52,15 @@ void add_eos_ids(const std::vector<int32_t>& ids, ModelConfig& config) {
 
 int64_t dtype_bytes(Dtype dtype) { return dtype == Dtype::kFloat32 ? 4 : 2; }
 
+const char* to_string(device::Quantisation quantisation) {
+  switch (quantisation) {
+    case device::Quantisation::kNf4: return "nf4";
+    case device::Quantisation::kInt8: return "int8";
+    case device::Quantisation::kNone: break;
+  }
+  return "none";
+}
+
 const char* to_string(Dtype dtype) { return dtype == Dtype::kFloat32 ? "float32" : "bfloat16"; }
 
 double LoraConfig::scale() const {

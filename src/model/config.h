@@ -7,11 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "device/quantisation.h"
+
 namespace tandem::model {
 
 enum class Dtype : uint8_t { kFloat32, kBFloat16 };
 int64_t dtype_bytes(Dtype dtype);
 const char* to_string(Dtype dtype);  // "float32", "bfloat16"
+const char* to_string(device::Quantisation quantisation);  // "nf4", "int8"; kNone: "none"
 
 // An adapter of low rank for matrices that are frozen (LoRA, Hu et al. 2021). A matrix W [N, K] then computes
 //   W x + scale B A x    with A [rank, K], B [N, rank], and scale = alpha / rank
@@ -80,6 +83,8 @@ struct ModelConfig {
   Dtype dtype = Dtype::kBFloat16;      // of the checkpoint
   std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json together
   int32_t pad_token_id = -1;           // -1: none
+  // How the matrices that can have an adapter are stored; dtype is then bfloat16, and what is computed in.
+  device::Quantisation quantisation = device::Quantisation::kNone;
   // The adapter that is trained in the place of the weights. Where it is unset, the weights are trained.
   std::optional<LoraConfig> lora = {};
 
@@ -87,6 +92,9 @@ struct ModelConfig {
   TensorShard shard = {};
 
   int64_t num_parameters() const;  // of the whole model, without an adapter
+  bool is_quantised() const { return quantisation != device::Quantisation::kNone; }
+  // Returns the name of --dtype: "bfloat16", or "nf4" for a model with such matrices.
+  const char* dtype_name() const { return is_quantised() ? to_string(quantisation) : to_string(dtype); }
   const LayerAttention& attention_of(int64_t layer) const {
     return attention[static_cast<size_t>(layer) % attention.size()];
   }

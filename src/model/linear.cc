@@ -20,7 +20,12 @@ void GradientSlot::add(const std::string& packed_name, const at::Tensor& gradien
 }
 
 void Linear::bind(const weights::WeightsView& view) {
-  weight_NK_ = view[name_];
+  if (const device::QuantisedMatrix* quantised = view.quantised(name_)) {
+    TANDEM_CHECK(is_alone(), name_, "is quantised and cannot be spread over tensor ranks");
+    quantised_NK_ = *quantised;
+  } else {
+    weight_NK_ = view[name_];
+  }
   if (!bias_name_.empty()) bias_N_ = view[bias_name_];
   TANDEM_CHECK(is_alone() || (!has_adapter() && (cut_ != Cut::kColumns || bias_name_.empty())), name_,
                "cannot be spread over tensor ranks");
@@ -29,9 +34,13 @@ void Linear::bind(const weights::WeightsView& view) {
   b_NR_ = view[b_name_];
 }
 
+at::Tensor Linear::product(const at::Tensor& x_TK, at::ScalarType out) const {
+  return quantised_NK_ ? ops_.linear_quantised(x_TK, *quantised_NK_, out) : ops_.linear(x_TK, weight_NK_, out);
+}
+
 at::Tensor Linear::forward(const at::Tensor& x_TK, at::ScalarType out) const {
   TANDEM_CHECK(!is_cut_by(Cut::kColumns), name_, "gives a part of each sum");
-  at::Tensor y_TN = ops_.linear(x_TK, weight_NK_, out);
+  at::Tensor y_TN = product(x_TK, out);
   if (bias_N_.defined()) ops_.add_bias(y_TN, bias_N_);
   if (has_adapter()) add_adapter(x_TK, y_TN);
   return y_TN;
@@ -41,7 +50,8 @@ at::Tensor Linear::forward_add(const at::Tensor& x_TK, const at::Tensor& residua
   if (is_cut_by(Cut::kColumns))
     return stream_.sum(ops_.linear(x_TK, weight_NK_, at::kFloat), residual_TN, residual_TN.scalar_type());
   if (bias_N_.defined()) return ops_.add(residual_TN, forward(x_TK));
-  at::Tensor y_TN = ops_.linear_add(x_TK, weight_NK_, residual_TN);
+  at::Tensor y_TN = quantised_NK_ ? ops_.add(residual_TN, product(x_TK, residual_TN.scalar_type()))
+                                  : ops_.linear_add(x_TK, weight_NK_, residual_TN);
   if (has_adapter()) add_adapter(x_TK, y_TN);
   return y_TN;
 }
@@ -54,6 +64,7 @@ at::Tensor Linear::backward(const at::Tensor& dy, const at::Tensor& x_TK, const 
     }
   }
   if (const GradientTarget dw_NK = sink(name_); dw_NK.is_wanted()) {
+    TANDEM_CHECK(!quantised_NK_, name_, "is quantised and has no gradient");
     ops_.linear_grad_weight(dy_TN, x_TK, dw_NK.memory, dw_NK.use);
   }
   at::Tensor dx_TK = input_gradient(dy_TN);
@@ -62,6 +73,7 @@ at::Tensor Linear::backward(const at::Tensor& dy, const at::Tensor& x_TK, const 
 }
 
 at::Tensor Linear::input_gradient(const at::Tensor& dy_TN) const {
+  if (quantised_NK_) return ops_.linear_quantised_grad_input(dy_TN, *quantised_NK_, dy_TN.scalar_type());
   const at::ScalarType dtype = weight_NK_.scalar_type();
   if (!is_cut_by(Cut::kRows)) return ops_.linear_grad_input(dy_TN, weight_NK_, dtype);
   return stream_.sum(ops_.linear_grad_input(dy_TN, weight_NK_, at::kFloat), /*residual=*/{}, dtype);

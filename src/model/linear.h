@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,6 +73,8 @@ enum class Cut : uint8_t { kNone, kRows, kColumns };
 // what this rank keeps of the input's gradient; one that is cut by columns adds to the stream, and takes what this rank
 // keeps of the gradient of its result. The latter has no bias, and no part has an adapter. The class knows no autograd:
 // the pieces of a block call forward() and backward() themselves.
+//
+// A quantised matrix computes with the bfloat16 weights that it stands for. It is frozen, and no part of a matrix.
 class Linear {
  public:
   // An empty bias_name means that there is no bias.
@@ -87,12 +90,11 @@ class Linear {
         adapter_(std::move(adapter)) {}
 
   const std::string& name() const { return name_; }
-  const at::Tensor& weight() const { return weight_NK_; }
   void bind(const weights::WeightsView& view);
 
   // Returns y_TN in the model dtype, or in `out` (without bias and adapter). The bias is added to the rounded product.
   // BugError for a matrix that is cut by columns.
-  at::Tensor forward(const at::Tensor& x_TK) const { return forward(x_TK, weight_NK_.scalar_type()); }
+  at::Tensor forward(const at::Tensor& x_TK) const { return forward(x_TK, x_TK.scalar_type()); }
   at::Tensor forward(const at::Tensor& x_TK, at::ScalarType out) const;
 
   // Returns residual_TN + forward(x_TK) in the model dtype. A matrix that is cut by columns takes what the stream keeps
@@ -107,6 +109,7 @@ class Linear {
   bool has_adapter() const { return !adapter_.windows.empty(); }
   bool is_alone() const { return stream_.ranks().is_alone(); }
   bool is_cut_by(Cut cut) const { return cut_ == cut && !is_alone(); }
+  at::Tensor product(const at::Tensor& x_TK, at::ScalarType out) const;
   at::Tensor input_gradient(const at::Tensor& dy_TN) const;
   // Returns scale * (x a^T), which forward() drops and backward() computes again: it is narrow.
   at::Tensor narrowed(const at::Tensor& x_TK) const;
@@ -124,7 +127,8 @@ class Linear {
   Cut cut_;
   std::string name_, bias_name_, a_name_, b_name_;
   Adapter adapter_;
-  at::Tensor weight_NK_, bias_N_;  // bias_N_: undefined where there is none
+  at::Tensor weight_NK_, bias_N_;  // weight_NK_: undefined if it is quantised; bias_N_: where there is none
+  std::optional<device::QuantisedMatrix> quantised_NK_;
   at::Tensor a_RK_, b_NR_;         // undefined without an adapter
 };
 

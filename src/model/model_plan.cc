@@ -110,6 +110,7 @@ device::OpsShape ops_shape(const ModelConfig& config) {
   shape.num_kv_heads = config.num_kv_heads;
   shape.head_dim = config.head_dim;
   shape.norms_have_offset = family_of(config).norm_offset != 0.0;
+  shape.is_quantised = config.is_quantised();
   return shape;
 }
 

@@ -134,7 +134,13 @@ const Family& family_of(const ModelConfig& config) {
   return *family;
 }
 
-weights::Layout build_layout(const ModelConfig& config) { return decoder::layout(config, family_of(config)); }
+weights::Layout build_layout(const ModelConfig& config) {
+  weights::Layout layout = decoder::layout(config, family_of(config));
+  for (weights::PackedTensor& packed : layout.tensors) {
+    if (packed.takes_adapter) packed.quantisation = config.quantisation;
+  }
+  return layout;
+}
 
 std::string supported_architectures() {
   std::string names;

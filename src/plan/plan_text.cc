@@ -129,7 +129,7 @@ base::Json plan_json(const TrainPlan& plan, const model::ModelConfig& model) {
   base::Json json = base::Json::object();
   json["parameters"] = model.num_parameters();
   if (model.lora) json["trained_parameters"] = model::trained_layout(model).num_elements();
-  json["dtype"] = model::to_string(model.dtype);
+  json["dtype"] = model.dtype_name();
   json["ranks"] = base::Json::array({rank});
   json["kv"] = {{"bytes", plan.kv_cache_bytes}, {"tokens", plan.kv_tokens}, {"completions", plan.kv_completions}};
   json["sequence"] = {{"context_tokens", plan.context_tokens},

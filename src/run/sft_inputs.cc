@@ -103,7 +103,7 @@ int print_dry_run(const SftInputs& inputs) {
   inputs.session.check_weights();
   report::Report report;
   report.print(
-      fmt::format("{} parameters in {}; {}", model.num_parameters(), model::to_string(model.dtype), data_text(inputs)));
+      fmt::format("{} parameters in {}; {}", model.num_parameters(), model.dtype_name(), data_text(inputs)));
   if (model.lora) report.print(session::lora_text(model));
   if (inputs.checkpoint) report.print(fmt::format("goes on from {}", inputs.checkpoint->directory()));
   report.print_result("everything is in order; nothing was written (--dry-run)");
@@ -113,7 +113,7 @@ int print_dry_run(const SftInputs& inputs) {
 void print_start(const SftInputs& inputs, int64_t step, report::Report& report) {
   const model::ModelConfig& model = inputs.session.config();
   report.print(fmt::format("{} parameters in {} on {}  {}  -> {}", base::with_commas(model.num_parameters()),
-                           model::to_string(model.dtype), inputs.session.ops().name(), data_text(inputs),
+                           model.dtype_name(), inputs.session.ops().name(), data_text(inputs),
                            inputs.directory.path()));
   if (model.lora) report.print(session::lora_text(model));
   if (inputs.checkpoint) {

@@ -211,7 +211,7 @@ int print_dry_run(const TrainInputs& inputs) {
   inputs.session.check_weights();
   report::Report report;
   report.print(fmt::format("model: {} parameters in {}, {} layers, context {}", model.num_parameters(),
-                           model::to_string(model.dtype), model.num_layers, model.max_positions));
+                           model.dtype_name(), model.num_layers, model.max_positions));
   if (model.lora) report.print(session::lora_text(model));
   report.print(fmt::format("data: {} prompts, the longest of {} tokens", inputs.prompts.prompts.size(),
                            inputs.prompts.longest_tokens));
@@ -233,7 +233,7 @@ int print_dry_run(const TrainInputs& inputs) {
 void print_start(const TrainInputs& inputs, int64_t rollout_id, report::Report& report) {
   const model::ModelConfig& model = inputs.session.config();
   report.print(fmt::format("{} parameters in {} on {}  {}  {} of {} x {} samples  -> {}",
-                           base::with_commas(model.num_parameters()), model::to_string(model.dtype),
+                           base::with_commas(model.num_parameters()), model.dtype_name(),
                            inputs.session.ops().name(), base::counted(num_prompts(inputs.prompts), "prompt"),
                            base::counted(inputs.num_rollouts, "rollout"), inputs.config.rollout_batch_size,
                            inputs.config.rollout.n_samples_per_prompt, inputs.directory.path()));

@@ -19,17 +19,30 @@ namespace {
 
 model::ModelConfig read_base(const std::string& directory, const config::ModelOptions& options) {
   model::ModelConfig config = model::read_model_config(directory);
-  const std::string& dtype = options.dtype;
   if (!device::footprint_of(options.device).has_windows) {
     model::limit_to_windows(config,
                             fmt::format("which --device {} does not compute beyond its length", options.device));
   }
-  if (dtype == "float32") config.dtype = model::Dtype::kFloat32;
-  if (dtype == "bfloat16") config.dtype = model::Dtype::kBFloat16;
+  take_dtype(config, options);
   return config;
 }
 
 }  // namespace
+
+void take_dtype(model::ModelConfig& config, const config::ModelOptions& options) {
+  const std::string& dtype = options.dtype;
+  if (dtype == "float32") config.dtype = model::Dtype::kFloat32;
+  if (dtype == "bfloat16") config.dtype = model::Dtype::kBFloat16;
+  if (dtype != "nf4" && dtype != "int8") return;
+  TANDEM_USER_CHECK(device::footprint_of(options.device).has_quantised,
+                    fmt::format("--dtype {}: --device {} does not compute with quantised matrices yet; give --device "
+                                "cpu, or --dtype bfloat16",
+                                dtype, options.device));
+  TANDEM_USER_CHECK(!config.experts, fmt::format("--dtype {}: the experts of {} are not quantised; give --dtype bfloat16",
+                                                 dtype, config.architecture));
+  config.dtype = model::Dtype::kBFloat16;
+  config.quantisation = dtype == "nf4" ? device::Quantisation::kNf4 : device::Quantisation::kInt8;
+}
 
 ModelPlace find_model(const std::string& hf_checkpoint) {
   TANDEM_USER_CHECK(base::directory_exists(hf_checkpoint),
@@ -112,6 +125,10 @@ model::ModelConfig read_model(const config::ModelOptions& options, const config:
     config.lora = begun_adapter(options, lora);
     return config;
   }
+  TANDEM_USER_CHECK(lora.rank || !config.is_quantised(),
+                    fmt::format("--dtype {}: quantised weights are not trained; give --lora-rank to train an adapter "
+                                "over them, or --dtype bfloat16",
+                                options.dtype));
   if (!lora.rank) return config;
   // Above this rank B A is no smaller than the matrix that it is added to.
   TANDEM_USER_CHECK(

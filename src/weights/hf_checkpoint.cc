@@ -14,6 +14,7 @@
 #include "tandem/error.h"
 #include "weights/box_reader.h"
 #include "weights/checkpoint_files.h"
+#include "weights/quantise.h"
 #include "weights/staging.h"
 #include "weights/store.h"
 #include "weights/tensor_file.h"
@@ -47,8 +48,14 @@ void load_slice(const SliceSource& match, const WeightStore& store, Staging& sta
   const auto& [file, info] = match.source;
   const at::ScalarType dtype = torch_dtype(info->dtype, file->path());
   const Box box = box_of(*match.slice);
-  staging.fill(store.slice(*match.packed, *match.slice), dtype,
-               [&](const at::Tensor& piece, int64_t first) { reader.read(*file, *info, box, first, bytes_of(piece)); });
+  const auto read = [&](const at::Tensor& piece, int64_t first) {
+    reader.read(*file, *info, box, first, bytes_of(piece));
+  };
+  if (!match.packed->is_quantised()) return staging.fill(store.slice(*match.packed, *match.slice), dtype, read);
+  QuantisedWriter writer = quantised_writer(store, *match.packed, *match.slice,
+                                            fmt::format("{}: tensor {}", file->path(), quoted_name(match.slice->hf_name)));
+  staging.stream(box.num_elements(), dtype, read, [&](std::span<const float> weights) { writer.add(weights); });
+  writer.finish();
 }
 
 // A shard is the tensors of one output file, in layout order.

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "device/thread_pool.h"
 #include "weights/box.h"
+#include "weights/quantise.h"
 #include "weights/staging.h"
 #include "weights/store.h"
 
@@ -103,6 +104,24 @@ void draw_tensor(const WeightStore& store, const PackedTensor& packed, const Str
   }
 }
 
+// Draws the numbers that a bfloat16 store would hold, and quantises them.
+void draw_quantised(const WeightStore& store, const PackedTensor& packed, const Stream& stream, Drawing& drawing) {
+  for (const Slice& slice : packed.slices) {
+    QuantisedWriter writer = quantised_writer(store, packed, slice, slice.hf_name);
+    const Box box{.row_begin = slice.row_begin,
+                  .num_rows = slice.shape[0],
+                  .num_columns = slice.shape[1],
+                  .whole_columns = slice.shape[1]};
+    drawing.staging.stream(
+        box.num_elements(), at::kBFloat16,
+        [&](const at::Tensor& piece, int64_t first) {
+          draw_piece<at::BFloat16>(piece, box, first, stream, drawing.threads);
+        },
+        [&](std::span<const float> weights) { writer.add(weights); });
+    writer.finish();
+  }
+}
+
 // Returns the columns of the packed tensor of the whole model.
 int64_t num_columns(const PackedTensor& packed) {
   return packed.is_whole() ? packed.shape.back() : packed.slices.front().hf_shape().back();
@@ -118,9 +137,12 @@ void initialize_random(WeightStore& store, double initializer_range, uint64_t se
   for (const PackedTensor& packed : store.layout().tensors) {
     const at::Tensor& tensor = store.tensor(packed.name);
     switch (packed.init) {
-      case Init::kNormal:
-        draw_tensor(store, packed, {normals, static_cast<float>(initializer_range), seed, stream}, drawing);
+      case Init::kNormal: {
+        const Stream numbers = {normals, static_cast<float>(initializer_range), seed, stream};
+        packed.is_quantised() ? draw_quantised(store, packed, numbers, drawing)
+                              : draw_tensor(store, packed, numbers, drawing);
         break;
+      }
       case Init::kUniform: {
         const double bound = 1.0 / std::sqrt(static_cast<double>(num_columns(packed)));
         draw_tensor(store, packed, {uniforms, static_cast<float>(bound), seed, stream}, drawing);

@@ -18,6 +18,16 @@ int64_t product(const std::vector<int64_t>& shape) {
 
 int64_t PackedTensor::num_elements() const { return product(shape); }
 
+std::vector<device::QuantisedPart> PackedTensor::quantised_parts() const {
+  TANDEM_CHECK(is_quantised() && shape.size() == 2 && is_whole(), name, "cannot be quantised");
+  std::vector<device::QuantisedPart> parts;
+  for (const Slice& slice : slices) {
+    parts.push_back(device::quantised_part(quantisation, slice.row_begin, slice.shape[0], slice.shape[1],
+                                           parts.empty() ? 0 : parts.back().end_byte));
+  }
+  return parts;
+}
+
 bool PackedTensor::is_whole() const { return std::ranges::all_of(slices, &Slice::is_whole); }
 
 int64_t Layout::num_elements() const {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "device/quantisation.h"
+
 namespace tandem::weights {
 
 // Rows [row_begin, row_begin + shape[0]) of a packed tensor are the HF tensor `hf_name`, or a box of it if the model is
@@ -35,8 +37,14 @@ struct PackedTensor {
   Init init = Init::kNormal;
   bool takes_adapter = false;  // its slices are modules that can have a LoRA adapter (model/lora.h)
   bool is_frozen = false;      // it keeps its values while the other tensors are trained: no gradient, no update
+  // Its bytes are those of a quantised matrix, each slice a part of it, in place of elements of the store's dtype. It is
+  // then a matrix, whole and frozen.
+  device::Quantisation quantisation = device::Quantisation::kNone;
   bool decays = true;  // weight decay applies to it: true for embeddings and projections, false for norms and biases
   int64_t num_elements() const;
+  bool is_quantised() const { return quantisation != device::Quantisation::kNone; }
+  // Returns the parts of a quantised tensor, one for each slice.
+  std::vector<device::QuantisedPart> quantised_parts() const;
   // Returns whether each rank has all of it, if the model is spread over tensor ranks.
   bool is_whole() const;
 };

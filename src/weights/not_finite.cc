@@ -38,6 +38,7 @@ std::optional<Found> first_not_finite(const at::Tensor& weight) {
 
 std::string describe_not_finite(const WeightStore& store) {
   for (const PackedTensor& packed : store.layout().tensors) {
+    if (packed.is_quantised()) continue;  // it was checked when it was quantised
     for (const Slice& slice : packed.slices) {
       const std::optional<Found> found = first_not_finite(store.slice(packed, slice));
       if (!found) continue;

@@ -45,4 +45,17 @@ void Staging::fill(const at::Tensor& target, at::ScalarType from, const Produce&
   }
 }
 
+void Staging::stream(int64_t elements, at::ScalarType from, const Produce& produce,
+                     const std::function<void(std::span<const float> piece)>& take) {
+  const int64_t from_bytes = bytes_per_element(from), float_bytes = bytes_per_element(at::kFloat);
+  const int64_t piece_elements = kStagingBytes / (from_bytes + float_bytes) / kPieceStep * kPieceStep;
+  for (int64_t first = 0; first < elements; first += piece_elements) {
+    const int64_t count = std::min(piece_elements, elements - first);
+    const at::Tensor piece = part(0, count, from);
+    produce(piece, first);
+    const at::Tensor floats = part(piece_elements * from_bytes, count, at::kFloat).copy_(piece);
+    take({floats.const_data_ptr<float>(), static_cast<size_t>(count)});
+  }
+}
+
 }  // namespace tandem::weights

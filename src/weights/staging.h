@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 namespace tandem::weights {
 
@@ -21,6 +22,10 @@ class Staging {
   // go to host memory unconverted are written there in one piece; others come a piece at a time, each beginning at a
   // multiple of 64 elements.
   void fill(const at::Tensor& target, at::ScalarType from, const Produce& produce);
+
+  // Produces so many elements of dtype `from`, in pieces like those, and gives each to `take` as float32.
+  void stream(int64_t elements, at::ScalarType from, const Produce& produce,
+              const std::function<void(std::span<const float> piece)>& take);
 
  private:
   // Returns that many elements of the buffer, from one of its bytes on.

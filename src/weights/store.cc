@@ -63,11 +63,17 @@ const at::Tensor& WeightsView::operator[](const std::string& name) const {
   return it->second;
 }
 
+const device::QuantisedMatrix* WeightsView::quantised(const std::string& name) const {
+  const auto it = quantised_.find(name);
+  return it == quantised_.end() ? nullptr : &it->second;
+}
+
 WeightsView WeightsView::with(const WeightsView& other) const {
   WeightsView both = *this;
   for (const auto& [name, tensor] : other.tensors_) {
     TANDEM_CHECK(both.tensors_.emplace(name, tensor).second, "two stores have a weight", name);
   }
+  both.quantised_.insert(other.quantised_.begin(), other.quantised_.end());
   both.version_ = other.version_;
   return both;
 }
@@ -105,15 +111,22 @@ void WeightStore::attach(std::byte* data) {
 void WeightStore::place_tensors(at::Tensor storage) {
   std::unordered_map<std::string, at::Tensor> tensors;
   int64_t offset = 0;
+  std::unordered_map<std::string, device::QuantisedMatrix> quantised;
+  const auto element_bytes = static_cast<int64_t>(c10::elementSize(dtype_));
   for (const PackedTensor& packed : layout_.tensors) {
-    const int64_t elements = packed.num_elements();
-    const bool added = tensors.emplace(packed.name, storage.narrow(0, offset, elements).view(packed.shape)).second;
+    const int64_t stored = static_cast<int64_t>(tensor_bytes_in_store(packed, element_bytes)) / element_bytes;
+    const at::Tensor tensor = packed.is_quantised()
+                                  ? storage.narrow(0, offset, stored).view(at::kByte)
+                                  : storage.narrow(0, offset, packed.num_elements()).view(packed.shape);
+    const bool added = tensors.emplace(packed.name, tensor).second;
     TANDEM_CHECK(added, "two packed tensors named", packed.name);
-    offset += aligned_elements(elements, static_cast<int64_t>(c10::elementSize(dtype_)));
+    if (packed.is_quantised()) quantised[packed.name] = {.bytes = tensor, .parts = packed.quantised_parts()};
+    offset += stored;
   }
   device_ = storage.device();  // with its index, even if none was given
   storage_ = std::move(storage);
   tensors_ = std::move(tensors);
+  quantised_ = std::move(quantised);
 }
 
 int64_t WeightStore::bytes() const { return store_bytes(layout_, static_cast<int64_t>(c10::elementSize(dtype_))); }
@@ -132,7 +145,15 @@ const at::Tensor& WeightStore::tensor(const std::string& name) const {
   return it->second;
 }
 
+const device::QuantisedMatrix& WeightStore::quantised(const std::string& name) const {
+  TANDEM_CHECK(has_storage(), "weight", name, "is asked for before the weights have storage");
+  const auto it = quantised_.find(name);
+  TANDEM_CHECK(it != quantised_.end(), "no quantised weight", name);
+  return it->second;
+}
+
 at::Tensor WeightStore::slice(const PackedTensor& packed, const Slice& slice) const {
+  TANDEM_CHECK(!packed.is_quantised(), packed.name, "is quantised");
   return tensor(packed.name).narrow(0, slice.row_begin, slice.shape[0]);
 }
 
@@ -141,6 +162,7 @@ WeightsView WeightStore::view() const {
   TANDEM_CHECK(is_whole(), "a view is asked for while the weights are part old and part new");
   WeightsView view;
   view.tensors_ = tensors_;
+  view.quantised_ = quantised_;
   view.version_ = version_;
   return view;
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "device/quantised_matrix.h"
 #include "weights/export_options.h"
 #include "weights/layout.h"
 #include "weights/weight_spec.h"
@@ -28,6 +29,8 @@ class WeightsView {
   WeightsView() = default;
   const at::Tensor& operator[](const std::string& name) const;  // throws BugError if absent
   bool has(const std::string& name) const { return tensors_.contains(name); }
+  // Returns a quantised matrix; null if there is none of that name.
+  const device::QuantisedMatrix* quantised(const std::string& name) const;
   uint64_t version() const { return version_; }
   // Returns this view with the tensors of another store added, whose names differ: an adapter with its base. The
   // version is that store's.
@@ -36,6 +39,7 @@ class WeightsView {
  private:
   friend class WeightStore;
   std::unordered_map<std::string, at::Tensor> tensors_;
+  std::unordered_map<std::string, device::QuantisedMatrix> quantised_;
   uint64_t version_ = 0;
   bool is_whole_ = true;
 };
@@ -45,7 +49,8 @@ class WeightsView {
 // belongs to its owner.
 class WeightStore {
  public:
-  // Allocates every tensor of the layout, uninitialised. `dtype` is at::kFloat or at::kBFloat16. Throws
+  // Allocates every tensor of the layout, uninitialised. `dtype` is at::kFloat or at::kBFloat16, and that of all
+  // tensors that are not quantised. Throws
   // EnvironmentError when the machine, or the device, has too little memory.
   WeightStore(Layout layout, at::ScalarType dtype, at::Device device = at::kCPU);
   // Makes a store that knows layout, dtype, device, bytes and info(), and has no memory yet: allocate(), attach() or a
@@ -76,9 +81,13 @@ class WeightStore {
   // The next four throw BugError without storage. storage() is all of it: flat, in dtype(), with the padding between
   // the tensors.
   const at::Tensor& storage() const;
-  // Returns the live tensor of one packed name; writing to it writes the weights.
+  // Returns the live tensor of one packed name; writing to it writes the weights. That of a quantised matrix is its
+  // bytes, uint8 and flat.
   const at::Tensor& tensor(const std::string& name) const;
-  // Returns the live rows that one HF tensor, or the store's box of it, occupies, in the slice's shape.
+  // Returns the live quantised matrix of a packed name.
+  const device::QuantisedMatrix& quantised(const std::string& name) const;
+  // Returns the live rows that one HF tensor, or the store's box of it, occupies in a tensor that is not quantised, in
+  // the slice's shape.
   at::Tensor slice(const PackedTensor& packed, const Slice& slice) const;
   WeightsView view() const;
 
@@ -105,6 +114,7 @@ class WeightStore {
   at::Device device_;
   at::Tensor storage_;  // flat; undefined without storage
   std::unordered_map<std::string, at::Tensor> tensors_;
+  std::unordered_map<std::string, device::QuantisedMatrix> quantised_;
   uint64_t version_ = 0;
   bool is_whole_ = true;
 };
@@ -112,7 +122,9 @@ class WeightStore {
 // Fills the store from DIR/model.safetensors or DIR/model.safetensors.index.json + shards. Each slice is read from its
 // byte range straight into place; where it is converted (F32, BF16, F16 accepted) or the store lies on a device, it
 // goes through one Staging buffer, which is all the extra memory that this takes. Of a slice that is a box of its
-// tensor only the box is stored; cutting columns takes one more MiB (box_reader.h). A store without storage gets its
+// tensor only the box is stored; cutting columns takes one more MiB (box_reader.h). Slices of a quantised tensor are
+// quantised as they are read (quantise.h), which takes 1/16 of a byte for each weight of one HF tensor; their numbers
+// must be finite. A store without storage gets its
 // own once the headers are checked. Throws UserError with file, tensor and remedy for a missing or truncated shard, a
 // missing or extra tensor, or a wrong shape or dtype. Everything that headers can tell is checked before the first
 // weight is read (check_hf_checkpoint does only that, and needs no store).

@@ -14,8 +14,6 @@ namespace tandem::weights {
 
 namespace {
 
-int64_t element_bytes(const WeightStore& store) { return static_cast<int64_t>(c10::elementSize(store.dtype())); }
-
 // Returns the bytes of a packed tensor, as a flat tensor that shares them.
 at::Tensor flat(const WeightStore& store, const PackedTensor& packed) { return store.tensor(packed.name).view({-1}); }
 
@@ -26,11 +24,11 @@ std::string checksum(std::span<const std::byte> bytes) {
 }  // namespace
 
 void send_weights(const WeightStore& store, int64_t max_bytes, const SendPiece& send) {
-  const int64_t size = element_bytes(store);
-  const int64_t most = std::max<int64_t>(max_bytes / size, 1);  // elements of a piece
   const auto& tensors = store.layout().tensors;
   for (size_t t = 0; t < tensors.size(); ++t) {
     const at::Tensor elements = flat(store, tensors[t]);
+    const int64_t size = elements.element_size();
+    const int64_t most = std::max<int64_t>(max_bytes / size, 1);  // elements of a piece
     for (int64_t begin = 0; begin < elements.numel(); begin += most) {
       const int64_t count = std::min(most, elements.numel() - begin);
       const at::Tensor piece = device::to_host(elements.narrow(0, begin, count));
@@ -48,10 +46,10 @@ WeightReceiver::WeightReceiver(WeightStore& store) : store_(store) { store_.begi
 
 void WeightReceiver::take(const WeightPiece& piece, std::span<const std::byte> bytes) {
   const auto& tensors = store_.layout().tensors;
-  const int64_t size = element_bytes(store_);
   const bool is_next = piece.tensor == tensor_ && piece.first_byte == byte_ && tensor_ < std::ssize(tensors);
   TANDEM_ENV_CHECK(is_next, "new weights did not come in their order");
   const at::Tensor elements = flat(store_, tensors[static_cast<size_t>(tensor_)]);
+  const int64_t size = elements.element_size();
   const int64_t left = elements.numel() * size - byte_;
   TANDEM_ENV_CHECK(piece.num_bytes > 0 && piece.num_bytes <= left && piece.num_bytes % size == 0 &&
                        piece.num_bytes == std::ssize(bytes),

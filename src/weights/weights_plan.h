@@ -16,6 +16,9 @@ constexpr int64_t kTensorAlignmentBytes = 64;
 // Returns the elements that a tensor of `elements` takes, with the padding before the next one.
 Size aligned_elements(Size elements, Size element_bytes);
 
+// Returns the bytes that a packed tensor takes in a store of such elements, with the padding before the next one.
+Size tensor_bytes_in_store(const PackedTensor& packed, Size element_bytes);
+
 // Returns WeightStore::bytes() of that layout.
 Size store_bytes(const Layout& layout, Size element_bytes);
 

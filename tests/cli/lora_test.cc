@@ -106,6 +106,40 @@ TEST_F(LoraRun, GoesOnBitForBitFromACheckpointWithoutTheBase) {
   }
 }
 
+// A base in 4 or 8 bits (QLoRA): engine and trainer compute with one copy of it.
+TEST_F(LoraRun, AQuantisedBaseTrainsExactlyOnPolicyAndGoesOnBitForBit) {
+  for (const std::string dtype : {"nf4", "int8"}) {
+    const std::string whole = folder_ / dtype, cut = folder_ / (dtype + "_cut");
+    const Arguments flags = {"--dtype", dtype, "--use-kl-loss", "--kl-loss-coef", "0.1", "--save-interval", "1"};
+    const Captured result = run(words(whole, flags));
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_NE(result.out.find("parameters in " + dtype), std::string::npos) << result.out;
+    int steps = 0;
+    for (const base::Json& record : json_lines(whole + "/metrics.jsonl")) {
+      if (!record.contains("train/step")) continue;
+      EXPECT_EQ(number(record, "train/train_rollout_logprob_abs_diff") == 0.0, steps % 2 == 0) << dtype << steps;
+      EXPECT_EQ(number(record, "train/kl_loss") == 0.0, steps == 0) << dtype << steps;
+      EXPECT_GT(number(record, "train/grad_norm"), 0.0);
+      ++steps;
+    }
+    EXPECT_EQ(steps, 4);
+    const weights::SafetensorsFile adapter(whole + "/hf/latest/adapter_model.safetensors");
+    EXPECT_EQ(adapter.tensors().begin()->second.dtype, "BF16");
+    ASSERT_EQ(run(with_flag(words(cut, flags), "--num-rollout", "1")).code, 0);
+    const Captured rest = run(words(cut, flags + Arguments{"--load", cut}));
+    ASSERT_EQ(rest.code, 0) << rest.err;
+    EXPECT_TRUE(everything_of(cut, 2) == everything_of(whole, 2)) << dtype;
+    expect_one_line_failure(run(with_flag(words(cut, flags + Arguments{"--load", cut}), "--dtype", "bfloat16")), 2,
+                            "--dtype was " + dtype + " and is bfloat16");
+    // Other verbs compute with the same base, and the adapter merges into the weights as they were.
+    const std::string latest = whole + "/hf/latest";
+    const Captured evaluated = run({"eval", "--hf-checkpoint", latest, "--dtype", dtype, "--eval-prompt-data", "math",
+                                    kPrompts, "--rm-type", "math", "--rollout-max-response-len", "4"});
+    EXPECT_EQ(evaluated.code, 0) << evaluated.err;
+    EXPECT_EQ(run({"export", "--run", whole, "--output", folder_ / (dtype + "_merged")}).code, 0);
+  }
+}
+
 TEST_F(LoraRun, WhereThingsLieChangesNoBit) {
   std::string first;
   for (const Arguments& more : {Arguments{}, Arguments{"--offload-train"},
@@ -300,6 +334,9 @@ TEST_F(LoraRun, FlagsThatDoNotGoTogetherAreRefused) {
   fails({"--lora-rank", "65"}, "--lora-rank 65: is above the model's hidden size 64; 8 to 64 are usual");
   fails({"--lora-rank", "8", "--lora-alpha", "0"}, "--lora-alpha: must be greater than 0");
   fails({"--lora-alpha", "8"}, "--lora-alpha: needs --lora-rank");
+  fails({"--dtype", "nf4"}, "--dtype nf4: quantised weights are not trained; give --lora-rank to train an adapter");
+  fails({"--dtype", "int8", "--lora-rank", "8", "--device", "cuda"},
+        "--dtype int8: --device cuda does not compute with quantised matrices yet; give --device cpu");
   fails({"--target-modules", "all-linear"}, "--target-modules: needs --lora-rank");
   fails({"--lora-rank", "8", "--target-modules", "q_proj,linear_qkv"},
         "--target-modules: \"linear_qkv\" is no module of this model; give all-linear, or some of "

@@ -159,13 +159,18 @@ TEST(RunMemory, ThePlanIsAsNearBesideAnAdapter) {
   const base::TemporaryDirectory folder;
   const auto cases_of = [](const std::string& architecture) -> std::vector<Arguments> {
     const bool is_sparse = architecture == "Qwen3MoeForCausalLM";
-    return {
+    std::vector<Arguments> cases = {
         {"--dtype", "bfloat16", "--lora-rank", "16", "--target-modules",
          is_sparse ? "q_proj,gate_proj,up_proj,down_proj" : "all-linear", "--use-kl-loss", "--kl-loss-coef", "0.1",
          "--recompute-granularity", "full", "--recompute-num-layers", "2", "--ignore-eos"},
         {"--dtype", "float32", "--lora-rank", "32", "--target-modules", "q_proj,v_proj,up_proj", "--use-kl-loss",
          "--kl-loss-coef", "0.1", "--ref-update-interval", "1", "--offload-train", "--ignore-eos"},
     };
+    for (const char* quantised : {"nf4", "int8"}) {
+      if (architecture != "Qwen3ForCausalLM") break;
+      cases.push_back({"--dtype", quantised, "--lora-rank", "16", "--ignore-eos"});
+    }
+    return cases;
   };
   for (const std::string& architecture : model::kUnfusedArchitectures) {
     const std::vector<Arguments> cases = cases_of(architecture);

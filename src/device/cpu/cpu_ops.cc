@@ -98,6 +98,55 @@ class CpuOps : public Ops {
                use == GradientUse::kAdd});
   }
 
+  Tensor dequantise(const QuantisedMatrix& w_NK) const override {
+    const int64_t k = w_NK.num_columns();
+    Tensor weights_NK = at::empty({w_NK.num_rows(), k}, at::kBFloat16);
+    auto* const out = static_cast<uint16_t*>(weights_NK.data_ptr());
+    const cpu::QuantisedRows rows = quantised_rows(w_NK);
+    for (const QuantisedPart& part : w_NK.parts) {
+      const QuantisedBytes bytes = quantised_bytes(part, rows.data);
+      threads_.for_each(part.num_rows, 16, [&](int64_t row) {
+        table_.dequantise(bytes, row, 1, 0, k, out + (part.row_begin + row) * k);
+      });
+    }
+    return weights_NK;
+  }
+  Tensor linear_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, at::ScalarType out) const override {
+    const int64_t m = x_TK.size(0), n = w_NK.num_rows(), k = w_NK.num_columns();
+    TANDEM_CHECK(x_TK.scalar_type() == at::kBFloat16 && x_TK.size(1) == k, "rows of another kind than the matrix");
+    Tensor y_TN = at::empty({m, n}, x_TK.options().dtype(out));
+    const cpu::QuantisedRows rows = quantised_rows(w_NK);
+    gemm_.run({m,
+               n,
+               k,
+               {in(x_TK), Elem::kBF16, k, false},
+               {nullptr, Elem::kBF16, k, false},
+               y_TN.data_ptr(),
+               elem_of(y_TN),
+               n,
+               false,
+               &rows});
+    return y_TN;
+  }
+  Tensor linear_quantised_grad_input(const Tensor& dy_TN, const QuantisedMatrix& w_NK,
+                                     at::ScalarType out) const override {
+    const int64_t m = dy_TN.size(0), n = w_NK.num_rows(), k = w_NK.num_columns();
+    TANDEM_CHECK(dy_TN.scalar_type() == at::kBFloat16 && dy_TN.size(1) == n, "rows of another kind than the matrix");
+    Tensor dx_TK = at::empty({m, k}, dy_TN.options().dtype(out));
+    const cpu::QuantisedRows rows = quantised_rows(w_NK);
+    gemm_.run({m,
+               k,
+               n,
+               {in(dy_TN), Elem::kBF16, n, false},
+               {nullptr, Elem::kBF16, k, true},
+               dx_TK.data_ptr(),
+               elem_of(dx_TK),
+               k,
+               false,
+               &rows});
+    return dx_TK;
+  }
+
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
     const int64_t vocab = table_VE.size(0), rows = ids_T.numel();
     const int32_t* ids = static_cast<const int32_t*>(in(ids_T));
@@ -441,6 +490,12 @@ class CpuOps : public Ops {
   }
 
  private:
+  static cpu::QuantisedRows quantised_rows(const QuantisedMatrix& w_NK) {
+    return {.data = static_cast<const std::byte*>(in(w_NK.bytes)),
+            .parts = w_NK.parts.data(),
+            .num_parts = std::ssize(w_NK.parts)};
+  }
+
   // Runs a gated activation of the table over the rows, or its backward.
   template <typename Kernel>
   Tensor gated(Kernel kernel, const Tensor& gate_up_T2F) const {

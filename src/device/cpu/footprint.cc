@@ -62,7 +62,9 @@ class CpuOpsPlan final : public OpsPlan {
     }
     const Size rotations = load.context * s.head_dim * kFloatBytes;
     const Size tokens = places(load.rows) * sizeof(int32_t);  // of each place
-    return packed + num_threads * (kThreadBytes + attention_scratch_bytes(s, load.context)) + rotations + tokens;
+    // A strip of 32 columns of a quantised matrix, over all that a row of it sums up.
+    const Size strip = s.is_quantised ? 32 * std::max({s.hidden, s.q_width, s.mlp}) * element() : Size(0);
+    return packed + num_threads * (kThreadBytes + strip + attention_scratch_bytes(s, load.context)) + rotations + tokens;
   }
 
  protected:
@@ -84,6 +86,7 @@ class CpuOpsPlan final : public OpsPlan {
 constinit const Footprint kFootprint = {
     .shares_host_memory = true,
     .has_large_temporaries = false,
+    .has_quantised = true,
     .plan_ops = [](const OpsShape& shape, Size element_bytes) -> std::unique_ptr<const OpsPlan> {
       return std::make_unique<CpuOpsPlan>(shape, element_bytes);
     }};

@@ -128,10 +128,11 @@ void GemmRunner::run_pieces() {
   threads_.for_each(num_tasks, products < kSerialProducts ? num_tasks : 1, [&](int64_t task, int thread) {
     const Piece& piece = piece_at(&Piece::first_task, task);
     if (piece.kernels->prepare != nullptr) piece.kernels->prepare();
+    ThreadScratch& scratch = thread_scratch_[static_cast<size_t>(thread)];
     if (piece.has_few_rows) {
-      multiply_few_rows(piece, task - piece.first_task);
+      multiply_few_rows(piece, task - piece.first_task, scratch);
     } else {
-      multiply(piece, task - piece.first_task, thread_scratch_[static_cast<size_t>(thread)]);
+      multiply(piece, task - piece.first_task, scratch);
     }
   });
   pieces_.clear();
@@ -156,13 +157,42 @@ void GemmRunner::pack(const Piece& piece, int64_t item) {
   kernels.pack_a(p.a, blocks, num_blocks, p.m, cut.k0(c), cut.length(c));
 }
 
-void GemmRunner::multiply_few_rows(const Piece& piece, int64_t task) {
+Matrix GemmRunner::dequantised(const GemmProblem& p, int64_t row, int64_t num_rows, int64_t column,
+                               int64_t num_columns, ThreadScratch& scratch) const {
+  std::vector<uint16_t>& weights = scratch.weights;
+  weights.resize(std::max(weights.size(), static_cast<size_t>(num_rows * num_columns)));
+  uint16_t* out = weights.data();
+  for (const QuantisedPart& part : std::span(p.quantised->parts, static_cast<size_t>(p.quantised->num_parts))) {
+    const int64_t begin = std::max(row, part.row_begin), end = std::min(row + num_rows, part.row_begin + part.num_rows);
+    if (begin >= end) continue;
+    table_.dequantise(quantised_bytes(part, p.quantised->data), begin - part.row_begin, end - begin, column, num_columns, out);
+    out += (end - begin) * num_columns;
+  }
+  return {.data = weights.data(), .elem = Elem::kBF16, .stride = num_columns, .k_major = p.b.k_major};
+}
+
+void GemmRunner::multiply_few_rows(const Piece& piece, int64_t task, ThreadScratch& scratch) {
   const GemmProblem& p = piece.p;
   const GemmKernels& kernels = *piece.kernels;
   const int64_t step = kernels.few_rows_step, first = task * piece.columns_per_task;
   const int64_t last = std::min(piece.columns, first + piece.columns_per_task);
   const float* packed = packed_a_.data() + piece.first_float;
   alignas(64) float c[kMaxStep * kStrip];
+  if (p.quantised != nullptr) {
+    // A strip serves all rows, and is then in the cache no more.
+    for (int64_t strip = first; strip < last; ++strip) {
+      const int64_t n0 = strip * kStrip, columns = std::min(kStrip, p.n - n0);
+      const Matrix weights = dequantised(p, n0, columns, 0, p.k, scratch);
+      for (int64_t m0 = 0; m0 < p.m; m0 += step) {
+        const int64_t rows = std::min(step, p.m - m0);
+        kernels.few_rows(rows, p.k, packed + m0 / step * few_rows_floats(p, kernels), weights, 0, columns,
+                         /*first=*/false, c);
+        for (int64_t r = 0; r < rows; ++r)
+          kernels.store(c + r * kStrip, columns, element_of(p, m0 + r, n0), p.c_elem, p.accumulate);
+      }
+    }
+    return;
+  }
   for (int64_t m0 = 0; m0 < p.m; m0 += step, packed += few_rows_floats(p, kernels)) {
     const int64_t rows = std::min(step, p.m - m0);
     for (int64_t strip = first; strip < last; ++strip) {
@@ -196,8 +226,15 @@ void GemmRunner::multiply(const Piece& piece, int64_t task, ThreadScratch& scrat
   for (int64_t c = 0; c < cut.chunks; ++c) {
     // The next chunk of these panels is packed next, or the first chunk of the panels after them.
     const int64_t next = c + 1 < cut.chunks ? cut.chunk : (panel1 - panel0) * panel * p.b.stride - cut.k0(c);
-    kernels.pack_b(p.b, panel0 * panel, panel1 - panel0, p.n, cut.k0(c), cut.length(c), next, scratch.b.data(),
-                   panel_floats);
+    if (p.quantised == nullptr) {
+      kernels.pack_b(p.b, panel0 * panel, panel1 - panel0, p.n, cut.k0(c), cut.length(c), next, scratch.b.data(),
+                     panel_floats);
+    } else {
+      const int64_t columns = std::min(panel1 * panel, p.n) - panel0 * panel, k0 = cut.k0(c), length = cut.length(c);
+      const Matrix weights = p.b.k_major ? dequantised(p, k0, length, panel0 * panel, columns, scratch)
+                                         : dequantised(p, panel0 * panel, columns, k0, length, scratch);
+      kernels.pack_b(weights, 0, panel1 - panel0, columns, 0, length, /*next=*/0, scratch.b.data(), panel_floats);
+    }
     for (int64_t i = panel0; i < panel1; ++i) {
       const bool from_zero = c == 0 && !(in_place(i) && p.accumulate);
       const int64_t stride = in_place(i) ? p.c_stride : panel;

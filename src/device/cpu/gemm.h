@@ -18,6 +18,9 @@ struct GemmProblem {
   Elem c_elem;
   int64_t c_stride;
   bool accumulate;
+  // Where it is given, B is this quantised matrix: a few rows or columns at a time become bf16 in memory of a thread,
+  // and then enter the product as those of a bf16 matrix do. `b` has no data then; its stride is that of whole rows.
+  const QuantisedRows* quantised = nullptr;
 };
 
 // Keeps its packing buffers between calls, because fresh pages cost more than the packing. One call runs at a time.
@@ -33,6 +36,7 @@ class GemmRunner {
  private:
   struct ThreadScratch {
     std::vector<float> b, c;
+    std::vector<uint16_t> weights;  // of a quantised matrix
   };
   // The rows of a product, cut into micro-kernel blocks of nearly equal height and chunks of k.
   struct Cut {
@@ -68,7 +72,10 @@ class GemmRunner {
   void add(const Piece& piece);
   void run_pieces();  // all that were added, and forgets them
   void pack(const Piece& piece, int64_t item);
-  void multiply_few_rows(const Piece& piece, int64_t task);
+  void multiply_few_rows(const Piece& piece, int64_t task, ThreadScratch& scratch);
+  // Returns B's rows [row, row + num_rows), and of them the columns [column, column + num_columns), as bf16.
+  Matrix dequantised(const GemmProblem& p, int64_t row, int64_t num_rows, int64_t column, int64_t num_columns,
+                     ThreadScratch& scratch) const;
   void multiply(const Piece& piece, int64_t task, ThreadScratch& scratch);
 
   const KernelTable& table_;

@@ -6,7 +6,10 @@
 // row alone, in an order that does not depend on how many rows there are.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+
+#include "device/quantisation.h"
 
 namespace tandem::device::cpu {
 
@@ -23,6 +26,13 @@ struct Matrix {
   // Row i is the row index[i] of `data`, which saves a copy of rows that lie elsewhere; null: row i. The weights of
   // few_rows() have none.
   const int32_t* index = nullptr;
+};
+
+// A quantised matrix [n][k] in host memory.
+struct QuantisedRows {
+  const std::byte* data;
+  const QuantisedPart* parts;
+  int64_t num_parts;
 };
 
 // The destination of one block of packed rows: rows [m0, m0 + rows) of A.
@@ -126,6 +136,10 @@ struct KernelTable {
   const char* name;
   GemmKernels gemm;
   GemmKernels gemm_bf16;  // kernels for two bf16 operands
+
+  // Writes rows and columns of a part of a quantised matrix as bf16 [num_rows][num_columns]; `row` counts in the part.
+  void (*dequantise)(const QuantisedBytes& bytes, int64_t row, int64_t num_rows, int64_t column, int64_t num_columns,
+                     uint16_t* out);
 
   void (*add)(const void* a, const void* b, void* y, int64_t n, Elem elem);
   void (*rms_norm)(const void* x, const void* w, void* y, int64_t rows, const NormArgs& args);

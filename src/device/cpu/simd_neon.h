@@ -158,6 +158,19 @@ struct SimdNeon {
     };
     return {{one(0), one(1), one(2), one(3)}};
   }
+  static void look_up_64(const uint16_t* values, const uint8_t* codes, uint16_t* out) {
+    // A table looks up bytes, so the low and the high bytes of the values are looked up by themselves.
+    const uint8x16x2_t bytes = vld2q_u8(reinterpret_cast<const uint8_t*>(values));
+    for (int i = 0; i < 2; ++i) {
+      const uint8x16_t packed = vld1q_u8(codes + 16 * i);
+      const uint8x16_t even = vshrq_n_u8(packed, 4), odd = vandq_u8(packed, vdupq_n_u8(15));
+      for (int part = 0; part < 2; ++part) {
+        const uint8x16_t index = part == 0 ? vzip1q_u8(even, odd) : vzip2q_u8(even, odd);
+        const uint8x16x2_t words = {{vqtbl1q_u8(bytes.val[0], index), vqtbl1q_u8(bytes.val[1], index)}};
+        vst2q_u8(reinterpret_cast<uint8_t*>(out + 32 * i + 16 * part), words);
+      }
+    }
+  }
   static void prefetch(const void* p) { __builtin_prefetch(p); }
 };
 

@@ -147,6 +147,13 @@ struct SimdScalar {
     for (int i = 0; i < 16; ++i) w.v[i] = a[i] | (static_cast<uint32_t>(b[i]) << 16);
     return w;
   }
+  // Writes values[code] for 64 codes of four bits, the first of two in the high half of a byte.
+  static void look_up_64(const uint16_t* values, const uint8_t* codes, uint16_t* out) {
+    for (int i = 0; i < 32; ++i) {
+      out[2 * i] = values[codes[i] >> 4];
+      out[2 * i + 1] = values[codes[i] & 15];
+    }
+  }
   static void prefetch(const void*) {}
 };
 

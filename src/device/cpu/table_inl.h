@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/cpu/attention_inl.h"
+#include "device/cpu/dequantise_inl.h"
 #include "device/cpu/experts_inl.h"
 #include "device/cpu/gemm_inl.h"
 #include "device/cpu/kernels.h"
@@ -15,6 +16,7 @@ KernelTable make_table(const char* name) {
   return {name,
           Gemm<S, false>::table(),
           Gemm<S, S::kNativeBf16>::table(),
+          Dequantise<S>::rows,
           Rowwise<S>::add,
           Rowwise<S>::rms_norm,
           Rowwise<S>::rms_norm_backward,

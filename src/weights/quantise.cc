@@ -1,0 +1,159 @@
+#include "weights/quantise.h"
+
+#include <c10/util/Half.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace tandem::weights {
+namespace {
+
+using device::kNf4Block;
+using device::kNf4Nested;
+using device::Quantisation;
+
+// The least divisor, so that a block of zeros stays one.
+constexpr float kLeastMaximum = 1e-38F;
+
+// The numbers halfway between neighbouring values, rounded to float32.
+std::vector<float> midpoints(std::span<const float> values) {
+  std::vector<float> result;
+  for (size_t i = 0; i + 1 < values.size(); ++i) result.push_back((values[i] + values[i + 1]) / 2.0F);
+  return result;
+}
+
+float absolute_maximum(std::span<const float> numbers) {
+  float maximum = 0.0F;
+  for (const float x : numbers) maximum = std::max(maximum, std::fabs(x));
+  return maximum;
+}
+
+// Divides the numbers of a block by their absolute maximum, which it returns: a whole block is multiplied by the
+// reciprocal, as bitsandbytes does, and the last one, which may be shorter, is divided.
+float normalise(std::span<const float> numbers, bool is_whole, float* out) {
+  const float maximum = absolute_maximum(numbers), divisor = std::max(maximum, kLeastMaximum);
+  const float factor = 1.0F / divisor;
+  for (size_t i = 0; i < numbers.size(); ++i)
+    out[i] = std::clamp(is_whole ? numbers[i] * factor : numbers[i] / divisor, -1.0F, 1.0F);
+  return is_whole ? maximum : divisor;
+}
+
+}  // namespace
+
+std::vector<float> dynamic_map() {
+  std::vector<float> values = {0.0F, 1.0F};
+  float scale_exponent = -6.0F;
+  for (int64_t items = 1; items <= 64; items *= 2, ++scale_exponent) {
+    // The ends of `items` pieces of [0.1, 1], with torch.linspace's rounding.
+    const float step = (1.0F - 0.1F) / static_cast<float>(items);
+    std::vector<float> ends;
+    for (int64_t i = 0; i <= items; ++i) {
+      ends.push_back(i < (items + 1) / 2 ? std::fma(step, static_cast<float>(i), 0.1F)
+                                         : std::fma(-step, static_cast<float>(items - i), 1.0F));
+    }
+    const auto scale = static_cast<float>(std::pow(10.0, scale_exponent));
+    for (const float middle : midpoints(ends)) values.insert(values.end(), {scale * middle, -scale * middle});
+  }
+  std::ranges::sort(values);
+  return values;
+}
+
+QuantisedWriter quantised_writer(const WeightStore& store, const PackedTensor& packed, const Slice& slice,
+                                 std::string name) {
+  TANDEM_CHECK(store.device().is_cpu(), packed.name, "is quantised on the host alone");
+  const device::QuantisedMatrix& matrix = store.quantised(packed.name);
+  const auto part = std::ranges::find(matrix.parts, slice.row_begin, &device::QuantisedPart::row_begin);
+  TANDEM_CHECK(part != matrix.parts.end(), slice.hf_name, "is no part of", packed.name);
+  return {*part, static_cast<std::byte*>(matrix.bytes.data_ptr()), std::move(name)};
+}
+
+QuantisedWriter::QuantisedWriter(const device::QuantisedPart& part, std::byte* matrix, std::string name)
+    : part_(part),
+      matrix_(matrix),
+      name_(std::move(name)),
+      unit_(static_cast<size_t>(part.quantisation == Quantisation::kInt8 ? part.num_columns : kNf4Block)) {
+  std::memset(matrix_ + part_.first_byte, 0, static_cast<size_t>(part_.end_byte - part_.first_byte));
+}
+
+void QuantisedWriter::add(std::span<const float> weights) {
+  for (const float weight : weights) {
+    TANDEM_USER_CHECK(std::isfinite(weight),
+                      fmt::format("{} holds {}, which cannot be quantised: take the checkpoint again from where it is "
+                                  "whole",
+                                  name_, std::isnan(weight) ? "NaN" : "an infinity"));
+  }
+  if (!pending_.empty()) {
+    const size_t count = std::min(unit_ - pending_.size(), weights.size());
+    pending_.insert(pending_.end(), weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(count));
+    weights = weights.subspan(count);
+    if (pending_.size() < unit_) return;
+    encode(pending_);
+    pending_.clear();
+  }
+  for (; weights.size() >= unit_; weights = weights.subspan(unit_)) encode(weights.first(unit_));
+  pending_.assign(weights.begin(), weights.end());
+}
+
+void QuantisedWriter::encode(std::span<const float> unit) {
+  if (part_.quantisation == Quantisation::kInt8) {
+    encode_int8(unit);
+  } else {
+    encode_nf4(unit);
+  }
+  num_encoded_ += std::ssize(unit);
+}
+
+void QuantisedWriter::encode_nf4(std::span<const float> block) {
+  static const std::vector<float> bounds = midpoints(device::kNf4Values);
+  std::array<float, kNf4Block> numbers = {};
+  maxima_.push_back(normalise(block, block.size() == unit_, numbers.data()));
+  std::array<int32_t, kNf4Block> index = {};  // how many bounds lie below a number
+  for (const float bound : bounds) {
+    for (size_t i = 0; i < numbers.size(); ++i) index[i] += numbers[i] > bound ? 1 : 0;
+  }
+  uint8_t* const out = codes(part_.codes) + num_encoded_ / 2;
+  for (size_t i = 0; i < block.size(); i += 2) out[i / 2] = static_cast<uint8_t>(index[i] << 4 | index[i + 1]);
+}
+
+void QuantisedWriter::encode_int8(std::span<const float> row) {
+  std::vector<float> halves;
+  for (const float weight : row) halves.push_back(c10::Half(weight));
+  const float maximum = absolute_maximum(halves);
+  TANDEM_USER_CHECK(std::isfinite(maximum), fmt::format("{} holds a number beyond float16's 65504, which --dtype int8 "
+                                                        "cannot quantise; give --dtype nf4 or bfloat16",
+                                                        name_));
+  floats(part_.scales)[num_encoded_ / part_.num_columns] = maximum;
+  if (maximum == 0.0F) return;
+  const float factor = 1.0F / maximum * 127.0F;  // torch divides a number by a tensor so
+  uint8_t* const out = codes(part_.codes) + num_encoded_;
+  for (size_t i = 0; i < halves.size(); ++i)
+    out[i] = static_cast<uint8_t>(static_cast<int8_t>(std::nearbyint(halves[i] * factor)));
+}
+
+void QuantisedWriter::finish() {
+  if (!pending_.empty()) encode(pending_);
+  TANDEM_CHECK_EQ(num_encoded_, part_.num_weights(), name_);
+  if (part_.quantisation == Quantisation::kInt8) return;
+  static const std::vector<float> map = dynamic_map(), bounds = midpoints(map);
+  std::ranges::copy(map, floats(part_.table));
+  const double sum = std::accumulate(maxima_.begin(), maxima_.end(), 0.0);
+  const auto offset = static_cast<float>(sum / static_cast<double>(maxima_.size()));
+  floats(part_.table)[device::kNf4TableSize] = offset;
+  for (float& maximum : maxima_) maximum -= offset;
+  std::array<float, kNf4Nested> numbers = {};
+  for (size_t first = 0; first < maxima_.size(); first += kNf4Nested) {
+    const std::span<const float> nested(maxima_.data() + first, std::min<size_t>(kNf4Nested, maxima_.size() - first));
+    floats(part_.scales)[first / kNf4Nested] = normalise(nested, nested.size() == kNf4Nested, numbers.data());
+    for (size_t i = 0; i < nested.size(); ++i) {
+      codes(part_.maxima)[first + i] = static_cast<uint8_t>(std::ranges::lower_bound(bounds, numbers[i]) - bounds.begin());
+    }
+  }
+}
+
+}  // namespace tandem::weights

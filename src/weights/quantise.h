@@ -1,0 +1,56 @@
+// Quantises a matrix as bitsandbytes does (device/quantisation.h has the formats).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/quantisation.h"
+#include "weights/layout.h"
+#include "weights/store.h"
+
+namespace tandem::weights {
+
+// Writes one part of a quantised matrix. Its weights come in order, in pieces of any size; the codes of NF4 are those of
+// bitsandbytes.functional.quantize_4bit (blocksize 64, quant_type "nf4", compress_statistics), the ones of int8 those of
+// bitsandbytes.nn.Int8Params: each weight is rounded to float16 first. A number between two values becomes the nearer,
+// and the lower one where both are as near (int8: the even one).
+//
+// The mean of the absolute maxima, which is the offset of NF4, is summed in float64 and then rounded.
+class QuantisedWriter {
+ public:
+  // The part lies in host memory, in the bytes of its matrix. `name` is the tensor's for messages: "FILE: tensor "x"".
+  QuantisedWriter(const device::QuantisedPart& part, std::byte* matrix, std::string name);
+
+  // Throws UserError for a number that is not finite, or, for int8, that is beyond float16.
+  void add(std::span<const float> weights);
+  // Ends the part, of which all weights have come. NF4: the absolute maxima get their codes.
+  void finish();
+
+ private:
+  void encode(std::span<const float> unit);
+  void encode_nf4(std::span<const float> block);
+  void encode_int8(std::span<const float> row);
+  float* floats(int64_t byte) const { return reinterpret_cast<float*>(matrix_ + byte); }
+  uint8_t* codes(int64_t byte) const { return reinterpret_cast<uint8_t*>(matrix_ + byte); }
+
+  device::QuantisedPart part_;
+  std::byte* matrix_;
+  std::string name_;
+  size_t unit_;                 // weights that are encoded together: a block, or a row
+  std::vector<float> pending_;  // the beginning of a unit
+  std::vector<float> maxima_;   // NF4: of the blocks until now
+  int64_t num_encoded_ = 0;
+};
+
+// Returns the writer of a slice of a quantised tensor, whose store is in host memory and has storage.
+QuantisedWriter quantised_writer(const WeightStore& store, const PackedTensor& packed, const Slice& slice,
+                                 std::string name);
+
+// Returns the values that the code of an absolute maximum stands for, ascending: the signed dynamic map of 8 bits
+// (Dettmers et al. 2022, https://arxiv.org/abs/2110.02861), which is bitsandbytes.functional.create_dynamic_map().
+std::vector<float> dynamic_map();
+
+}  // namespace tandem::weights

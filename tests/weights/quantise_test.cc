@@ -1,0 +1,184 @@
+// Matrices that are quantised have the codes that bitsandbytes gives them, and stores hold them.
+#include "weights/quantise.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/rng.h"
+#include "tandem/error.h"
+#include "tests/golden/golden.h"
+#include "tests/weights/small_layout.h"
+#include "tests/weights/tensor_files.h"
+#include "weights/weights_plan.h"
+
+namespace tandem::weights {
+namespace {
+
+using device::Quantisation;
+using device::QuantisedPart;
+
+// One part, alone in its matrix.
+struct OnePart {
+  QuantisedPart part;
+  std::vector<std::byte> bytes;
+
+  device::QuantisedBytes view() const { return device::quantised_bytes(part, bytes.data()); }
+};
+
+// Quantises a matrix, which comes in pieces of that size.
+OnePart quantise(Quantisation quantisation, const at::Tensor& matrix, int64_t piece) {
+  OnePart result;
+  result.part = device::quantised_part(quantisation, 0, matrix.size(0), matrix.size(1), 0);
+  result.bytes.resize(static_cast<size_t>(result.part.end_byte));
+  const at::Tensor numbers = matrix.to(at::kFloat).contiguous();
+  QuantisedWriter writer(result.part, result.bytes.data(), "a matrix");
+  for (int64_t begin = 0; begin < numbers.numel(); begin += piece) {
+    writer.add({numbers.const_data_ptr<float>() + begin,
+                static_cast<size_t>(std::min(piece, numbers.numel() - begin))});
+  }
+  writer.finish();
+  return result;
+}
+
+class GoldenQuantised : public testing::TestWithParam<std::string> {
+ protected:
+  at::Tensor read(const std::string& name) const {
+    return read_tensor(file_, GetParam() + "." + name);
+  }
+  // Compares the bytes of a tensor of the file with those from `got` on.
+  void expect_bytes(const std::string& name, const void* got) const {
+    const TensorInfo& info = file_.tensor(GetParam() + "." + name);
+    std::vector<std::byte> want(static_cast<size_t>(info.num_bytes()));
+    file_.read(info, 0, want);
+    EXPECT_EQ(std::memcmp(want.data(), got, want.size()), 0) << name;
+  }
+  void expect_weights(const std::string& name, const device::QuantisedBytes& got) const {
+    const at::Tensor want = read(name).to(at::kFloat);
+    for (int64_t i = 0; i < want.numel(); ++i) {
+      ASSERT_EQ(static_cast<float>(at::BFloat16(device::weight_at(got, i))), want.const_data_ptr<float>()[i])
+          << name << " " << i;
+    }
+  }
+
+ private:
+  SafetensorsFile file_{golden::directory() + "/quantised/quantised.safetensors"};
+};
+
+INSTANTIATE_TEST_SUITE_P(Matrices, GoldenQuantised, testing::Values("wide", "ragged", "odd"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(GoldenQuantised, Nf4HasTheCodesOfBitsandbytes) {
+  for (const int64_t piece : {1, 50, 64, 1 << 20}) {
+    const OnePart got = quantise(Quantisation::kNf4, read("weight"), piece);
+    const device::QuantisedBytes view = got.view();
+    expect_bytes("nf4", view.codes);
+    expect_bytes("nf4.quant_map", device::kNf4Values);
+    expect_bytes("nf4.nested_quant_map", view.table);
+    // The mean is rounded once here, and a few times there.
+    const auto offset = read("nf4.offset").item<float>();
+    EXPECT_NEAR(view.table[device::kNf4TableSize], offset, 2e-7F * std::fabs(offset));
+    expect_bytes("nf4.absmax", view.maxima);
+    const at::Tensor scales = read("nf4.nested_absmax");
+    ASSERT_EQ(scales.numel(), got.part.num_scales());
+    for (int64_t i = 0; i < scales.numel(); ++i)
+      EXPECT_NEAR(view.scales[i], scales.const_data_ptr<float>()[i], 2e-7F * offset);
+  }
+}
+
+TEST_P(GoldenQuantised, Nf4StandsForTheWeightsOfBitsandbytes) {
+  OnePart got = quantise(Quantisation::kNf4, read("weight"), 64);
+  std::memcpy(got.bytes.data() + got.part.scales, read("nf4.nested_absmax").const_data_ptr(),
+              static_cast<size_t>(got.part.num_scales()) * sizeof(float));
+  std::memcpy(got.bytes.data() + got.part.table + device::kNf4TableSize * sizeof(float),
+              read("nf4.offset").const_data_ptr(), sizeof(float));
+  expect_weights("nf4.bfloat16", got.view());
+}
+
+TEST_P(GoldenQuantised, Int8HasTheCodesAndWeightsOfBitsandbytes) {
+  for (const int64_t piece : {1, 50, 1 << 20}) {
+    const OnePart got = quantise(Quantisation::kInt8, read("weight"), piece);
+    expect_bytes("int8", got.view().codes);
+    expect_bytes("int8.SCB", got.view().scales);
+    expect_weights("int8.bfloat16", got.view());
+  }
+}
+
+// A weight moves by at most half the widest step between two values, and by the error of its block's maximum.
+TEST(Quantise, ErrorsStayWithinHalfAStep) {
+  constexpr uint64_t kSeed = 5;
+  SCOPED_TRACE(fmt::format("seed {}", kSeed));
+  const at::Tensor matrix = at::empty({70, 96}, at::kFloat);
+  for (int64_t i = 0; i < matrix.numel(); ++i) {
+    const double x = base::uniform(kSeed, 0, static_cast<uint64_t>(i)) * 2.0 - 1.0;
+    matrix.mutable_data_ptr<float>()[i] = static_cast<float>(x * x * x * 0.1);
+  }
+  const OnePart nf4 = quantise(Quantisation::kNf4, matrix, 1000), int8 = quantise(Quantisation::kInt8, matrix, 1000);
+  for (int64_t i = 0; i < matrix.numel(); ++i) {
+    const float x = matrix.const_data_ptr<float>()[i];
+    ASSERT_NEAR(device::weight_at(nf4.view(), i), x, 0.16 * 0.1) << i;
+    ASSERT_NEAR(device::weight_at(int8.view(), i), x, 0.51 / 127 * 0.1 + 6e-5) << i;
+  }
+}
+
+TEST(Quantise, NumbersThatAreNotFiniteAreRefused) {
+  at::Tensor matrix = at::ones({4, 64});
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    matrix.mutable_data_ptr<float>()[100] = bad;
+    EXPECT_THROW(quantise(Quantisation::kNf4, matrix, 64), UserError);
+    EXPECT_THROW(quantise(Quantisation::kInt8, matrix, 64), UserError);
+  }
+  matrix.mutable_data_ptr<float>()[100] = 1e5F;
+  EXPECT_NO_THROW(quantise(Quantisation::kNf4, matrix, 64));
+  EXPECT_THROW(quantise(Quantisation::kInt8, matrix, 64), UserError);
+}
+
+Layout quantised_layout(Quantisation quantisation) {
+  model::ModelConfig config = model::tiny_config(2, model::Dtype::kBFloat16);
+  config.quantisation = quantisation;
+  return model::build_layout(config);
+}
+
+TEST(QuantisedStore, HoldsTheMatricesOfBlocksAndNothingElse) {
+  for (const Quantisation quantisation : {Quantisation::kNf4, Quantisation::kInt8}) {
+    WeightStore plain(quantised_layout(Quantisation::kNone), at::kBFloat16);
+    WeightStore store(quantised_layout(quantisation), at::kBFloat16);
+    EXPECT_EQ(store.bytes(), store_bytes(store.layout(), 2));
+    initialize_random(plain, 0.02, 7);
+    initialize_random(store, 0.02, 7);
+    int64_t num_quantised = 0;
+    for (size_t i = 0; i < store.layout().tensors.size(); ++i) {
+      const PackedTensor &packed = store.layout().tensors[i], &plain_packed = plain.layout().tensors[i];
+      EXPECT_EQ(packed.is_quantised(), packed.takes_adapter) << packed.name;
+      if (!packed.is_quantised()) {
+        EXPECT_TRUE(at::equal(store.tensor(packed.name), plain.tensor(packed.name))) << packed.name;
+        EXPECT_EQ(store.view().quantised(packed.name), nullptr);
+        continue;
+      }
+      ++num_quantised;
+      const device::QuantisedMatrix& matrix = store.quantised(packed.name);
+      EXPECT_EQ(store.view().quantised(packed.name)->bytes.data_ptr(), matrix.bytes.data_ptr());
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix.bytes.data_ptr()) % 64, 0U);
+      for (const Slice& slice : packed.slices) {
+        const OnePart want = quantise(quantisation, plain.slice(plain_packed, slice), 64);
+        const auto& part = *std::ranges::find(matrix.parts, slice.row_begin, &QuantisedPart::row_begin);
+        ASSERT_EQ(part.end_byte - part.first_byte, want.part.end_byte);
+        EXPECT_EQ(std::memcmp(static_cast<const std::byte*>(matrix.bytes.data_ptr()) + part.first_byte,
+                              want.bytes.data(), want.bytes.size()),
+                  0)
+            << slice.hf_name;
+      }
+    }
+    EXPECT_EQ(num_quantised, 2 * 4);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::weights
