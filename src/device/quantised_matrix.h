@@ -3,9 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "base/check.h"
 #include "device/quantisation.h"
 
 namespace tandem::device {
@@ -17,6 +20,17 @@ struct QuantisedMatrix {
 
   int64_t num_rows() const { return parts.back().row_begin + parts.back().num_rows; }
   int64_t num_columns() const { return parts.front().num_columns; }
+  // Returns the part that begins at a row. BugError if none does.
+  const QuantisedPart& part_at(int64_t row) const {
+    const auto part = std::ranges::find(parts, row, &QuantisedPart::row_begin);
+    TANDEM_CHECK(part != parts.end(), "no part of a quantised matrix begins at row", row);
+    return *part;
+  }
+  // Returns the bytes of a matrix in host memory.
+  std::byte* data() const {
+    TANDEM_CHECK(bytes.is_cpu(), "a quantised matrix is written on the host alone");
+    return static_cast<std::byte*>(bytes.data_ptr());
+  }
 };
 
 }  // namespace tandem::device

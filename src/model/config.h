@@ -83,6 +83,7 @@ struct ModelConfig {
   Dtype dtype = Dtype::kBFloat16;      // of the checkpoint
   std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json together
   int32_t pad_token_id = -1;           // -1: none
+  device::Quantisation file_quantisation = device::Quantisation::kNone;  // of such matrices in the checkpoint
   // How the matrices that can have an adapter are stored; dtype is then bfloat16, and what is computed in.
   device::Quantisation quantisation = device::Quantisation::kNone;
   // The adapter that is trained in the place of the weights. Where it is unset, the weights are trained.

@@ -63,6 +63,12 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
   model.dtype = config.dtype;
   const session::ModelPlace place = session::find_model(source);
   const model::ModelConfig shape = session::read_model(model);
+  TANDEM_USER_CHECK(shape.file_quantisation == device::Quantisation::kNone,
+                    fmt::format("{}: has weights in {}, and an export has none that are quantised; {}", place.directory,
+                                model::to_string(shape.file_quantisation),
+                                place.adapter.empty() ? "export the checkpoint that it was made from"
+                                                      : "to merge the adapter, name the checkpoint that it was made "
+                                                        "from as base_model_name_or_path in its adapter_config.json"));
   const int64_t bytes = shape.num_parameters() * model::dtype_bytes(shape.dtype);
   base::check_writable_directory(config.output, bytes);
   report::Report report;

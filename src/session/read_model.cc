@@ -30,7 +30,15 @@ model::ModelConfig read_base(const std::string& directory, const config::ModelOp
 }  // namespace
 
 void take_dtype(model::ModelConfig& config, const config::ModelOptions& options) {
-  const std::string& dtype = options.dtype;
+  std::string dtype = options.dtype;
+  if (config.file_quantisation != device::Quantisation::kNone && !options.random_init) {
+    const char* const stored = model::to_string(config.file_quantisation);
+    TANDEM_USER_CHECK(dtype == "auto" || dtype == stored,
+                      fmt::format("--dtype {}: the weights of {} are {}; give --dtype {}, or name the checkpoint that it "
+                                  "was made from",
+                                  dtype, options.hf_checkpoint, stored, stored));
+    dtype = stored;
+  }
   if (dtype == "float32") config.dtype = model::Dtype::kFloat32;
   if (dtype == "bfloat16") config.dtype = model::Dtype::kBFloat16;
   if (dtype != "nf4" && dtype != "int8") return;
@@ -128,7 +136,7 @@ model::ModelConfig read_model(const config::ModelOptions& options, const config:
   TANDEM_USER_CHECK(lora.rank || !config.is_quantised(),
                     fmt::format("--dtype {}: quantised weights are not trained; give --lora-rank to train an adapter "
                                 "over them, or --dtype bfloat16",
-                                options.dtype));
+                                config.dtype_name()));
   if (!lora.rank) return config;
   // Above this rank B A is no smaller than the matrix that it is added to.
   TANDEM_USER_CHECK(

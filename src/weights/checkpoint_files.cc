@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "weights/bitsandbytes.h"
 
 namespace tandem::weights {
 namespace {
@@ -85,13 +86,14 @@ bool is_loadable(const std::string& dtype) { return dtype == "F32" || dtype == "
 void check_tensor(const Slice& slice, const CheckpointFiles::Location& source) {
   const std::string place = source.file->path() + ": tensor " + quoted_name(slice.hf_name);
   const TensorInfo& tensor = *source.tensor;
-  TANDEM_USER_CHECK(tensor.shape == slice.hf_shape(),
-                    fmt::format("{} has shape [{}], config.json asks for [{}]; check that both belong to one model",
-                                place, fmt::join(tensor.shape, ", "), fmt::join(slice.hf_shape(), ", ")));
+  // The shape of a quantised tensor is another one too, which would not say why.
   TANDEM_USER_CHECK(is_loadable(tensor.dtype),
                     fmt::format("{} has dtype {}; only F32, BF16 and F16 weights are read: take an unquantised "
                                 "checkpoint",
                                 place, tensor.dtype));
+  TANDEM_USER_CHECK(tensor.shape == slice.hf_shape(),
+                    fmt::format("{} has shape [{}], config.json asks for [{}]; check that both belong to one model",
+                                place, fmt::join(tensor.shape, ", "), fmt::join(slice.hf_shape(), ", ")));
 }
 
 // Returns "tensor "x" and 3 more".
@@ -122,17 +124,21 @@ void refuse_extra(const CheckpointFiles& files, const Layout& layout, const std:
                   files.tensors().at(extra.front()).file->path(), shown_names(extra)));
 }
 
-void check_names(const CheckpointFiles& files, const Layout& layout) {
+// Returns the names that the layout has in the files. Throws UserError if there is one that they lack.
+std::set<std::string> wanted_names(const CheckpointFiles& files, const Layout& layout) {
   std::vector<std::string> missing;
   std::set<std::string> wanted;
   for (const PackedTensor& packed : layout.tensors) {
     for (const Slice& slice : packed.slices) {
       TANDEM_CHECK(wanted.insert(slice.hf_name).second, "two slices of", slice.hf_name);
       if (!files.tensors().contains(slice.hf_name)) missing.push_back(slice.hf_name);
+      if (is_stored_in(files, slice.hf_name, packed.quantisation)) {
+        for (const std::string& name : names_beside(slice.hf_name, packed.quantisation)) wanted.insert(name);
+      }
     }
   }
   refuse_missing(missing, files.directory());
-  refuse_extra(files, layout, wanted);
+  return wanted;
 }
 
 }  // namespace
@@ -179,14 +185,27 @@ std::vector<std::string> CheckpointFiles::paths() const {
 }
 
 std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout& layout) {
-  check_names(files, layout);
+  const std::set<std::string> wanted = wanted_names(files, layout);
   std::vector<SliceSource> matches;
+  int64_t num_quantised = 0, num_stored = 0;
   for (const PackedTensor& packed : layout.tensors) {
     for (const Slice& slice : packed.slices) {
       const CheckpointFiles::Location& source = files.tensors().at(slice.hf_name);
-      check_tensor(slice, source);
-      matches.push_back({.packed = &packed, .slice = &slice, .source = source});
+      const bool is_stored = is_stored_in(files, slice.hf_name, packed.quantisation);
+      if (is_stored) {
+        check_stored(files, slice, packed.quantisation);
+      } else {
+        check_tensor(slice, source);
+      }
+      num_quantised += packed.is_quantised() ? 1 : 0;
+      num_stored += is_stored ? 1 : 0;
+      matches.push_back({.packed = &packed, .slice = &slice, .source = source, .is_stored = is_stored});
     }
+  }
+  refuse_extra(files, layout, wanted);
+  if (num_stored > 0 && num_stored < num_quantised) {
+    base::log_warning("{}: {} of {} matrices are not quantised there; they are quantised as they are read",
+                      files.directory(), num_quantised - num_stored, num_quantised);
   }
   // Disks and page caches are faster when files are read in order.
   std::sort(matches.begin(), matches.end(), [](const SliceSource& a, const SliceSource& b) {

@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "tandem/error.h"
+#include "weights/bitsandbytes.h"
 #include "weights/box_reader.h"
 #include "weights/checkpoint_files.h"
 #include "weights/quantise.h"
@@ -44,7 +45,12 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-void load_slice(const SliceSource& match, const WeightStore& store, Staging& staging, BoxReader& reader) {
+void load_slice(const SliceSource& match, const CheckpointFiles& files, const WeightStore& store, Staging& staging,
+                BoxReader& reader) {
+  if (match.is_stored) {
+    const device::QuantisedMatrix& matrix = store.quantised(match.packed->name);
+    return read_stored(files, match.slice->hf_name, matrix.part_at(match.slice->row_begin), matrix.data());
+  }
   const auto& [file, info] = match.source;
   const at::ScalarType dtype = torch_dtype(info->dtype, file->path());
   const Box box = box_of(*match.slice);
@@ -167,7 +173,7 @@ void load_files(const CheckpointFiles& files, WeightStore& store) {
   if (!store.has_storage()) store.allocate();
   Staging staging;
   BoxReader reader;
-  for (const SliceSource& match : matches) load_slice(match, store, staging, reader);
+  for (const SliceSource& match : matches) load_slice(match, files, store, staging, reader);
 }
 
 // Writes DIR: the files that `write` puts into it, and the source's tokenizer and generation files.

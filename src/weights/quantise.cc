@@ -66,11 +66,8 @@ std::vector<float> dynamic_map() {
 
 QuantisedWriter quantised_writer(const WeightStore& store, const PackedTensor& packed, const Slice& slice,
                                  std::string name) {
-  TANDEM_CHECK(store.device().is_cpu(), packed.name, "is quantised on the host alone");
   const device::QuantisedMatrix& matrix = store.quantised(packed.name);
-  const auto part = std::ranges::find(matrix.parts, slice.row_begin, &device::QuantisedPart::row_begin);
-  TANDEM_CHECK(part != matrix.parts.end(), slice.hf_name, "is no part of", packed.name);
-  return {*part, static_cast<std::byte*>(matrix.bytes.data_ptr()), std::move(name)};
+  return {matrix.part_at(slice.row_begin), matrix.data(), std::move(name)};
 }
 
 QuantisedWriter::QuantisedWriter(const device::QuantisedPart& part, std::byte* matrix, std::string name)

@@ -140,6 +140,43 @@ TEST_F(LoraRun, AQuantisedBaseTrainsExactlyOnPolicyAndGoesOnBitForBit) {
   }
 }
 
+// Checkpoints of bitsandbytes are read as they are.
+TEST_F(LoraRun, ABaseThatIsQuantisedInItsFileNeedsNoFlag) {
+  for (const std::string dtype : {"nf4", "int8"}) {
+    const std::string model = folder_ / ("model_" + dtype), stored = "tests/golden/quantised/" + dtype;
+    base::make_directories(model);
+    for (const std::string& name : base::list_directory(kModel)) {
+      const bool is_weights = name.starts_with("model.safetensors") || name == "config.json";
+      base::write_file_durably(model + "/" + name, base::read_file((is_weights ? stored : kModel) + "/" + name));
+    }
+    const auto of_file = [&](const std::string& save, const Arguments& more) {
+      return with_flag(words(folder_ / save, more), "--hf-checkpoint", model);
+    };
+    const Captured result = run(of_file(dtype, {}));
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_NE(result.out.find("parameters in " + dtype), std::string::npos) << result.out;
+    int steps = 0;
+    for (const base::Json& record : json_lines(folder_ / dtype + "/metrics.jsonl")) {
+      if (!record.contains("train/step")) continue;
+      EXPECT_EQ(number(record, "train/train_rollout_logprob_abs_diff") == 0.0, steps % 2 == 0) << dtype << steps;
+      ++steps;
+    }
+    EXPECT_EQ(steps, 4);
+    expect_one_line_failure(run(of_file("none", {"--dtype", "bfloat16"})), 2,
+                            "are " + dtype + "; give --dtype " + dtype + ", or name the checkpoint that it was made from");
+    expect_one_line_failure(run(of_file("none", {"--use-kl-loss", "--kl-loss-coef", "0.1", "--ref-load", model})), 2,
+                            "take an unquantised checkpoint");
+    expect_one_line_failure(run({"export", "--run", folder_ / dtype, "--output", folder_ / "merged"}), 2,
+                            "name the checkpoint that it was made from as base_model_name_or_path");
+    expect_one_line_failure(run({"export", "--hf-checkpoint", kModel, "--dtype", dtype, "--output", folder_ / "merged"}), 2,
+                            "--dtype: '" + dtype + "' is none of auto, float32, bfloat16");
+    const Captured evaluated =
+        run({"eval", "--hf-checkpoint", folder_ / dtype + "/hf/latest", "--eval-prompt-data", "math", kPrompts,
+             "--rm-type", "math", "--rollout-max-response-len", "4"});
+    EXPECT_EQ(evaluated.code, 0) << evaluated.err;
+  }
+}
+
 TEST_F(LoraRun, WhereThingsLieChangesNoBit) {
   std::string first;
   for (const Arguments& more : {Arguments{}, Arguments{"--offload-train"},

@@ -10,10 +10,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <map>
 
+#include "base/files.h"
 #include "base/rng.h"
 #include "tandem/error.h"
+#include "tests/base/temporary_directory.h"
 #include "tests/golden/golden.h"
 #include "tests/weights/small_layout.h"
 #include "tests/weights/tensor_files.h"
@@ -178,6 +182,123 @@ TEST(QuantisedStore, HoldsTheMatricesOfBlocksAndNothingElse) {
     }
     EXPECT_EQ(num_quantised, 2 * 4);
   }
+}
+
+// Checkpoints that transformers saved with bitsandbytes (tests/golden/quantised/make_checkpoints.py).
+class StoredByBitsandbytes : public testing::TestWithParam<std::string> {
+ protected:
+  std::string directory() const { return golden::directory() + "/quantised/" + GetParam(); }
+  static WeightStore load(const std::string& directory, Quantisation quantisation) {
+    model::ModelConfig config = model::read_model_config(directory);
+    config.quantisation = quantisation;
+    WeightStore store(model::build_layout(config), at::kBFloat16);
+    load_hf_checkpoint(directory, store);
+    return store;
+  }
+  Quantisation quantisation() const { return GetParam() == "nf4" ? Quantisation::kNf4 : Quantisation::kInt8; }
+  // Writes the checkpoint with other tensors, and loads it.
+  void load_changed(const std::function<void(std::map<std::string, at::Tensor>& tensors)>& change) const {
+    const base::TemporaryDirectory folder;
+    std::map<std::string, at::Tensor> tensors;
+    const SafetensorsFile file(directory() + "/model.safetensors");
+    for (const auto& [name, info] : file.tensors()) tensors.emplace(name, read_tensor(file, name));
+    change(tensors);
+    write_tensors(folder / "model.safetensors", tensors);
+    base::write_file_durably(folder / "config.json", base::read_file(directory() + "/config.json"));
+    load(folder / "", quantisation());
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, StoredByBitsandbytes, testing::Values("nf4", "int8"),
+                         [](const auto& info) { return info.param; });
+
+// The codes of its compiled library are those of its kernels in PyTorch but for absolute maxima between two values.
+TEST_P(StoredByBitsandbytes, HoldsTheCodesOfTheFileAndTheseAreWhatIsMadeOfTheModel) {
+  EXPECT_EQ(model::read_model_config(directory()).file_quantisation, quantisation());
+  const WeightStore store = load(directory(), quantisation());
+  const WeightStore made = load(golden::directory() + "/models/qwen3-tied", quantisation());
+  const SafetensorsFile file(directory() + "/model.safetensors");
+  int64_t num_matrices = 0;
+  for (const PackedTensor& packed : store.layout().tensors) {
+    if (!packed.is_quantised()) {
+      EXPECT_TRUE(at::equal(store.tensor(packed.name), made.tensor(packed.name))) << packed.name;
+      continue;
+    }
+    for (const Slice& slice : packed.slices) {
+      ++num_matrices;
+      const device::QuantisedMatrix &got = store.quantised(packed.name), &own = made.quantised(packed.name);
+      const QuantisedPart& part = got.part_at(slice.row_begin);
+      std::vector<std::byte> codes(static_cast<size_t>(part.num_code_bytes()));
+      file.read(file.tensor(slice.hf_name), 0, codes);
+      EXPECT_EQ(std::memcmp(codes.data(), got.data() + part.codes, codes.size()), 0) << slice.hf_name;
+      EXPECT_EQ(std::memcmp(codes.data(), own.data() + part.codes, codes.size()), 0) << slice.hf_name;
+      const auto weights = device::quantised_bytes(part, got.data()), others = device::quantised_bytes(part, own.data());
+      for (int64_t i = 0; i < part.num_weights(); ++i) {
+        // A neighbouring code of an absolute maximum is 3 % away at most.
+        const float want = device::weight_at(others, i);
+        ASSERT_NEAR(device::weight_at(weights, i), want, 0.03F * std::fabs(want)) << slice.hf_name << " " << i;
+      }
+    }
+  }
+  EXPECT_EQ(num_matrices, 3 * 7);
+}
+
+TEST_P(StoredByBitsandbytes, AnotherLayoutRefusesIt) {
+  const std::string want = GetParam() == "nf4" ? "has dtype U8; only" : "has dtype I8; only";
+  try {
+    load(directory(), Quantisation::kNone);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find(want), std::string::npos) << error.what();
+  }
+}
+
+using StoredNf4 = StoredByBitsandbytes;
+INSTANTIATE_TEST_SUITE_P(Kinds, StoredNf4, testing::Values("nf4"), [](const auto& info) { return info.param; });
+
+TEST_P(StoredNf4, WhatIsWrongInItIsNamed) {
+  const std::string name = "model.layers.1.mlp.up_proj.weight";
+  const std::string state = name + ".quant_state.bitsandbytes__nf4";
+  const auto text = [&](const std::string& json) {
+    const at::Tensor bytes = at::empty({std::ssize(json)}, at::kByte);
+    std::memcpy(bytes.data_ptr(), json.data(), json.size());
+    return bytes;
+  };
+  const std::map<std::string, std::function<void(std::map<std::string, at::Tensor>&)>> cases = {
+      {"lack tensor \"" + name + ".absmax\"", [&](auto& tensors) { tensors.erase(name + ".absmax"); }},
+      {"absmax\" is F32 [160], and U8 [160] for a matrix that bitsandbytes quantised",
+       [&](auto& tensors) { tensors[name + ".absmax"] = at::ones({160}); }},
+      {"up_proj.weight\" is U8 [5120], and U8 [5120, 1]",
+       [&](auto& tensors) { tensors[name] = tensors[name].view({-1}); }},
+      {"bitsandbytes__nf4\" has no number blocksize", [&](auto& tensors) { tensors[state] = text("{}"); }},
+      {"bitsandbytes__nf4\":1:2: syntax error", [&](auto& tensors) { tensors[state] = text("no json"); }},
+      {"blocksize is 128, and only 64 is read",
+       [&](auto& tensors) { tensors[state] = text(R"({"blocksize": 128, "nested_blocksize": 256, "nested_offset": 1})"); }},
+      {"nested_offset is ",
+       [&](auto& tensors) { tensors[state] = text(R"({"blocksize": 64, "nested_blocksize": 256, "nested_offset": 1e39})"); }},
+      {"has other values than NF4", [&](auto& tensors) { tensors[name + ".quant_map"].fill_(0.5); }},
+      {"nested_absmax\" holds a number that is not finite",
+       [&](auto& tensors) { tensors[name + ".nested_absmax"].fill_(std::numeric_limits<float>::infinity()); }},
+      {"is not part of the model", [&](auto& tensors) { tensors[name + ".other"] = at::ones({1}); }},
+  };
+  for (const auto& [message, change] : cases) {
+    try {
+      load_changed(change);
+      ADD_FAILURE() << "no error: " << message;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what() << "\nwanted " << message;
+    }
+  }
+}
+
+TEST_P(StoredNf4, AMatrixThatIsNotQuantisedThereIsAsItIsRead) {
+  const std::string name = "model.layers.1.mlp.up_proj.weight";
+  testing::internal::CaptureStderr();
+  load_changed([&](auto& tensors) {
+    std::erase_if(tensors, [&](const auto& entry) { return entry.first.starts_with(name); });
+    tensors[name] = at::ones({160, 64}, at::kBFloat16);
+  });
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("1 of 21 matrices are not quantised there"), std::string::npos);
 }
 
 }  // namespace

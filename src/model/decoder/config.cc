@@ -70,9 +70,29 @@ void refuse_unsupported_features(const ConfigReader& reader, const Family& famil
   for (const char* key : family.zero_keys) {
     if (reader.number_or(key, 0.0) != 0.0) reader.refuse(key, "is not 0, which is not supported; set it to 0");
   }
-  if (reader.has("quantization_config")) {
-    reader.refuse("quantization_config", "is set; quantised checkpoints are not supported, take the unquantised one");
+}
+
+// Returns how the matrices of the checkpoint are stored. The keys are those of BitsAndBytesConfig.
+device::Quantisation read_quantisation(const ConfigReader& reader) {
+  const base::Json* const found = reader.find("quantization_config");
+  if (found == nullptr) return device::Quantisation::kNone;
+  const ConfigReader quantised(*found, reader.name() + ": quantization_config");
+  constexpr const char* kOther = "take the checkpoint that it was made from";
+  const auto demand = [&](const char* key, const std::string& value) {
+    const std::string said = quantised.string_or(key, "");
+    if (said != value) {
+      quantised.refuse(key, fmt::format("is {}; only {} of bitsandbytes is read: {}", ConfigReader::shown(said), value, kOther));
+    }
+  };
+  demand("quant_method", "bitsandbytes");
+  if (quantised.bool_or("load_in_8bit", false)) return device::Quantisation::kInt8;
+  if (!quantised.bool_or("load_in_4bit", false)) quantised.refuse("load_in_4bit", std::string("is not set, nor is load_in_8bit; ") + kOther);
+  demand("bnb_4bit_quant_type", "nf4");
+  demand("bnb_4bit_quant_storage", "uint8");
+  if (!quantised.bool_or("bnb_4bit_use_double_quant", false)) {
+    quantised.refuse("bnb_4bit_use_double_quant", std::string("is not true, and NF4 is read with it alone; ") + kOther);
   }
+  return device::Quantisation::kNf4;
 }
 
 // Returns an even number, which is hidden / heads where config.json may leave it out and does.
@@ -151,6 +171,7 @@ ModelConfig read_config(const ConfigReader& reader, const Family& family) {
   config.tied_embeddings = reader.bool_or("tie_word_embeddings", family.ties_embeddings);
   config.dtype = read_dtype(reader);
   refuse_unsupported_features(reader, family);
+  config.file_quantisation = read_quantisation(reader);
   config.head_dim = read_head_dim(reader, family, config);
   const Rope rope = read_rope(reader, family, config.head_dim);
   config.rotary_dims = rope.rotary_dims;
