@@ -25,6 +25,7 @@ std::vector<std::string> names_of(std::span<const Row> rows) {
 
 void LossOptions::visit(base::Options& options) {
   visit_policy_term(options);
+  visit_token_choice(options);
   visit_other_terms(options);
   visit_corrections(options);
   visit_advantages(options);
@@ -114,6 +115,41 @@ void LossOptions::visit_policy_term(base::Options& options) {
               "VESPO's decay in a sequence's ratio, for negative advantages")
       .greater_than(0.0)
       .finite();
+}
+
+void LossOptions::visit_token_choice(base::Options& options) {
+  const char* const group = "policy loss";
+  options
+      .option(loss.clip_cov_ratio, "clip-cov-ratio", group,
+              "share of a step's tokens, at least one, that --pg-loss-type clip_cov takes out of the policy loss: at "
+              "random among those whose covariance of advantage and log-prob is between its bounds")
+      .greater_than(0.0)
+      .at_most(1.0);
+  options
+      .option(loss.clip_cov_lb, "clip-cov-lb", group,
+              "covariance above which --pg-loss-type clip_cov may choose a token")
+      .finite();
+  options
+      .option(loss.clip_cov_ub, "clip-cov-ub", group,
+              "covariance below which --pg-loss-type clip_cov may choose a token")
+      .finite();
+  options
+      .option(loss.kl_cov_ratio, "kl-cov-ratio", group,
+              "share of a step's tokens, at least one, that --pg-loss-type kl_cov penalises: those with the highest "
+              "covariance of advantage and log-prob")
+      .greater_than(0.0)
+      .at_most(1.0);
+  options
+      .option(loss.kl_cov_coef, "kl-cov-coef", group,
+              "coefficient of the penalty of --pg-loss-type kl_cov, |current - old log-prob| (verl's ppo_kl_coef)")
+      .at_least(0.0)
+      .finite();
+  options
+      .option(loss.top_entropy_quantile, "top-entropy-quantile", group,
+              "share of a step's tokens, those of the highest entropy, that have a policy loss (TRL); it needs a "
+              "forward more; 1: all tokens")
+      .greater_than(0.0)
+      .at_most(1.0);
 }
 
 void LossOptions::visit_other_terms(base::Options& options) {
@@ -332,6 +368,8 @@ void LossOptions::check() const {
   TANDEM_USER_CHECK(loss.overlong_buffer_tokens > 0 || loss.overlong_penalty_factor == 1.0,
                     fmt::format("--overlong-penalty-factor {}: does nothing without --overlong-buffer-len; give both",
                                 loss.overlong_penalty_factor));
+  TANDEM_USER_CHECK(loss.clip_cov_lb < loss.clip_cov_ub, fmt::format("--clip-cov-lb {}: must be below --clip-cov-ub {}",
+                                                                     loss.clip_cov_lb, loss.clip_cov_ub));
   TANDEM_USER_CHECK(loss.eps_clip_c == 0.0 || loss.eps_clip_c > 1.0,
                     fmt::format("--eps-clip-c {}: must be above 1, or 0 for no dual clip", loss.eps_clip_c));
   TANDEM_USER_CHECK(loss.tis_clip >= loss.tis_clip_low,

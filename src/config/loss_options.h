@@ -38,6 +38,7 @@ struct LossOptions {
 
  private:
   void visit_policy_term(base::Options& options);
+  void visit_token_choice(base::Options& options);
   void visit_other_terms(base::Options& options);
   void visit_corrections(base::Options& options);
   void visit_advantages(base::Options& options);

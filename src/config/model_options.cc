@@ -27,7 +27,8 @@ void ModelOptions::visit_dtype(base::Options& options) {
                  "draw the weights from --seed instead of reading them (initializer_range of config.json)");
   options
       .option(seed, "seed", group,
-              "seed of the weights that are drawn: all of them with --random-init, and those of a new LoRA adapter")
+              "seed of what is drawn: all weights with --random-init, those of a new LoRA adapter, and the tokens that "
+              "--pg-loss-type clip_cov chooses")
       .at_least(0);
 }
 

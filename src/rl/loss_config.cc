@@ -17,6 +17,8 @@ void check_not_negative(double value) { TANDEM_CHECK(std::isfinite(value) && val
 
 void check_positive(double value) { TANDEM_CHECK(std::isfinite(value) && value > 0.0, value); }
 
+void check_share(double value) { TANDEM_CHECK(value > 0.0 && value <= 1.0, value); }
+
 void check_names(const LossConfig& config) {
   check_name(config.loss_type, kLossTypes);
   check_name(config.kl_loss_type, kl_loss_types());
@@ -43,6 +45,13 @@ void check_clips(const LossConfig& config) {
   check_not_negative(config.vespo_k_neg);
   check_positive(config.vespo_lambda_pos);
   check_positive(config.vespo_lambda_neg);
+  check_share(config.clip_cov_ratio);
+  TANDEM_CHECK(
+      std::isfinite(config.clip_cov_lb) && std::isfinite(config.clip_cov_ub) && config.clip_cov_lb < config.clip_cov_ub,
+      config.clip_cov_lb, config.clip_cov_ub);
+  check_share(config.kl_cov_ratio);
+  check_not_negative(config.kl_cov_coef);
+  check_share(config.top_entropy_quantile);
 }
 
 }  // namespace
@@ -65,7 +74,8 @@ std::optional<std::string> why_not_off_policy(const LossConfig& config) {
            "too, or leave out --old-logprobs proximal";
   }
   const std::string_view surrogate = find_surrogate(config).name;
-  const bool is_free = surrogate == "reinforce" || (surrogate == "dro" && config.dro_beta == 0.0);
+  const bool is_free =
+      surrogate == "reinforce" || surrogate == "kl_cov" || (surrogate == "dro" && config.dro_beta == 0.0);
   if (!is_free || config.use_opsm) return std::nullopt;
   return "--pg-loss-type " + std::string(surrogate) +
          ": has no trust region, so samples of older weights would move the policy without a bound; give "

@@ -76,6 +76,15 @@ struct LossConfig {
   // VESPO's exponent and decay of a sequence's ratio, for A >= 0 and A < 0 (TRL's constants).
   double vespo_k_pos = 2.0, vespo_lambda_pos = 3.0;
   double vespo_k_neg = 3.0, vespo_lambda_neg = 2.0;
+  // Clip-Cov and KL-Cov choose this share of a step's trained tokens, one at least, by their covariance of advantage
+  // and log-prob (token_choice.h): "clip_cov" at random between the bounds, "kl_cov" the highest (verl's constants).
+  double clip_cov_ratio = 0.0002;
+  double clip_cov_lb = 1.0, clip_cov_ub = 5.0;
+  double kl_cov_ratio = 0.0002;
+  double kl_cov_coef = 0.1;  // factor of |log ratio|, which is added to the terms of the chosen tokens
+  // Only this share of a step's trained tokens, those of the highest entropy, has a policy term (arXiv 2506.01939;
+  // TRL's name). 1: all
+  double top_entropy_quantile = 1.0;
 
   // The KL estimator against the reference is "k1", "k2", "k3", "low_var_kl", "abs"; a "+" after it takes that value
   // with the gradient of k2 (verl). verl's "kl" is k1, "mse" is k2 and its "k3" is low_var_kl.

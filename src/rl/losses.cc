@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "rl/token_choice.h"
 
 namespace tandem::rl {
 namespace {
@@ -196,6 +197,15 @@ class SampleLoss {
   void add_policy_term() {
     const Surrogate& surrogate = find_surrogate(config_);
     std::vector<double> weights = token_weights();
+    if (config_.top_entropy_quantile < 1.0) {
+      drop(weights, input_.low_entropy);
+      sums_["low_entropy_frac"] += count(input_.low_entropy);
+    }
+    if (surrogate.choice == CovarianceChoice::kDropped) {
+      drop(weights, input_.covariant);
+      sums_["clip_cov_frac"] += count(input_.covariant);
+    }
+    if (surrogate.choice == CovarianceChoice::kPenalised) sums_["kl_cov_frac"] += count(input_.covariant);
     const double shared_log_ratio = sequence_log_ratio(surrogate.ratio_level);
     const double weighted_log_ratio = shared_log_ratio + place_weights(surrogate.weight_level, weights);
     std::vector<double> dlog_ratio(static_cast<size_t>(input_.length), 0.0);
@@ -203,7 +213,8 @@ class SampleLoss {
     const double sum = sum_tokens([&](int64_t t) {
       const double exact = surrogate.ratio_level == RatioLevel::kToken ? log_ratio(t) : weighted_log_ratio;
       const double bounded = clamped(exact);
-      const SurrogateTerm term = surrogate.term(config_, double{input_.logprobs[t]}, bounded, input_.advantages[t]);
+      SurrogateTerm term = surrogate.term(config_, double{input_.logprobs[t]}, bounded, input_.advantages[t]);
+      if (surrogate.choice == CovarianceChoice::kPenalised && input_.covariant[t] != 0) penalise(bounded, term);
       const double weight = weights[static_cast<size_t>(t)];
       gradient_.dlogprobs[t] += loss_share_ * weight * term.dlogprob;
       if (bounded == exact) dlog_ratio[static_cast<size_t>(t)] = loss_share_ * weight * term.dlog_ratio;
@@ -218,6 +229,13 @@ class SampleLoss {
       const RatioLevel level = surrogate.ratio_level;
       return level == RatioLevel::kToken || level == RatioLevel::kClippedMean ? -log_ratio(t) : -shared_log_ratio;
     });
+  }
+
+  // Adds KL-Cov's penalty to a term.
+  void penalise(double log_ratio, SurrogateTerm& term) const {
+    const double sign = log_ratio > 0.0 ? 1.0 : (log_ratio < 0.0 ? -1.0 : 0.0);
+    term.value += config_.kl_cov_coef * std::abs(log_ratio);
+    term.dlog_ratio += config_.kl_cov_coef * sign;
   }
 
   // Converts d loss / d (the log ratio of token t) to d loss / d logp.
@@ -253,6 +271,16 @@ class SampleLoss {
     if (config_.tis_veto > 0.0) add_metric("tis_veto_frac", [&](int64_t) { return is_vetoed_ ? 1.0 : 0.0; });
     if (is_vetoed_) std::ranges::fill(weights, 0.0);
     return weights;
+  }
+
+  // Takes chosen tokens out of the policy term.
+  void drop(std::vector<double>& weights, const uint8_t* chosen) const {
+    for (int64_t t = 0; t < input_.length; ++t) {
+      if (chosen[t] != 0) weights[static_cast<size_t>(t)] = 0.0;
+    }
+  }
+  double count(const uint8_t* chosen) const {
+    return sum_tokens([&](int64_t t) { return chosen[t] != 0 ? 1.0 : 0.0; });
   }
 
   void weigh_importance(std::vector<double>& weights) {
@@ -380,6 +408,8 @@ void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradi
   TANDEM_CHECK(input.length == 0 || gradient.dlogprobs != nullptr);
   TANDEM_CHECK(input.length == 0 || config.loss_type == "sft_loss" ||
                (input.old_logprobs != nullptr && input.advantages != nullptr));
+  TANDEM_CHECK(input.length == 0 || !chooses_by_covariance(config) || input.covariant != nullptr);
+  TANDEM_CHECK(input.length == 0 || !chooses_by_entropy(config) || input.low_entropy != nullptr);
   TANDEM_CHECK(input.length == 0 || config.kl_loss_coef == 0.0 || input.ref_logprobs != nullptr);
   TANDEM_CHECK(input.ref_logprobs == nullptr || !config.use_unbiased_kl || input.old_logprobs != nullptr);
   TANDEM_CHECK(input.length == 0 || config.entropy_coef == 0.0 ||
@@ -452,7 +482,9 @@ double LossNormaliser::scale_of(std::string_view metric, const LossSums& sums) c
   const auto share_of = [](double count) { return count > 0.0 ? 1.0 / count : 0.0; };
   if (metric == "on_policy_logprob_abs_diff") return share_of(sums.at("on_policy_token_share"));
   if (metric == "tis_rejected_frac") return share_of(static_cast<double>(num_tokens_ + num_rejected_));
-  const bool is_token_mean = metric == "kl" || metric == "entropy" || metric == "on_policy_token_share";
+  static constexpr std::string_view kTokenMeans[] = {"kl",          "entropy",          "clip_cov_frac",
+                                                     "kl_cov_frac", "low_entropy_frac", "on_policy_token_share"};
+  const bool is_token_mean = std::ranges::find(kTokenMeans, metric) != std::end(kTokenMeans);
   return is_token_mean ? share_of(static_cast<double>(num_tokens_)) : metric_scale();
 }
 

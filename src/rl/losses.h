@@ -37,7 +37,11 @@ struct LossInput {
   const float* entropy = nullptr;      // may be null when entropy_coef is 0: then there is no entropy metric
   const uint8_t* mask = nullptr;       // 1 where the loss counts
   const double* advantages = nullptr;  // per token; unused by sft_loss
-  const float* weights = nullptr;      // constant factor of each token's policy term; null: 1
+  // 1 for the tokens that choose_tokens() chose by their covariance, needed by clip_cov and kl_cov; and for those of
+  // low entropy, needed where top_entropy_quantile is below 1 (token_choice.h).
+  const uint8_t* covariant = nullptr;
+  const uint8_t* low_entropy = nullptr;
+  const float* weights = nullptr;  // constant factor of each token's policy term; null: 1
   // A token's entropy has this weight before loss_scale(): LossNormaliser::entropy_share() of the whole optimizer step.
   double entropy_share = 1.0;
   int64_t num_rejected = 0;  // tokens that reject_tokens() removed from `mask`
@@ -58,8 +62,8 @@ struct LossGradient {
 // These are unnormalised sums over samples, by metric name without prefix (vime's names): "loss", "pg_loss",
 // "pg_clipfrac", "ppo_kl", "entropy_loss", "kl_loss", "entropy", "kl", "train_rollout_logprob_abs_diff", "ois", "tis",
 // "tis_abs", "tis_clipfrac", "tis_rejected_frac", "tis_veto_frac", "opsm_clipfrac", "off_policy_mask_frac",
-// "behavior_kl", "opd_loss", "opd_reverse_kl", "on_policy_token_share", "on_policy_logprob_abs_diff".
-// LossNormaliser::metrics() turns them into values.
+// "clip_cov_frac", "kl_cov_frac", "low_entropy_frac", "behavior_kl", "opd_loss", "opd_reverse_kl",
+// "on_policy_token_share", "on_policy_logprob_abs_diff". LossNormaliser::metrics() turns them into values.
 using LossSums = std::map<std::string, double>;
 
 // Removes from `mask` [input.length] the tokens that use_tis with tis_mode "reject" rejects: those whose weight, or
@@ -110,9 +114,10 @@ class LossNormaliser {
   // every aggregation; 0 where there are none.
   double sample_share() const;
   // Returns the values of all sums: the six above are multiplied by loss_scale(), "entropy" and "kl" are means over
-  // all trained tokens, "on_policy_token_share" is a share of those, "tis_rejected_frac" of those and the rejected
-  // ones, "on_policy_logprob_abs_diff" is a mean over the on-policy tokens. The other diagnostics are means over
-  // samples of their token means, or over tokens if the loss is a token mean, both without the masked tokens.
+  // all trained tokens, "clip_cov_frac", "kl_cov_frac", "low_entropy_frac" and "on_policy_token_share" are shares of
+  // those, "tis_rejected_frac" of those and the rejected ones, "on_policy_logprob_abs_diff" is a mean over the
+  // on-policy tokens. The other diagnostics are means over samples of their token means, or over tokens if the loss is
+  // a token mean, both without the masked tokens.
   std::map<std::string, double> metrics(const LossSums& sums) const;
 
  private:
@@ -142,6 +147,10 @@ enum class RatioLevel : uint8_t { kToken, kSequenceMean, kSequenceSum, kClippedM
 // of 0 takes its token's term out in each case, and has no part in the mean and the product.
 enum class WeightLevel : uint8_t { kToken, kSequenceMean, kRatio };
 
+// Selects what becomes of the tokens that a surrogate chooses by their covariance among all of a step: kDropped have no
+// policy term, kPenalised have kl_cov_coef |log ratio| added to theirs.
+enum class CovarianceChoice : uint8_t { kNone, kDropped, kPenalised };
+
 // Holds a token's term and its derivatives: one by the log ratio (which may be the sample's), one by the token's
 // log-prob directly.
 struct SurrogateTerm {
@@ -158,6 +167,7 @@ struct Surrogate {
   SurrogateFunction term;
   RatioLevel ratio_level;
   WeightLevel weight_level = WeightLevel::kToken;
+  CovarianceChoice choice = CovarianceChoice::kNone;
 };
 
 // Selects how an estimator computes advantages from rewards (advantages.h).

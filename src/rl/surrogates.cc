@@ -88,12 +88,6 @@ SurrogateTerm dro_term(const LossConfig& config, double logprob, double log_rati
           .dlogprob = -advantage};
 }
 
-// The term is -g A, where g is the geometric mean of the sample's clipped ratios: GMPO (arXiv 2507.20673).
-SurrogateTerm geo_mean_term(const LossConfig& /*config*/, double /*logprob*/, double log_ratio, double advantage) {
-  const double value = -std::exp(log_ratio) * advantage;
-  return {.value = value, .dlog_ratio = value};
-}
-
 // The term is -stop(phi(w)) A logp with phi(w) = w^k exp(lambda (1 - w)), where w is the product of the sample's
 // ratios: VESPO (arXiv 2602.10693). phi is 1 at w = 1 and falls to 0 on both sides of its peak.
 SurrogateTerm vespo_term(const LossConfig& config, double logprob, double log_ratio, double advantage) {
@@ -103,6 +97,13 @@ SurrogateTerm vespo_term(const LossConfig& config, double logprob, double log_ra
   const double bounded = std::max(log_ratio, kLeastLogRatio);
   const double weight = std::exp(lambda + k * bounded - lambda * std::exp(bounded));
   return {.value = -weight * advantage * logprob, .dlogprob = -weight * advantage};
+}
+
+// The term is -r A. In GMPO (arXiv 2507.20673) r is the geometric mean of the sample's clipped ratios; KL-Cov (arXiv
+// 2505.22617) holds only the tokens that it chooses near the old policy.
+SurrogateTerm unclipped_term(const LossConfig& /*config*/, double /*logprob*/, double log_ratio, double advantage) {
+  const double value = -std::exp(log_ratio) * advantage;
+  return {.value = value, .dlog_ratio = value};
 }
 
 constexpr Surrogate kSurrogates[] = {
@@ -115,8 +116,10 @@ constexpr Surrogate kSurrogates[] = {
     {"dppo_tv", dppo_tv_term, RatioLevel::kToken},
     {"dppo_kl", dppo_kl_term, RatioLevel::kToken},
     {"dro", dro_term, RatioLevel::kToken},
-    {"geo_mean", geo_mean_term, RatioLevel::kClippedMean, WeightLevel::kSequenceMean},
+    {"geo_mean", unclipped_term, RatioLevel::kClippedMean, WeightLevel::kSequenceMean},
     {"vespo", vespo_term, RatioLevel::kSequenceSum, WeightLevel::kRatio},
+    {"clip_cov", ppo_term, RatioLevel::kToken, WeightLevel::kToken, CovarianceChoice::kDropped},
+    {"kl_cov", unclipped_term, RatioLevel::kToken, WeightLevel::kToken, CovarianceChoice::kPenalised},
 };
 
 constexpr Estimator kEstimators[] = {

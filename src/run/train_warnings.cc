@@ -74,6 +74,15 @@ void warn_of_old_samples(const config::TrainConfig& config, std::vector<std::str
       steps));
 }
 
+// KL-Cov's penalty is of the log ratio, which is 0 where the weights are those that sampled.
+void warn_of_penalty_without_gradient(const config::TrainConfig& config, std::vector<std::string>& warnings) {
+  if (rl::find_surrogate(config.loss.loss).choice != rl::CovarianceChoice::kPenalised) return;
+  if (config.steps_per_rollout() > 1 || config.keeps_groups()) return;
+  warnings.push_back(
+      "--pg-loss-type kl_cov with one optimizer step for each rollout: the policy ratio is 1 there, so its penalty has "
+      "no gradient; give several steps, such as --num-steps-per-rollout 4, or --pg-loss-type clip_cov");
+}
+
 }  // namespace
 
 std::optional<std::string> adapter_lr_warning(const config::LoraOptions& lora, double lr, double full_lr) {
@@ -96,6 +105,7 @@ std::vector<std::string> train_warnings(const config::TrainConfig& config) {
   if (auto text = adapter_lr_warning(config.lora, config.optimizer.schedule.max_lr, full_lr))
     warnings.push_back(std::move(*text));
   warn_of_old_samples(config, warnings);
+  warn_of_penalty_without_gradient(config, warnings);
   return warnings;
 }
 

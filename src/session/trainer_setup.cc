@@ -24,6 +24,7 @@ trainer::TrainerConfig trainer_config(const config::OptimizerOptions& options, c
 trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t num_layers, int64_t num_rollouts) {
   trainer::TrainerConfig result =
       trainer_config(config.optimizer, config.loss_config(), num_layers, num_rollouts * config.steps_per_rollout());
+  result.seed = static_cast<uint64_t>(config.model.seed);
   result.temperature = config.rollout.temperature;
   return result;
 }

@@ -98,6 +98,11 @@ LossGradients differentiate(const StepLoss& loss, const Targets& targets, const 
     input.num_rejected = trained.num_rejected;
     input.num_masked = trained.num_masked;
     if (loss.ages.has_older) input.on_policy_begin = loss.ages.on_policy_begin(sample);
+    if (!loss.choices.empty()) {
+      const rl::TokenChoice& choice = loss.choices.at(&sample);
+      input.covariant = choice.covariant.data();
+      input.low_entropy = choice.low_entropy.data();
+    }
     input.is_first_step = loss.ages.is_first_step;
     input.advantages = advantages.empty() ? nullptr : advantages.data();
     input.entropy_share = loss.entropy_share;
@@ -126,7 +131,7 @@ int64_t TokenAges::on_policy_begin(const rl::Sample& sample) const {
 }
 
 bool TokenAges::are_known(const std::vector<const rl::Sample*>& samples) const {
-  return is_first_step && std::ranges::all_of(samples, [&](const rl::Sample* s) { return on_policy_begin(*s) == 0; });
+  return std::ranges::all_of(samples, [&](const rl::Sample* sample) { return is_known(*sample); });
 }
 
 TrainedTokens trained_tokens(const rl::LossConfig& config, const TokenAges& ages, const rl::Sample& sample) {
@@ -136,6 +141,32 @@ TrainedTokens trained_tokens(const rl::LossConfig& config, const TokenAges& ages
   trained.num_masked = rl::mask_off_policy_tokens(config, ages.on_policy_begin(sample), trained.mask);
   trained.num_rejected = rl::reject_tokens(config, rollout_input(config, sample), trained.mask);
   return trained;
+}
+
+TokenChoices choose_tokens(const rl::LossConfig& config, const TokenAges& ages,
+                           const std::vector<const rl::Sample*>& samples, const Scores& scores,
+                           const rl::ChoiceSeed& seed) {
+  std::vector<TrainedTokens> trained;
+  std::vector<std::vector<double>> advantages;
+  std::vector<rl::ChoiceInput> inputs;
+  for (const rl::Sample* sample : samples) {
+    trained.push_back(trained_tokens(config, ages, *sample));
+    advantages.push_back(token_advantages(*sample));
+  }
+  for (size_t s = 0; s < samples.size(); ++s) {
+    const float* const logprobs = per_token(scores.logprobs[s], *samples[s], "current log-probs");
+    const float* const old_logprobs = rollout_input(config, *samples[s]).old_logprobs;
+    inputs.push_back({.sample_id = samples[s]->sample_id,
+                      .mask = trained[s].mask,
+                      .logprobs = logprobs,
+                      .old_logprobs = old_logprobs != nullptr ? old_logprobs : logprobs,
+                      .advantages = advantages[s].data(),
+                      .entropy = per_token(scores.entropy[s], *samples[s], "entropies")});
+  }
+  std::vector<rl::TokenChoice> choices = rl::choose_tokens(config, inputs, seed);
+  TokenChoices result;
+  for (size_t s = 0; s < samples.size(); ++s) result[samples[s]] = std::move(choices[s]);
+  return result;
 }
 
 LossTerms policy_loss(const StepLoss& loss, const PackedBatch& batch, const TokenScores& scores) {

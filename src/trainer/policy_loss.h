@@ -8,11 +8,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "device/ops.h"
 #include "rl/losses.h"
+#include "rl/token_choice.h"
 #include "trainer/packed_batch.h"
+#include "trainer/score.h"
 #include "trainer/token_scores.h"
 #include "trainer/trainer.h"
 
@@ -31,7 +34,8 @@ struct TokenAges {
   TokenAges(const std::vector<const rl::Sample*>& samples, RolloutLogprobs logprobs, std::optional<uint64_t> version);
   // Returns the token of the sample from which on all were sampled with these weights, as far as that is known.
   int64_t on_policy_begin(const rl::Sample& sample) const;
-  // Returns whether the log-probs of all these samples are those that a forward gives now.
+  // Returns whether the log-probs of the sample are those that a forward gives now; or of all these samples.
+  bool is_known(const rl::Sample& sample) const { return is_first_step && on_policy_begin(sample) == 0; }
   bool are_known(const std::vector<const rl::Sample*>& samples) const;
 
   std::optional<uint64_t> version;  // unset: all samples are of one version
@@ -48,11 +52,20 @@ struct TrainedTokens {
 };
 TrainedTokens trained_tokens(const rl::LossConfig& config, const TokenAges& ages, const rl::Sample& sample);
 
+// The tokens of each sample that the loss treats apart.
+using TokenChoices = std::unordered_map<const rl::Sample*, rl::TokenChoice>;
+// Chooses them among all tokens of the step (rl/token_choice.h). `scores` has the log-probs of the present weights, of
+// each sample in turn, and if the loss chooses by them the entropies.
+TokenChoices choose_tokens(const rl::LossConfig& config, const TokenAges& ages,
+                           const std::vector<const rl::Sample*>& samples, const Scores& scores,
+                           const rl::ChoiceSeed& seed);
+
 // The loss of an optimizer step whose samples have been counted.
 struct StepLoss {
   const rl::LossConfig& config;
   const TokenAges& ages;
-  double entropy_share;  // entropy share of rl::LossNormaliser
+  const TokenChoices& choices;  // empty where the loss treats no tokens apart
+  double entropy_share;         // entropy share of rl::LossNormaliser
 };
 
 // Takes the engine's log-probs as the old ones; with --old-logprobs proximal those that the samples bring, and the

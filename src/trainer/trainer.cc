@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -90,7 +91,9 @@ class TrainerImpl final : public Trainer {
       const TrainedTokens trained = trained_tokens(config_.loss, ages, *sample);
       normaliser.add(trained.mask, trained.num_rejected, trained.num_masked);
     }
-    const StepLoss loss{.config = config_.loss, .ages = ages, .entropy_share = normaliser.entropy_share()};
+    const TokenChoices choices = choose(samples, ages);
+    const StepLoss loss{
+        .config = config_.loss, .ages = ages, .choices = choices, .entropy_share = normaliser.entropy_share()};
     const std::vector<rl::MicroBatch> micro_batches = rl::split_into_micro_batches(samples, config_.batch.split());
     SampleSums sums(samples.size());
     std::vector<std::pair<const rl::MicroBatch*, PendingLoss>> pending;
@@ -152,6 +155,27 @@ class TrainerImpl final : public Trainer {
       if (ranks_.is_alone() && abandons()) throw StepAbandoned();
       f(members, pack_micro_batch(samples, members, model_.config().vocab, model_.ops()));
     }
+  }
+
+  // Returns the tokens that the loss treats apart. They are chosen among all of the step, so what they are chosen by is
+  // needed before the first backward: where the samples do not bring it, from a pass of its own.
+  TokenChoices choose(const Samples& samples, const TokenAges& ages) const {
+    const bool by_entropy = rl::chooses_by_entropy(config_.loss);
+    if (!by_entropy && !rl::chooses_by_covariance(config_.loss)) return {};
+    const auto is_known = [&](const rl::Sample* sample) { return !by_entropy && ages.is_known(*sample); };
+    Samples unknown;
+    std::ranges::copy_if(samples, std::back_inserter(unknown), std::not_fn(is_known));
+    Scores scored, scores;
+    if (!unknown.empty()) scored = score(model_, unknown, config_.batch, config_.temperature, ranks_);
+    size_t next = 0;
+    for (const rl::Sample* sample : samples) {
+      const bool known = is_known(sample);
+      scores.logprobs.push_back(known ? sample->rollout_logprobs : std::move(scored.logprobs[next]));
+      scores.entropy.push_back(known ? std::vector<float>() : std::move(scored.entropy[next]));
+      if (!known) ++next;
+    }
+    return choose_tokens(config_.loss, ages, samples, scores,
+                         {.seed = config_.seed, .step = static_cast<uint64_t>(num_steps_)});
   }
 
   // Returns whether a rank that holds a part of this model wants to abandon the step.

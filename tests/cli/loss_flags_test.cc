@@ -85,11 +85,35 @@ Advantages advantages_of(const std::string& row, const std::vector<SampleFacts>&
 
 // Returns a token's term at a ratio of 1.
 double policy_term(const std::string& row, double advantage, double logprob) {
-  if (row == "ppo" || row == "gspo" || row == "rloo" || row == "geo_mean") return -advantage;
+  const std::set<std::string> ratios = {"ppo", "gspo", "rloo", "geo_mean", "clip_cov", "kl_cov"};
+  if (ratios.contains(row)) return -advantage;
   if (row == "sapo") return -2.0 / (advantage > 0 ? 1.0 : 1.05) * advantage;
   const std::set<std::string> weighted = {"cispo", "reinforce", "dppo_tv", "dppo_kl", "dro", "vespo"};
   EXPECT_TRUE(weighted.contains(row)) << "say here what the term of " << row << " is";
   return -advantage * logprob;
+}
+
+// Takes the tokens whose covariance is between the bounds out of the policy terms of a step, as Clip-Cov does where its
+// ratio is 1. Returns their share.
+constexpr double kCovLow = 0.1, kCovHigh = 2.0;
+double drop_covariant(const std::vector<SampleFacts>& samples, const Advantages& advantages,
+                      std::vector<std::vector<double>>& terms) {
+  std::vector<double> all_advantages, all_logprobs;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    all_advantages.insert(all_advantages.end(), terms[i].size(), advantages[i]);
+    all_logprobs.insert(all_logprobs.end(), samples[i].logprobs.begin(), samples[i].logprobs.end());
+  }
+  double num_dropped = 0.0;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    for (size_t t = 0; t < terms[i].size(); ++t) {
+      const double covariance =
+          (advantages[i] - mean_of(all_advantages)) * (samples[i].logprobs[t] - mean_of(all_logprobs));
+      if (covariance <= kCovLow || covariance >= kCovHigh) continue;
+      terms[i][t] = 0.0;
+      num_dropped += 1.0;
+    }
+  }
+  return num_dropped / static_cast<double>(all_logprobs.size());
 }
 
 double kl_term(std::string row, double difference) {
@@ -194,10 +218,16 @@ class LossFlags : public testing::Test {
         divergence[i].push_back(kl_term(kl, samples[i].logprobs[t] - samples[i].reference[t]));
       }
     }
+    const double share = surrogate == "clip_cov" ? drop_covariant(samples, advantages, policy) : 0.0;
     const double pg_loss = aggregated(aggregation, policy), kl_loss = aggregated(aggregation, divergence);
     const auto metric = [&](const char* key) { return first_step.at(std::string("train/") + key).get<double>(); };
     EXPECT_NEAR(metric("pg_loss"), pg_loss, 1e-9 * (1.0 + std::abs(pg_loss)));
     EXPECT_NEAR(metric("kl_loss"), kl_loss, 1e-9 * (1.0 + std::abs(kl_loss)));
+    if (surrogate == "clip_cov") {
+      EXPECT_GT(share, 0.0);
+      EXPECT_NEAR(metric("clip_cov_frac"), share, 1e-12);
+    }
+    if (surrogate == "kl_cov") EXPECT_GT(metric("kl_cov_frac"), 0.0);
     EXPECT_NEAR(metric("loss"), pg_loss + 0.1 * kl_loss, 1e-9 * (1.0 + std::abs(pg_loss)));
     EXPECT_NEAR(metric("kl"), aggregated("token-mean", divergence), 1e-9);
     EXPECT_NE(metric("kl_loss"), 0.0);
@@ -231,7 +261,13 @@ TEST_F(LossFlags, EveryRowOfTheTablesTrainsWhatItsFormulaSays) {
                       "--ref-load",
                       in_folder("base/hf/latest"),
                       "--advantage-estimator",
-                      estimator};
+                      estimator,
+                      "--clip-cov-ratio",
+                      "1",
+                      "--clip-cov-lb",
+                      std::to_string(kCovLow),
+                      "--clip-cov-ub",
+                      std::to_string(kCovHigh)};
     more.insert(more.end(), flags.begin(), flags.end());
     const std::vector<base::Json> steps = train(name, more);
     if (!steps.empty()) expect_row(estimator, surrogate, aggregation, kl, steps[0], name);
@@ -381,6 +417,9 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
   train("d", {"--multi-objective-aggregation", "normalize_then_sum", "--pg-loss-type", "vespo", "--vespo-k-pos", "1.5",
               "--vespo-lambda-pos", "2.5", "--vespo-k-neg", "2.5", "--vespo-lambda-neg", "1.5", "--lr-decay-style",
               "WSD", "--lr-wsd-decay-style", "cosine", "--lr-wsd-decay-iters", "1"});
+  train("f", {"--pg-loss-type", "clip_cov", "--clip-cov-ratio", "0.1", "--clip-cov-lb", "0.01", "--clip-cov-ub", "4",
+              "--top-entropy-quantile", "0.5"});
+  train("g", {"--pg-loss-type", "kl_cov", "--kl-cov-ratio", "0.1", "--kl-cov-coef", "1"});
   train("e", {"--use-opd", "--opd-teacher-load", in_folder("base/hf/latest"), "--opd-kl-coef", "0.5",
               "--no-opd-use-task-rewards", "--opd-loss-coef", "0.1", "--opd-beta", "0.5", "--opd-top-k", "10"});
   given_.insert("--lr");               // given in all of them
@@ -393,6 +432,31 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
   for (const auto& [name, value] : options.result_options()) {
     EXPECT_TRUE(given_.contains("--" + name) || given_.contains("--no-" + name)) << "--" << name << " is in no run";
   }
+}
+
+// What is chosen is said by the records of both steps; the seed draws what Clip-Cov takes, and the packing does not.
+TEST_F(LossFlags, ChosenTokensAreReportedAndDrawnByTheSeed) {
+  const auto taken = [&](const std::string& name, Arguments more) {
+    more.insert(more.end(), {"--pg-loss-type", "clip_cov", "--clip-cov-ratio", "0.2", "--clip-cov-lb", "0.01"});
+    std::vector<double> losses;
+    for (const base::Json& step : train(name, more)) {
+      EXPECT_GT(step.at("train/clip_cov_frac").get<double>(), 0.0) << name;
+      EXPECT_LE(step.at("train/clip_cov_frac").get<double>(), 0.2) << name;
+      losses.push_back(step.at("train/pg_loss").get<double>());
+    }
+    return losses;
+  };
+  const std::vector<double> losses = taken("taken", {});
+  EXPECT_EQ(taken("taken_again", {}), losses);
+  EXPECT_NE(taken("taken_by_another_seed", {"--seed", "7"}).at(0), losses.at(0));
+  EXPECT_EQ(taken("taken_in_small_batches", {"--max-tokens-per-gpu", "1"}).at(0), losses.at(0));
+  for (const base::Json& step : train("top", {"--top-entropy-quantile", "0.25"})) {
+    EXPECT_NEAR(step.at("train/low_entropy_frac").get<double>(), 0.75, 0.05);
+    EXPECT_FALSE(step.contains("train/clip_cov_frac"));
+  }
+  const std::vector<base::Json> held = train("held", {"--pg-loss-type", "kl_cov", "--kl-cov-ratio", "0.5"});
+  ASSERT_EQ(held.size(), 2U);
+  for (const base::Json& step : held) EXPECT_NEAR(step.at("train/kl_cov_frac").get<double>(), 0.5, 0.05);
 }
 
 // This is slime's way to watch the KL: it is scored and reported, and the weights are those of a run without it.

@@ -18,6 +18,7 @@
 #include "rl/advantages.h"
 #include "rl/losses.h"
 #include "rl/reward_shaping.h"
+#include "rl/token_choice.h"
 #include "tandem/error.h"
 
 namespace tandem::config {
@@ -61,7 +62,9 @@ struct MadeUpRollout {
       sampled.push_back(around(old.back()));
       reference.push_back(around(current));
       sample.teacher_logprobs = around(current);
-      entropy.push_back(std::vector<float>(current.size(), 0.5F));
+      entropy.emplace_back();
+      for (size_t t = 0; t < current.size(); ++t)
+        entropy.back().push_back(0.4F + 0.02F * static_cast<float>((7 * i + 3 * t) % 11));
       sample.rollout_logprobs = old.back();
       sample.ref_logprobs = reference.back();
       logprobs.push_back(std::move(current));
@@ -81,6 +84,27 @@ struct Outcome {
   std::map<std::string, double> metrics;
   bool operator==(const Outcome&) const = default;
 };
+
+std::vector<double> advantages_of(const rl::Sample& sample) {
+  if (sample.advantages.size() != 1) return sample.advantages;
+  return std::vector<double>(sample.completion.size(), sample.advantages[0]);
+}
+
+std::vector<rl::TokenChoice> chosen_tokens(const rl::LossConfig& loss, const MadeUpRollout& rollout,
+                                           const std::vector<std::vector<uint8_t>>& masks) {
+  std::vector<std::vector<double>> advantages;
+  std::vector<rl::ChoiceInput> inputs;
+  for (const rl::Sample& sample : rollout.samples) advantages.push_back(advantages_of(sample));
+  for (size_t i = 0; i < masks.size(); ++i) {
+    inputs.push_back({.sample_id = i,
+                      .mask = masks[i],
+                      .logprobs = rollout.logprobs[i].data(),
+                      .old_logprobs = rollout.old_of(loss, i),
+                      .advantages = advantages[i].data(),
+                      .entropy = rollout.entropy[i].data()});
+  }
+  return rl::choose_tokens(loss, inputs, {.seed = 1, .step = 0});
+}
 
 Outcome outcome_of(const LossOptions& options, bool was_truncated) {
   MadeUpRollout rollout;
@@ -102,14 +126,14 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
                                              mask));
     normaliser.add(mask, num_rejected.back(), num_masked.back());
   }
+  const std::vector<rl::TokenChoice> choices = chosen_tokens(options.loss, rollout, masks);
   rl::LossSums sums;
   Outcome outcome;
   for (size_t i = 0; i < rollout.samples.size(); ++i) {
     const rl::Sample& sample = rollout.samples[i];
     const size_t length = sample.completion.size();
     const std::vector<uint8_t>& mask = masks[i];
-    std::vector<double> advantages = sample.advantages;
-    if (advantages.size() == 1) advantages.assign(length, sample.advantages[0]);
+    const std::vector<double> advantages = advantages_of(sample);
     std::vector<double> dlogprobs(length), dentropy(length), ddivergence(length);
     rl::accumulate_loss(options.loss,
                         {.length = static_cast<int64_t>(length),
@@ -122,6 +146,8 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
                          .entropy = rollout.entropy[i].data(),
                          .mask = mask.data(),
                          .advantages = advantages.data(),
+                         .covariant = choices[i].covariant.data(),
+                         .low_entropy = choices[i].low_entropy.data(),
                          .entropy_share = normaliser.entropy_share(),
                          .num_rejected = num_rejected[i],
                          .num_masked = num_masked[i]},
@@ -144,6 +170,7 @@ struct FlagCase {
 
 const Arguments kKl = {"--use-kl-loss", "--kl-loss-coef", "0.1"};
 const Arguments kOpd = {"--use-opd", "--opd-teacher-load", "teacher"};
+const Arguments kClipCov = {"--pg-loss-type", "clip_cov", "--clip-cov-lb", "0.05"};
 const Arguments kTis = {"--use-tis", "--tis-clip", "1.05"};
 
 const std::vector<FlagCase> kCases = {
@@ -170,6 +197,14 @@ const std::vector<FlagCase> kCases = {
     {"vespo-lambda-pos", "1", {"--pg-loss-type", "vespo"}},
     {"vespo-k-neg", "1", {"--pg-loss-type", "vespo"}},
     {"vespo-lambda-neg", "1", {"--pg-loss-type", "vespo"}},
+    {"pg-loss-type", "clip_cov", {}},
+    {"pg-loss-type", "kl_cov", {}},
+    {"clip-cov-ratio", "0.5", kClipCov},
+    {"clip-cov-lb", "0.3", {"--pg-loss-type", "clip_cov", "--clip-cov-lb", "0.05", "--clip-cov-ratio", "1"}},
+    {"clip-cov-ub", "0.3", {"--pg-loss-type", "clip_cov", "--clip-cov-lb", "0.05", "--clip-cov-ratio", "1"}},
+    {"kl-cov-ratio", "0.5", {"--pg-loss-type", "kl_cov"}},
+    {"kl-cov-coef", "1", {"--pg-loss-type", "kl_cov"}},
+    {"top-entropy-quantile", "0.2", {}},
     {"multi-objective-aggregation", "normalize_then_sum", {}},
     {"use-kl-loss", "", {"--kl-loss-coef", "0"}},
     {"kl-loss-coef", "0.1", {"--use-kl-loss", "--kl-loss-coef", "0"}},
@@ -359,6 +394,14 @@ TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
       {{"--calculate-per-token-loss", "--loss-agg-mode", "token-sum"},
        "--calculate-per-token-loss and --loss-agg-mode token-sum: contradict each other; leave one out"},
       {{"--calculate-per-token-loss", "--loss-agg-mode", "token-mean"}, "accepted"},
+      {{"--clip-cov-ratio", "0"}, "--clip-cov-ratio: must be greater than 0, not 0"},
+      {{"--clip-cov-ratio", "1.5"}, "--clip-cov-ratio: must be at most 1, not 1.5"},
+      {{"--clip-cov-lb", "5"}, "--clip-cov-lb 5: must be below --clip-cov-ub 5"},
+      {{"--clip-cov-lb=-1", "--clip-cov-ub", "0"}, "accepted"},
+      {{"--kl-cov-ratio", "nan"}, "--kl-cov-ratio: must be a number, not nan"},
+      {{"--kl-cov-coef", "-1"}, "--kl-cov-coef: must be at least 0, not -1"},
+      {{"--top-entropy-quantile", "0"}, "--top-entropy-quantile: must be greater than 0, not 0"},
+      {{"--top-entropy-quantile", "1.2"}, "--top-entropy-quantile: must be at most 1, not 1.2"},
       {{"--vespo-lambda-pos", "0"}, "--vespo-lambda-pos: must be greater than 0, not 0"},
       {{"--multi-objective-aggregation", "apart"},
        "--multi-objective-aggregation: 'apart' is none of sum_then_normalize, normalize_then_sum"},
@@ -426,7 +469,7 @@ TEST(LossOptions, ALossThatNothingBoundsIsNotForSamplesOfOlderWeights) {
   };
   for (const rl::Surrogate& surrogate : rl::surrogates()) {
     const std::string name(surrogate.name);
-    EXPECT_EQ(reason({"--pg-loss-type", name}) == "none", name != "reinforce") << name;
+    EXPECT_EQ(reason({"--pg-loss-type", name}) == "none", name != "reinforce" && name != "kl_cov") << name;
     EXPECT_TRUE(reason({"--pg-loss-type", name, "--old-logprobs", "proximal"}).starts_with("--old-logprobs proximal:"));
     EXPECT_EQ(reason({"--pg-loss-type", name, "--old-logprobs", "proximal", "--use-tis"}), "none") << name;
     EXPECT_EQ(reason({"--pg-loss-type", name, "--mask-offpolicy-in-partial-rollout"}), "none") << name;

@@ -63,6 +63,20 @@ LossInput GoldenBatch::row(int64_t sample) const {
           .weights = weights.empty() ? nullptr : &weights[at]};
 }
 
+std::vector<TokenChoice> choose(const LossConfig& config, const GoldenBatch& batch) {
+  std::vector<ChoiceInput> inputs;
+  for (int64_t i = 0; i < kNumSamples; ++i) {
+    const LossInput row = batch.row(i);
+    inputs.push_back({.sample_id = static_cast<uint64_t>(i),
+                      .mask = std::span(row.mask, kNumTokens),
+                      .logprobs = row.logprobs,
+                      .old_logprobs = row.old_logprobs,
+                      .advantages = row.advantages,
+                      .entropy = row.entropy});
+  }
+  return choose_tokens(config, inputs, {.seed = 7, .step = 3});
+}
+
 StepResult run_step(const LossConfig& config, const GoldenBatch& batch, int64_t first, int64_t rows) {
   LossNormaliser normaliser(config);
   for (int64_t i = 0; i < kNumSamples; ++i) {
@@ -71,11 +85,14 @@ StepResult run_step(const LossConfig& config, const GoldenBatch& batch, int64_t 
   constexpr size_t kNumElements = kNumSamples * kNumTokens;
   StepResult result{
       .metrics = {}, .dlogprobs = std::vector<double>(kNumElements), .dentropy = std::vector<double>(kNumElements)};
+  const std::vector<TokenChoice> choices = choose(config, batch);
   LossSums sums;
   for (int64_t i = first; i < first + rows; ++i) {
     const auto at = static_cast<size_t>(i * kNumTokens);
     LossInput row = batch.row(i);
     row.entropy_share = normaliser.entropy_share();
+    row.covariant = choices[static_cast<size_t>(i)].covariant.data();
+    row.low_entropy = choices[static_cast<size_t>(i)].low_entropy.data();
     accumulate_loss(config, row, {&result.dlogprobs[at], &result.dentropy[at]}, sums);
   }
   for (double& g : result.dlogprobs) g *= normaliser.loss_scale();

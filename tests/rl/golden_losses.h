@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "rl/losses.h"
+#include "rl/token_choice.h"
 #include "weights/safetensors.h"
 
 namespace tandem::rl {
@@ -49,6 +50,9 @@ struct GoldenBatch {
   std::vector<float> weights;      // empty: none
   bool with_reference = true, with_rollout = true, with_entropy = true;
 };
+
+// Returns the tokens of all 16 samples that the loss treats apart.
+std::vector<TokenChoice> choose(const LossConfig& config, const GoldenBatch& batch);
 
 // Holds the result of a whole step: `rows` samples from `first` on, normalised over all 16.
 struct StepResult {

@@ -25,6 +25,8 @@ struct Drawn {
       entropy.push_back(std::abs(noise(random)));
       mask.push_back(t == 0 || random() % 4 != 0);
       advantages.push_back(1.0);
+      covariant.push_back(t % 3 == 1);
+      low_entropy.push_back(t % 4 == 2);
     }
     advantages.assign(length, static_cast<double>(noise(random)) * 3);
   }
@@ -37,11 +39,13 @@ struct Drawn {
             .ref_logprobs = ref_logprobs.data(),
             .entropy = entropy.data(),
             .mask = mask.data(),
-            .advantages = advantages.data()};
+            .advantages = advantages.data(),
+            .covariant = covariant.data(),
+            .low_entropy = low_entropy.data()};
   }
   std::vector<float> logprobs, old_logprobs, rollout_logprobs, ref_logprobs, entropy;
   std::vector<float> behavior_logprobs;  // empty: nothing was truncated
-  std::vector<uint8_t> mask;
+  std::vector<uint8_t> mask, covariant, low_entropy;
   std::vector<double> advantages;
 };
 
@@ -82,7 +86,7 @@ TEST(Losses, GradientsAreThoseOfTheValue) {
   std::mt19937 random(seed);
   int64_t num_tokens = 0, num_smooth = 0;
   // CISPO, DPPO and "+" kinds stop a gradient by design, so the golden cases check those.
-  for (const char* surrogate : {"ppo", "gspo", "rloo", "reinforce", "sapo", "dro"}) {
+  for (const char* surrogate : {"ppo", "gspo", "rloo", "reinforce", "sapo", "dro", "clip_cov", "kl_cov"}) {
     for (const char* kl : {"k1", "k2", "k3", "low_var_kl", "abs"}) {
       for (const bool unbiased : {false, true}) {
         SCOPED_TRACE(std::string(surrogate) + " " + kl + (unbiased ? " unbiased" : ""));
@@ -91,6 +95,7 @@ TEST(Losses, GradientsAreThoseOfTheValue) {
         config.entropy_coef = 0.1;
         config.use_tis = true;
         config.behavior_kl_coef = 0.2;
+        config.top_entropy_quantile = unbiased ? 0.5 : 1.0;
         const Drawn drawn(random);
         const Outcome outcome = lose(config, drawn);
         for (size_t t = 0; t < drawn.mask.size(); ++t) {
@@ -553,6 +558,11 @@ TEST(LossConfig, WhatOptionsRefuseIsABug) {
       {.pg_loss_type = "huber"},
       {.reward_aggregation = "sum"},
       {.vespo_lambda_neg = 0.0},
+      {.clip_cov_ratio = 0.0},
+      {.clip_cov_lb = 5.0},
+      {.kl_cov_ratio = 1.1},
+      {.kl_cov_coef = -0.1},
+      {.top_entropy_quantile = 0.0},
       {.kl_loss_type = "k4"},
       {.loss_aggregation = "mean"},
       {.loss_type = "value_loss"},

@@ -67,6 +67,10 @@ TEST(TrainWarnings, SayWhichFlagsToChange) {
        {"reinforce with 4 optimizer steps for each rollout"}},
       {{"--advantage-estimator", "reinforce", "--pg-loss-type", "ppo", "--num-steps-per-rollout", "4"}, {}},
       {{"--advantage-estimator", "grpo", "--num-steps-per-rollout", "4"}, {}},
+      {{"--pg-loss-type", "kl_cov"}, {"--pg-loss-type kl_cov with one optimizer step for each rollout"}},
+      {{"--pg-loss-type", "kl_cov", "--num-steps-per-rollout", "2"}, {}},
+      {{"--pg-loss-type", "kl_cov", "--num-epochs-per-rollout", "2"}, {}},
+      {{"--pg-loss-type", "clip_cov"}, {}},
   };
   for (const auto& [arguments, expected] : cases) {
     std::string typed;

@@ -248,6 +248,25 @@ std::vector<Case> cases() {
     c.config.batch.max_tokens_per_gpu = 30;
     all.push_back(c);
   }
+  for (const bool scores_first : {false, true}) {  // by log-probs of a pass of all ranks, or by those of the samples
+    c = basic(scores_first ? "ClipCovKnown" : "ClipCov");
+    c.scores_first = scores_first;
+    c.config.loss.pg_loss_type = "clip_cov";
+    c.config.loss.clip_cov_ratio = 0.2;
+    c.config.loss.clip_cov_lb = -0.5;
+    c.config.seed = 5;
+    all.push_back(c);
+  }
+  c = basic("KlCovOfTheTopEntropy");
+  c.dtype = at::kBFloat16;
+  c.config.loss.pg_loss_type = "kl_cov";
+  c.config.loss.kl_cov_ratio = 0.3;
+  c.config.loss.top_entropy_quantile = 0.4;
+  all.push_back(c);
+  c.name = "KlCovOfTheTopEntropySparse";
+  c.architecture = "Qwen3MoeForCausalLM";
+  c.config.router.aux_loss_coeff = 0.1;
+  all.push_back(c);
   c = basic("SkippedSteps");
   c.steps[1][4].advantages.assign(c.steps[1][4].completion.size(), NAN);
   all.push_back(c);

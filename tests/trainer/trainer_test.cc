@@ -11,6 +11,7 @@
 
 #include "tandem/error.h"
 #include "tests/trainer/fixture.h"
+#include "trainer/policy_loss.h"
 #include "trainer/score.h"
 #include "trainer/trainer_plan.h"
 
@@ -80,6 +81,76 @@ TEST(Trainer, GradientDoesNotDependOnTheSplit) {
         EXPECT_NEAR(split.metrics.at(name), value, 1e-6 * std::max(1.0, std::abs(value))) << name;
       }
     }
+  }
+}
+
+TrainerConfig choosing(const std::string& surrogate) {
+  TrainerConfig config = all_terms();
+  config.seed = 9;
+  config.loss.pg_loss_type = surrogate;
+  config.loss.clip_cov_ratio = 0.2;
+  config.loss.clip_cov_lb = -1.0;
+  config.loss.kl_cov_ratio = 0.3;
+  config.loss.kl_cov_coef = 1.0;
+  if (surrogate == "ppo") config.loss.top_entropy_quantile = 0.3;
+  return config;
+}
+
+// The tokens are chosen among all of the step: metrics of the loss have the same bits for any packing.
+TEST(Trainer, ChosenTokensDoNotDependOnTheSplit) {
+  for (const char* surrogate : {"clip_cov", "kl_cov", "ppo"}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      SCOPED_TRACE(testing::Message() << surrogate << " " << dtype);
+      const std::vector<rl::Sample> samples = random_samples(17, 4, 3);
+      const Outcome whole = one_step(choosing(surrogate), samples, dtype);
+      for (const int64_t max_tokens : {1, 60, 150}) {
+        TrainerConfig config = choosing(surrogate);
+        config.batch.max_tokens_per_gpu = max_tokens;
+        config.batch.logprob_chunk_rows = 7;
+        const Outcome split = one_step(config, samples, dtype);
+        for (const char* name : {"loss", "pg_loss", "pg_clipfrac", "entropy"}) {
+          EXPECT_EQ(split.metrics.at(name), whole.metrics.at(name)) << name;
+        }
+        if (dtype == at::kFloat) EXPECT_LT(relative_difference(split.gradients, whole.gradients), 3e-6);
+      }
+      TrainerConfig plain = choosing(surrogate);
+      plain.loss.pg_loss_type = "ppo";
+      plain.loss.top_entropy_quantile = 1.0;
+      EXPECT_NE(one_step(plain, samples, dtype).metrics.at("pg_loss"), whole.metrics.at("pg_loss"));
+    }
+  }
+}
+
+// A step with chosen tokens is a step over constant weights, or penalties, that are made from a pass before it.
+TEST(Trainer, AStepChoosesByTheLogProbsAndEntropiesOfItsOwnWeights) {
+  std::vector<rl::Sample> samples = random_samples(18, 4, 3);
+  const TestModel m = make_small_model(at::kFloat, /*tied=*/true, test_ops());
+  const Scores scores = score(*m.model, pointers(samples), {}, all_terms().temperature);
+  for (const char* surrogate : {"clip_cov", "ppo"}) {
+    const TrainerConfig config = choosing(surrogate);
+    const TokenAges ages(pointers(samples), RolloutLogprobs::kOfOtherWeights, std::nullopt);
+    const TokenChoices choices =
+        choose_tokens(config.loss, ages, pointers(samples), scores, {.seed = config.seed, .step = 0});
+    int64_t num_out = 0, num_trained = 0;
+    std::vector<rl::Sample> without = samples;
+    for (size_t s = 0; s < samples.size(); ++s) {
+      const rl::TokenChoice& choice = choices.at(&samples[s]);
+      const std::vector<uint8_t>& out = choice.covariant.empty() ? choice.low_entropy : choice.covariant;
+      for (size_t t = 0; t < out.size(); ++t) {
+        num_trained += samples[s].is_trained(t) ? 1 : 0;
+        num_out += out[t];
+        if (out[t] != 0) without[s].advantages[t] = 0.0;  // without a policy term; its KL and entropy stay
+      }
+    }
+    ASSERT_GT(num_out, 0);
+    TrainerConfig plain = config;
+    plain.loss.pg_loss_type = "ppo";
+    plain.loss.top_entropy_quantile = 1.0;
+    const Outcome chosen = one_step(config, samples), expected = one_step(plain, without);
+    expect_same_bits(chosen.gradients, expected.gradients);
+    EXPECT_EQ(chosen.metrics.at("loss"), expected.metrics.at("loss"));
+    const char* const metric = std::string(surrogate) == "ppo" ? "low_entropy_frac" : "clip_cov_frac";
+    EXPECT_DOUBLE_EQ(chosen.metrics.at(metric), static_cast<double>(num_out) / static_cast<double>(num_trained));
   }
 }
 
@@ -235,6 +306,36 @@ TEST(Trainer, KnownLogProbsGiveTheSameBitsAndLogitsOnce) {
       EXPECT_EQ(got, metrics);
       expect_same_bits(gradients(*trainer, *m.store), afterwards);
     }
+  }
+}
+
+// In a rollout's first step Clip-Cov needs no pass of its own: the samples bring the log-probs, which are the same
+// bits.
+TEST(Trainer, KnownLogProbsChooseTheSameTokensWithoutAPass) {
+  std::vector<rl::Sample> samples = random_samples(13, 4, 3);
+  const std::vector<std::vector<float>> logprobs = logprobs_of(samples, at::kFloat);
+  int64_t num_targets = 0;
+  for (size_t s = 0; s < samples.size(); ++s) {
+    samples[s].rollout_logprobs = logprobs[s];
+    num_targets += static_cast<int64_t>(samples[s].completion.size());
+  }
+  std::map<std::string, at::Tensor> scored;
+  Metrics metrics;
+  for (const auto of : {RolloutLogprobs::kOfOtherWeights, RolloutLogprobs::kOfTheseWeights}) {
+    TestModel m = make_small_model(at::kFloat, true, test_ops());
+    WatchedModel watched(*m.model);
+    const std::unique_ptr<Trainer> trainer = make_trainer(choosing("clip_cov"), *m.store, watched);
+    const Metrics got = trainer->step(pointers(samples), of);
+    EXPECT_GT(got.at("clip_cov_frac"), 0.0);
+    if (of == RolloutLogprobs::kOfOtherWeights) {
+      EXPECT_GE(watched.num_logit_rows(), 2 * num_targets);
+      scored = gradients(*trainer, *m.store);
+      metrics = got;
+      continue;
+    }
+    EXPECT_EQ(watched.num_logit_rows(), num_targets);
+    EXPECT_EQ(got, metrics);
+    expect_same_bits(gradients(*trainer, *m.store), scored);
   }
 }
 
