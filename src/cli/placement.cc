@@ -53,18 +53,18 @@ int print_placement(const Verb& verb, const std::vector<std::string>& arguments)
   TANDEM_USER_CHECK(train != arguments.end(),
                     "placement: the run stands behind the options: tandem placement --max-restarts 3 train ...");
   std::vector<std::string> words(train + 1, arguments.end());
-  const config::TrainConfig config = train_config_of(words);
-  config.check();
-  config.mesh.check_ranks(config.model.device);
-  TANDEM_USER_CHECK(!config.mesh.joins(),
+  const RankedRun run = read_ranked_run("train", words);
+  run.check();
+  run.mesh.check_ranks(run.device);
+  TANDEM_USER_CHECK(!run.mesh.joins(),
                     "placement: --rollout-join and --rollout-join-address are for one more engine "
                     "of a run that goes on; leave them out");
-  if (own.restart) words = restarted(words, config);
+  if (own.restart) words = restarted(words, run);
   std::vector<std::string> trainer_words = words;
-  const mesh::Placement placement = placement_of(config);
+  const mesh::Placement& placement = run.placement;
   // A cluster may lose an engine and give it back at any time, so that all of them join.
   if (placement.num_workers > 0) trainer_words.insert(trainer_words.end(), {"--rollout-num-gpus", "0"});
-  const device::BackendRow& backend = device::backend_of(device::parse_device(config.model.device));
+  const device::BackendRow& backend = device::backend_of(device::parse_device(run.device));
   const base::Json json = {{"resource", backend.resource},
                            {"visible_devices", backend.visible_devices},
                            {"hosts", placement.num_hosts},

@@ -77,14 +77,14 @@ int say_end(const mesh::LaunchEnd& end) {
 }
 
 // Returns the plan of the launch. The last `workers` processes of it are rollout workers.
-mesh::LaunchPlan plan_of(const config::TrainConfig& config, const std::vector<std::string>& arguments,
-                         int64_t processes, int64_t workers) {
+mesh::LaunchPlan plan_of(const RankedRun& run, const std::vector<std::string>& arguments, int64_t processes,
+                         int64_t workers) {
   mesh::LaunchPlan plan;
-  plan.command = {"/proc/self/exe", "train"};
+  plan.command = {"/proc/self/exe", run.verb};
   plan.command.insert(plan.command.end(), arguments.begin(), arguments.end());
   plan.ranks_per_host = static_cast<int>(processes);
   plan.num_workers = static_cast<int>(workers);
-  plan.timeout_s = config.mesh.timeout_s();
+  plan.timeout_s = run.mesh.timeout_s();
   return plan;
 }
 
@@ -96,12 +96,11 @@ bool has_checkpoint(const std::string& run) {
   });
 }
 
-int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& config,
-                      std::vector<std::string> arguments) {
+int run_with_restarts(const LaunchOptions& launch, const RankedRun& run, std::vector<std::string> arguments) {
   for (int64_t restarts = 0;; ++restarts) {
     const int64_t count = launch.nproc_per_node;
-    const int64_t num_trainers = placement_of(config).num_trainers_among(launch.node_rank * count, count);
-    mesh::LaunchPlan plan = plan_of(config, arguments, count, count - num_trainers);
+    const int64_t num_trainers = run.placement.num_trainers_among(launch.node_rank * count, count);
+    mesh::LaunchPlan plan = plan_of(run, arguments, count, count - num_trainers);
     plan.num_hosts = static_cast<int>(launch.nnodes);
     plan.host = static_cast<int>(launch.node_rank);
     plan.master_address = launch.master_addr;
@@ -111,14 +110,13 @@ int run_with_restarts(const LaunchOptions& launch, const config::TrainConfig& co
     // After a restart, a mistake of the user's would be the same mistake.
     if (!end.failed || end.code == kExitUser || restarts == launch.max_restarts) return say_end(end);
     base::log_warning("{}; restart {} of {}", end.message, restarts + 1, launch.max_restarts);
-    if (restarts == 0) arguments = restarted(arguments, config);
+    if (restarts == 0) arguments = restarted(arguments, run);
   }
 }
 
 // Runs one engine that joins a run which was started elsewhere.
-int launch_engine(const LaunchOptions& launch, const config::TrainConfig& config,
-                  const std::vector<std::string>& arguments) {
-  const int64_t size = config.mesh.tensor_model_parallel_size;
+int launch_engine(const LaunchOptions& launch, const RankedRun& run, const std::vector<std::string>& arguments) {
+  const int64_t size = run.mesh.tensor_model_parallel_size;
   TANDEM_USER_CHECK(
       launch.nnodes == 1 && launch.nproc_per_node == size,
       fmt::format("--nnodes {} --nproc-per-node {}: an engine that joins a run has {} on one machine "
@@ -127,16 +125,15 @@ int launch_engine(const LaunchOptions& launch, const config::TrainConfig& config
   TANDEM_USER_CHECK(launch.max_restarts == 0,
                     "--max-restarts: is for a run; an engine that has failed joins again by the "
                     "same command");
-  config.check();
-  mesh::LaunchPlan plan = plan_of(config, arguments, size, 0);
+  run.check();
+  mesh::LaunchPlan plan = plan_of(run, arguments, size, 0);
   plan.ends_with_stdin = launch.end_with_stdin;
   return say_end(mesh::launch(plan));
 }
 
-}  // namespace
-
-config::TrainConfig train_config_of(const std::vector<std::string>& arguments) {
-  config::TrainConfig config;
+template <typename Config>
+RankedRun read_run(const char* verb, const std::vector<std::string>& arguments) {
+  Config config;
   bool ignored = false;
   base::Options options(base::home_directory());
   config.visit(options);
@@ -144,41 +141,60 @@ config::TrainConfig train_config_of(const std::vector<std::string>& arguments) {
   options.option(ignored, "quiet", "general", "");
   config::declare_other_trainers(options);
   TANDEM_USER_CHECK(options.parse(config::without_harmless_flags(arguments)) == base::ParsedAction::kRun,
-                    "launch: --help and --print-config start nothing; give them to tandem train");
-  return config;
+                    fmt::format("launch: --help and --print-config start nothing; give them to tandem {}", verb));
+  return ranked_run(config);
 }
 
-std::vector<std::string> restarted(std::vector<std::string> arguments, const config::TrainConfig& config) {
-  const std::string& run = config.output.save;
-  if (has_checkpoint(run)) {
-    arguments.insert(arguments.end(), {"--load", run});
-  } else if (config.checkpoints.load.empty()) {  // the folder exists already, without a checkpoint
-    arguments.insert(arguments.end(), {"--load", run, "--allow-fresh-start"});
+template <typename Config>
+RankedRun run_of(const char* verb, const Config& config, int64_t num_workers) {
+  return {.verb = verb,
+          .mesh = config.mesh,
+          .placement = {.num_hosts = config.mesh.actor_num_nodes,
+                        .trainers_per_host = config.mesh.actor_num_gpus_per_node,
+                        .num_workers = num_workers,
+                        .per_engine = config.mesh.tensor_model_parallel_size,
+                        .joins = config.mesh.joins()},
+          .device = config.model.device,
+          .save = config.output.save,
+          .load = config.checkpoints.load,
+          .check = [config] { config.check(); }};
+}
+
+}  // namespace
+
+RankedRun ranked_run(const config::TrainConfig& config) {
+  return run_of("train", config, config.mesh.num_workers(config.colocate));
+}
+
+RankedRun ranked_run(const config::SftConfig& config) { return run_of("sft", config, /*num_workers=*/0); }
+
+RankedRun read_ranked_run(const std::string& verb, const std::vector<std::string>& arguments) {
+  return verb == "sft" ? read_run<config::SftConfig>("sft", arguments)
+                       : read_run<config::TrainConfig>("train", arguments);
+}
+
+std::vector<std::string> restarted(std::vector<std::string> arguments, const RankedRun& run) {
+  if (has_checkpoint(run.save)) {
+    arguments.insert(arguments.end(), {"--load", run.save});
+  } else if (run.load.empty()) {  // the folder exists already, without a checkpoint
+    arguments.insert(arguments.end(), {"--load", run.save, "--allow-fresh-start"});
   }
   return arguments;
 }
 
-mesh::Placement placement_of(const config::TrainConfig& config) {
-  return {.num_hosts = config.mesh.actor_num_nodes,
-          .trainers_per_host = config.mesh.actor_num_gpus_per_node,
-          .num_workers = config.mesh.num_workers(config.colocate),
-          .per_engine = config.mesh.tensor_model_parallel_size,
-          .joins = config.mesh.joins()};
-}
-
-std::optional<int> start_ranks(const config::TrainConfig& config, const config::RunMode& mode,
-                               const mesh::Launch& launch, const std::vector<std::string>& arguments) {
-  const config::MeshOptions& mesh = config.mesh;
-  mesh.check_ranks(config.model.device);
+std::optional<int> start_ranks(const RankedRun& run, const config::RunMode& mode, const mesh::Launch& launch,
+                               const std::vector<std::string>& arguments) {
+  const config::MeshOptions& mesh = run.mesh;
+  mesh.check_ranks(run.device);
   const int64_t num_workers = launch.placement.num_workers;
   if (launch.placement.joins) {  // a single additional rollout worker
     if (launch.is_launched || mesh.tensor_model_parallel_size == 1) return std::nullopt;
-    return say_end(mesh::launch(plan_of(config, arguments, mesh.tensor_model_parallel_size, 0)));
+    return say_end(mesh::launch(plan_of(run, arguments, mesh.tensor_model_parallel_size, 0)));
   }
   if (launch.is_launched) {
     const mesh::LaunchVariables& launched = launch.processes;
     TANDEM_USER_CHECK(
-        launched.size == config.num_processes() &&
+        launched.size == run.num_processes() &&
             (num_workers > 0 || launched.local_size == mesh.actor_num_gpus_per_node),
         fmt::format("--actor-num-nodes {} x --actor-num-gpus-per-node {}{}: {} {} {} started, {} of them on this "
                     "machine ({}); give --actor-num-nodes and --actor-num-gpus-per-node as they were started",
@@ -189,20 +205,13 @@ std::optional<int> start_ranks(const config::TrainConfig& config, const config::
     launch.placement.check_host(launched.first_here(), launched.local_size, launched.source);
     return std::nullopt;
   }
-  if (config.num_processes() == 1 || mode.dry_run) return std::nullopt;
+  if (run.num_processes() == 1 || mode.dry_run) return std::nullopt;
   TANDEM_USER_CHECK(mesh.actor_num_nodes == 1,
                     fmt::format("--actor-num-nodes {}: start the processes on each machine: srun, torchrun, mpirun or "
                                 "tandem launch (docs/MANY_DEVICES.md)",
                                 mesh.actor_num_nodes));
-  config.check();
-  return say_end(mesh::launch(plan_of(config, arguments, config.num_processes(), num_workers)));
-}
-
-void check_alone(const Verb& verb, const mesh::Launch& launch) {
-  TANDEM_USER_CHECK(launch.processes.size == 1,
-                    fmt::format("tandem {} is one process, and a launcher has started {} ({}); start one, or unset the "
-                                "variables where they were left over",
-                                verb.name, launch.processes.size, launch.processes.source));
+  run.check();
+  return say_end(mesh::launch(plan_of(run, arguments, run.num_processes(), num_workers)));
 }
 
 void check_fits_alone(const mesh::Launch& launch) {
@@ -217,41 +226,41 @@ int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) 
   base::Options options;
   launch.visit(options);
   const base::ParsedAction action = options.parse({arguments.begin(), dashes});
-  if (was_answered(action, options, "tandem launch [options] -- train [options of train]", verb.description)) return 0;
+  if (was_answered(action, options, "tandem launch [options] -- train|sft [options of it]", verb.description)) return 0;
   launch.check();
-  TANDEM_USER_CHECK(arguments.end() - dashes > 1 && dashes[1] == "train",
+  TANDEM_USER_CHECK(arguments.end() - dashes > 1 && (dashes[1] == "train" || dashes[1] == "sft"),
                     "launch: what it is to start stands behind its options: tandem launch --nproc-per-node 2 -- train "
-                    "...");
+                    "..., or sft");
+  const std::string& started = dashes[1];
   std::vector<std::string> words(dashes + 2, arguments.end());
-  config::TrainConfig config = train_config_of(words);
-  if (config.mesh.joins()) return launch_engine(launch, config, words);
-  const int64_t num_workers = config.mesh.num_workers(config.colocate);
+  RankedRun run = read_ranked_run(started, words);
+  if (run.mesh.joins()) return launch_engine(launch, run, words);
+  const int64_t num_workers = run.placement.num_workers;
   const int64_t num_trainers = launch.nnodes * launch.nproc_per_node - num_workers;
-  if (config.mesh.num_ranks() == 1 && num_trainers > 1) {  // the launch gives the number
+  if (run.mesh.num_ranks() == 1 && num_trainers > 1) {  // the launch gives the number
     const int64_t per_node = std::min(launch.nproc_per_node, num_trainers);
     words.insert(words.end(), {"--actor-num-nodes", std::to_string(num_trainers / per_node),
                                "--actor-num-gpus-per-node", std::to_string(per_node)});
-    config = train_config_of(words);
+    run = read_ranked_run(started, words);
   }
-  config.check();
+  run.check();
+  const config::MeshOptions& mesh = run.mesh;
   TANDEM_USER_CHECK(
-      num_workers > 0 || (config.mesh.actor_num_nodes == launch.nnodes &&
-                          config.mesh.actor_num_gpus_per_node == launch.nproc_per_node),
-      fmt::format("--nnodes {} --nproc-per-node {}: train has --actor-num-nodes {} --actor-num-gpus-per-node {}; leave "
+      num_workers > 0 ||
+          (mesh.actor_num_nodes == launch.nnodes && mesh.actor_num_gpus_per_node == launch.nproc_per_node),
+      fmt::format("--nnodes {} --nproc-per-node {}: {} has --actor-num-nodes {} --actor-num-gpus-per-node {}; leave "
                   "those two out",
-                  launch.nnodes, launch.nproc_per_node, config.mesh.actor_num_nodes,
-                  config.mesh.actor_num_gpus_per_node));
-  TANDEM_USER_CHECK(config.mesh.num_ranks() == num_trainers,
-                    fmt::format("--nnodes {} --nproc-per-node {}: are {} processes, and train has --actor-num-nodes {} "
+                  launch.nnodes, launch.nproc_per_node, started, mesh.actor_num_nodes, mesh.actor_num_gpus_per_node));
+  TANDEM_USER_CHECK(mesh.num_ranks() == num_trainers,
+                    fmt::format("--nnodes {} --nproc-per-node {}: are {} processes, and {} has --actor-num-nodes {} "
                                 "x --actor-num-gpus-per-node {} + --rollout-num-gpus {}; start as many",
-                                launch.nnodes, launch.nproc_per_node, launch.nnodes * launch.nproc_per_node,
-                                config.mesh.actor_num_nodes, config.mesh.actor_num_gpus_per_node, num_workers));
-  const mesh::Placement placement = placement_of(config);
+                                launch.nnodes, launch.nproc_per_node, launch.nnodes * launch.nproc_per_node, started,
+                                mesh.actor_num_nodes, mesh.actor_num_gpus_per_node, num_workers));
   for (int64_t node = 0; node < launch.nnodes; ++node) {
-    placement.check_host(node * launch.nproc_per_node, launch.nproc_per_node,
-                         fmt::format("--nnodes {} --nproc-per-node {}", launch.nnodes, launch.nproc_per_node));
+    run.placement.check_host(node * launch.nproc_per_node, launch.nproc_per_node,
+                             fmt::format("--nnodes {} --nproc-per-node {}", launch.nnodes, launch.nproc_per_node));
   }
-  return run_with_restarts(launch, config, words);
+  return run_with_restarts(launch, run, words);
 }
 
 }  // namespace tandem::cli

@@ -90,24 +90,24 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
           quiet, "quiet", "general",
           "show warnings and errors, and of what the command does its result alone: no progress, no line for each step")
       .does_not_affect_results();
-  std::span<const config::UnsupportedFlag> of_verb;
-  if constexpr (std::is_same_v<Config, config::SftConfig>) of_verb = config::unsupported_flags_of_sft();
   config::declare_other_trainers(options);
-  for (const config::UnsupportedFlag& flag : of_verb) options.unsupported(flag.name, flag.reason);
   mode.values_where_absent = options.values_where_absent();
-  const base::ParsedAction action = options.parse(config::without_harmless_flags(arguments, of_verb));
+  const base::ParsedAction action = options.parse(config::without_harmless_flags(arguments));
   if (was_answered(action, options, fmt::format("tandem {}", verb.name), verb.description)) return 0;
   base::set_log_level(quiet ? base::LogLevel::kWarning : base::LogLevel::kInfo);
   mode.config_text = base::Redaction().hide_secrets(options.config_text() + working_directory_text());
   mode.result_options = options.result_options();
   mode.values = without_secrets(options.values());
-  if constexpr (std::is_same_v<Config, config::TrainConfig>) {
-    const mesh::Launch launch = mesh::own_launch(placement_of(config));
-    if (const std::optional<int> code = start_ranks(config, mode, launch, arguments)) return *code;
+  if constexpr (requires { ranked_run(config); }) {  // a verb that several processes may run together
+    const RankedRun run = ranked_run(config);
+    const mesh::Launch launch = mesh::own_launch(run.placement);
+    if (const std::optional<int> code = start_ranks(run, mode, launch, arguments)) return *code;
     const mesh::Heartbeat heartbeat(launch.processes.launcher_descriptor);
-    return config.memory.fit ? run_fitting(verb, config, mode, launch, arguments) : kRun(config, mode, launch);
+    if constexpr (std::is_same_v<Config, config::TrainConfig>) {
+      if (config.memory.fit) return run_fitting(verb, config, mode, launch, arguments);
+    }
+    return kRun(config, mode, launch);
   } else {
-    if (verb.keeps_run) check_alone(verb, mesh::own_launch());
     return kRun(config, mode);
   }
 }
@@ -117,7 +117,8 @@ constexpr auto kVerbs = std::to_array<Verb>({
      run_verb<config::TrainConfig, run::train>, true},
     {"sft", "supervised training on conversations, or on prompts with responses",
      run_verb<config::SftConfig, run::train_supervised>, true},
-    {"launch", "`tandem train` as several processes, one for each device, on this machine or on several",
+    {"launch",
+     "`tandem train` or `tandem sft` as several processes, one for each device, on this machine or on several",
      launch_by_hand, true},
     {"placement", "what a cluster has to reserve for `tandem train`, as JSON: what python -m tandem.ray reads",
      print_placement},

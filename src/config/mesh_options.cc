@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kMaxNodes = 4096, kMaxDevices = 1024, kMaxPort = 65535;
 constexpr double kMaxMinutes = 7 * 24 * 60;
+constexpr const char* kGroup = "many devices";
 
 // The libraries that move tensors: those of modules first, then the host's.
 std::vector<std::string> communicators() {
@@ -35,74 +36,77 @@ std::string unset_communicators() {
 
 }  // namespace
 
-void MeshOptions::visit(base::Options& options) {
-  const char* const group = "many devices";
-  options.option(actor_num_nodes, "actor-num-nodes", group, "machines that the run computes on")
+void MeshOptions::visit_trainers(base::Options& options) {
+  options.option(actor_num_nodes, "actor-num-nodes", kGroup, "machines that the run computes on")
       .at_least(1)
       .at_most(kMaxNodes)
       .does_not_affect_results();
   options
-      .option(actor_num_gpus_per_node, "actor-num-gpus-per-node", group,
+      .option(actor_num_gpus_per_node, "actor-num-gpus-per-node", kGroup,
               "devices that the run computes on in each machine, with a process each; on --device cpu: processes that "
               "share the cores")
       .at_least(1)
       .at_most(kMaxDevices)
       .does_not_affect_results();
   options
-      .option(num_gpus_per_node, "num-gpus-per-node", group,
+      .option(num_gpus_per_node, "num-gpus-per-node", kGroup,
               "another way to say --actor-num-gpus-per-node, for commands of other trainers; both have to agree")
       .at_least(1)
       .at_most(kMaxDevices)
       .does_not_affect_results();
   options
-      .option(tensor_model_parallel_size, "tensor-model-parallel-size", group,
+      .option(tensor_model_parallel_size, "tensor-model-parallel-size", kGroup,
               "devices of one machine that hold one copy of the model between them, a part of each matrix on each; for "
               "models that one device does not hold")
       .at_least(1)
       .at_most(kMaxDevices);
-  options.option(sequence_parallel, "sequence-parallel", group,
+  options.option(sequence_parallel, "sequence-parallel", kGroup,
                  "in training, let the devices that hold one copy of the model share the tokens of hidden states and "
                  "norms between them: less memory for activations, and a little more to send; without effect where "
                  "--tensor-model-parallel-size is 1");
   options
       .option(
-          rollout_expert_parallel, "rollout-expert-parallel", group,
-          "with --colocate and a sparse model: let the devices of a machine, each of which holds all weights, compute "
-          "each other's experts while they decode, so that each reads its share of them alone; results are the same")
-      .does_not_affect_results();
-  options
-      .option(
-          timeout_minutes, "distributed-timeout-minutes", group,
+          timeout_minutes, "distributed-timeout-minutes", kGroup,
           "minutes that a process waits for others to join, for what another one computes or saves, and for a process "
           "or machine that is silent, before the run ends; it waits for samples as long as they take")
       .greater_than(0.0)
       .at_most(kMaxMinutes)
       .does_not_affect_results();
   options
-      .option(backend, "distributed-backend", group,
+      .option(backend, "distributed-backend", kGroup,
               "library that moves bytes between devices; unset: " + unset_communicators())
       .one_of(communicators())
       .or_empty()
       .does_not_affect_results();
   options
-      .option(network_interface, "network-interface", group,
+      .option(network_interface, "network-interface", kGroup,
               "network interface for what machines say to each other (eth0), or this machine's address there; unset: "
               "the one "
               "that reaches MASTER_ADDR")
       .does_not_affect_results();
   options
       .option(
-          trust_network, "trust-network", group,
+          trust_network, "trust-network", kGroup,
           "say that nobody else is on the network between the machines: what they send is not encrypted, and without "
           "a secret (TANDEM_SECRET_FILE) who reaches their ports is believed")
       .does_not_affect_results();
   options
-      .option(unchecked_ranks, "unchecked-ranks", group,
+      .option(unchecked_ranks, "unchecked-ranks", kGroup,
               "train on several devices, or spread an engine over them, where nobody has reported such a run yet "
               "(--device npu)")
       .does_not_affect_results();
+}
+
+void MeshOptions::visit(base::Options& options) {
+  visit_trainers(options);
   options
-      .option(rollout_num_gpus, "rollout-num-gpus", group,
+      .option(
+          rollout_expert_parallel, "rollout-expert-parallel", kGroup,
+          "with --colocate and a sparse model: let the devices of a machine, each of which holds all weights, compute "
+          "each other's experts while they decode, so that each reads its share of them alone; results are the same")
+      .does_not_affect_results();
+  options
+      .option(rollout_num_gpus, "rollout-num-gpus", kGroup,
               "without --colocate: devices that only sample, with a process each, beside those that train; 0: none "
               "starts with the run, and processes that sample join it while it goes on (--rollout-listen)")
       .at_least(0)
@@ -110,36 +114,36 @@ void MeshOptions::visit(base::Options& options) {
       .does_not_affect_results();
   options
       .option(
-          rollout_num_gpus_per_engine, "rollout-num-gpus-per-engine", group,
+          rollout_num_gpus_per_engine, "rollout-num-gpus-per-engine", kGroup,
           "devices of one engine, for commands of other trainers; trainer and engine share their parts, so it has to "
           "agree with --tensor-model-parallel-size")
       .at_least(1)
       .at_most(kMaxDevices)
       .does_not_affect_results();
   options
-      .option(rollout_join, "rollout-join", group,
+      .option(rollout_join, "rollout-join", kGroup,
               "be one more process that only samples, for the run on this machine that has the same --save and goes on")
       .does_not_affect_results();
   options
-      .option(rollout_join_address, "rollout-join-address", group,
+      .option(rollout_join_address, "rollout-join-address", kGroup,
               "be one more process that only samples, for the run on another machine that listens at this HOST:PORT")
       .does_not_affect_results();
   options
-      .option(rollout_listen, "rollout-listen", group,
+      .option(rollout_listen, "rollout-listen", kGroup,
               "port of --network-interface at which processes that only sample may join the run from other machines; "
               "0: any free one, which the run says")
       .at_least(0)
       .at_most(kMaxPort)
       .does_not_affect_results();
   options
-      .option(rollout_health_check_timeout, "rollout-health-check-timeout", group,
+      .option(rollout_health_check_timeout, "rollout-health-check-timeout", kGroup,
               "seconds that a process which only samples may be silent while it has groups to sample; then others get "
               "them")
       .greater_than(0.0)
       .at_most(kMaxMinutes * 60.0)
       .does_not_affect_results();
   options
-      .option(update_weight_buffer_size, "update-weight-buffer-size", group,
+      .option(update_weight_buffer_size, "update-weight-buffer-size", kGroup,
               "bytes of new weights that are sent at a time to a process which only samples and cannot map this one's "
               "GPU memory")
       .bytes()

@@ -29,6 +29,8 @@ struct MeshOptions {
   int64_t update_weight_buffer_size = int64_t{64} << 20;
 
   void visit(base::Options& options);
+  // Declares those of the devices that train alone, without the ones about sampling.
+  void visit_trainers(base::Options& options);
 
   // Throws UserError, with the remedy, if these flags contradict each other or --device.
   void check(const std::string& device) const;

@@ -55,6 +55,7 @@ void SftConfig::visit(base::Options& options) {
   visit_preferences(options);
   optimizer.visit(options);
   lora.visit(options);
+  mesh.visit_trainers(options);
   const char* const evaluation = "evaluation";
   eval.visit_data_sets(options);
   options
@@ -126,6 +127,7 @@ void SftConfig::check() const {
   data.check();
   optimizer.check();
   lora.check();
+  mesh.check(model.device);
   checkpoints.check();
 }
 

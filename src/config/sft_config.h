@@ -10,6 +10,7 @@
 #include "config/data_options.h"
 #include "config/eval_options.h"
 #include "config/lora_options.h"
+#include "config/mesh_options.h"
 #include "config/model_options.h"
 #include "config/optimizer_options.h"
 #include "config/output_options.h"
@@ -26,6 +27,7 @@ struct SftConfig {
   LoraOptions lora;
   DataOptions data;
   OptimizerOptions optimizer;
+  MeshOptions mesh;  // only the devices that train
   EvalOptions eval;  // only the data sets
   OutputOptions output;
   CheckpointOptions checkpoints;

@@ -312,25 +312,9 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
      "not in this version; each rollout's first step has train/train_rollout_logprob_abs_diff 0, see metrics.jsonl"},
 });
 
-// The next flags of `tandem train` give the number of its devices. `tandem sft` accepts them with the one value that is
-// true for it.
-constexpr const char* kOneProcess =
-    "tandem sft is one process on one device in this version; leave it out (1 is accepted)";
-constexpr auto kFlagsOfSft = std::to_array<UnsupportedFlag>({
-    {"actor-num-nodes", "1", kOneProcess},
-    {"actor-num-gpus-per-node", "1", kOneProcess},
-    {"num-gpus-per-node", "1", kOneProcess},
-    {"tensor-model-parallel-size", "1", kOneProcess},
-});
-
 bool matches(std::string_view pattern, std::string_view name) {
   if (!pattern.ends_with('*')) return pattern == name;
   return name.starts_with(pattern.substr(0, pattern.size() - 1));
-}
-
-const UnsupportedFlag* find(std::span<const UnsupportedFlag> flags, const std::string& name) {
-  const auto found = std::ranges::find_if(flags, [&](const UnsupportedFlag& flag) { return matches(flag.name, name); });
-  return found == flags.end() ? nullptr : &*found;
 }
 
 bool is_flag(const std::string& word) { return word.size() > 2 && word.starts_with("--"); }
@@ -339,9 +323,11 @@ bool is_flag(const std::string& word) { return word.size() > 2 && word.starts_wi
 
 std::span<const UnsupportedFlag> unsupported_flags() { return kFlags; }
 
-std::span<const UnsupportedFlag> unsupported_flags_of_sft() { return kFlagsOfSft; }
-
-const UnsupportedFlag* find_unsupported_flag(const std::string& name) { return find(kFlags, name); }
+const UnsupportedFlag* find_unsupported_flag(const std::string& name) {
+  const auto* const found =
+      std::ranges::find_if(kFlags, [&](const UnsupportedFlag& flag) { return matches(flag.name, name); });
+  return found == kFlags.end() ? nullptr : &*found;
+}
 
 bool is_harmless(const UnsupportedFlag& flag, const std::optional<std::string>& value) {
   if (flag.harmless == nullptr) return false;
@@ -354,8 +340,7 @@ bool is_harmless(const UnsupportedFlag& flag, const std::optional<std::string>& 
   return false;
 }
 
-std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments,
-                                                std::span<const UnsupportedFlag> more) {
+std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments) {
   const bool goes_on = std::ranges::any_of(
       arguments, [](const std::string& word) { return word == "--load" || word.starts_with("--load="); });
   std::vector<std::string> kept;
@@ -367,8 +352,7 @@ std::vector<std::string> without_harmless_flags(const std::vector<std::string>& 
     }
     const size_t equals = word.find('=');
     const std::string name = word.substr(2, equals == std::string::npos ? equals : equals - 2);
-    const UnsupportedFlag* flag = find_unsupported_flag(name);
-    if (flag == nullptr) flag = find(more, name);
+    const UnsupportedFlag* const flag = find_unsupported_flag(name);
     std::optional<std::string> value;
     const bool value_follows = equals == std::string::npos && i + 1 < arguments.size() && !is_flag(arguments[i + 1]);
     if (equals != std::string::npos) value = word.substr(equals + 1);

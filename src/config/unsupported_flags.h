@@ -19,8 +19,6 @@ struct UnsupportedFlag {
 };
 
 std::span<const UnsupportedFlag> unsupported_flags();
-// Returns flags of `tandem train` that `tandem sft` does not have, in addition to those.
-std::span<const UnsupportedFlag> unsupported_flags_of_sft();
 
 // Returns the row for a flag name (without "--"), or nullptr.
 const UnsupportedFlag* find_unsupported_flag(const std::string& name);
@@ -29,8 +27,7 @@ const UnsupportedFlag* find_unsupported_flag(const std::string& name);
 bool is_harmless(const UnsupportedFlag& flag, const std::optional<std::string>& value);
 
 // Drops flags that Tandem knows but does not have if their value asks for what it does anyway
-// (--pipeline-model-parallel-size 1); those of `more` too.
-std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments,
-                                                std::span<const UnsupportedFlag> more = {});
+// (--pipeline-model-parallel-size 1).
+std::vector<std::string> without_harmless_flags(const std::vector<std::string>& arguments);
 
 }  // namespace tandem::config

@@ -1,4 +1,4 @@
-// The place of this process among those of `tandem train` that were started together, by torchrun, Slurm, MPI or
+// The place of this process among those of a run that were started together, by torchrun, Slurm, MPI or
 // `tandem launch`: the first ones train, and after them come the rollout workers, in engines of one or more. The
 // program makes this value once, at its start, and everything that depends on it is asked of it. No torch.
 #pragma once

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "session/ranks.h"
 #include "session/stop_signal.h"
 #include "trainer/score.h"
 
@@ -38,8 +39,9 @@ double trained_loss(const std::vector<const rl::Sample*>& samples, const trainer
 
 }  // namespace
 
-HeldOut::HeldOut(const config::SftConfig& config, text::TextWorker& text, const model::ModelConfig& model)
-    : config_(config) {
+HeldOut::HeldOut(const config::SftConfig& config, text::TextWorker& text, const model::ModelConfig& model,
+                 const mesh::Mesh& mesh)
+    : config_(config), mesh_(mesh) {
   for (const auto& [name, path] : config.eval.data_sets()) {
     config::DataOptions own = config.data;
     own.lines.path = path;
@@ -49,7 +51,7 @@ HeldOut::HeldOut(const config::SftConfig& config, text::TextWorker& text, const 
 
 void HeldOut::score_reference(const model::Model& model, const trainer::BatchConfig& batch) {
   for (DataSet& set : sets_) {
-    set.preferences.emplace(config_.preference, set.data, batch);
+    set.preferences.emplace(config_.preference, set.data, batch, session::training_ranks(mesh_));
     for (const std::vector<int64_t>& items : parts(set.preferences->num_items())) {
       set.preferences->score_reference(model, items);
     }
@@ -67,16 +69,18 @@ std::optional<HeldOut::Result> HeldOut::evaluate(const model::Model& model, cons
   return result;
 }
 
+bool HeldOut::is_stopped() const { return device::any_of(mesh_.host(), session::stop_requested()); }
+
 bool HeldOut::add_likelihood(const DataSet& set, const model::Model& model, const trainer::BatchConfig& batch,
-                             report::Report& report, Result& result) {
+                             report::Report& report, Result& result) const {
   const std::vector<rl::Sample>& samples = set.data.samples;
   double loss = 0.0;
   for (const std::vector<int64_t>& items : parts(std::ssize(samples))) {
-    if (session::stop_requested()) return false;
+    if (is_stopped()) return false;
     report.progress("eval " + set.name, items.front(), std::ssize(samples), "samples");
     std::vector<const rl::Sample*> part;
     for (const int64_t item : items) part.push_back(&samples[static_cast<size_t>(item)]);
-    loss += trained_loss(part, trainer::score(model, part, batch, /*temperature=*/1.0));
+    loss += trained_loss(part, trainer::score(model, part, batch, /*temperature=*/1.0, session::training_ranks(mesh_)));
   }
   loss /= static_cast<double>(set.data.num_trained_tokens);
   const std::string prefix = "eval/" + set.name;
@@ -88,12 +92,13 @@ bool HeldOut::add_likelihood(const DataSet& set, const model::Model& model, cons
   return true;
 }
 
-bool HeldOut::add_preferences(const DataSet& set, const model::Model& model, report::Report& report, Result& result) {
+bool HeldOut::add_preferences(const DataSet& set, const model::Model& model, report::Report& report,
+                              Result& result) const {
   const std::string prefix = "eval/" + set.name + "/";
   const int64_t num_items = set.preferences->num_items();
   report::Metrics means;
   for (const std::vector<int64_t>& items : parts(num_items)) {
-    if (session::stop_requested()) return false;
+    if (is_stopped()) return false;
     report.progress("eval " + set.name, items.front(), num_items, "items");
     const Preferences::Step step = set.preferences->step(model, items);
     const double share = static_cast<double>(items.size()) / static_cast<double>(num_items);

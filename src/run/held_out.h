@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/sft_config.h"
+#include "mesh/mesh.h"
 #include "model/model.h"
 #include "report/report.h"
 #include "run/preferences.h"
@@ -16,8 +17,10 @@ namespace tandem::run {
 
 class HeldOut {
  public:
-  // The file of each set takes the place of the training data's. The configuration is borrowed.
-  HeldOut(const config::SftConfig& config, text::TextWorker& text, const model::ModelConfig& model);
+  // The file of each set takes the place of the training data's. Configuration and mesh are borrowed. Every rank of the
+  // mesh makes the same calls; the ranks share the forwards, and all have the results.
+  HeldOut(const config::SftConfig& config, text::TextWorker& text, const model::ModelConfig& model,
+          const mesh::Mesh& mesh);
 
   bool empty() const { return sets_.empty(); }
 
@@ -40,12 +43,15 @@ class HeldOut {
     session::SftSamples data;
     std::optional<Preferences> preferences = {};
   };
+  // Returns whether a rank was asked to stop.
+  bool is_stopped() const;
   // These add what the result says of one set; false when the run was asked to stop.
-  static bool add_likelihood(const DataSet& set, const model::Model& model, const trainer::BatchConfig& batch,
-                             report::Report& report, Result& result);
-  static bool add_preferences(const DataSet& set, const model::Model& model, report::Report& report, Result& result);
+  bool add_likelihood(const DataSet& set, const model::Model& model, const trainer::BatchConfig& batch,
+                      report::Report& report, Result& result) const;
+  bool add_preferences(const DataSet& set, const model::Model& model, report::Report& report, Result& result) const;
 
   const config::SftConfig& config_;
+  const mesh::Mesh& mesh_;
   std::vector<DataSet> sets_;
 };
 

@@ -16,6 +16,8 @@
 #include "rl/losses.h"
 #include "rl/reward_shaping.h"
 #include "run/health_settings.h"
+#include "run/training_traffic.h"
+#include "session/ranks.h"
 #include "session/read_reward_model.h"
 #include "session/stop_signal.h"
 #include "session/trainer_setup.h"
@@ -26,8 +28,6 @@ namespace {
 
 using base::Clock;
 using base::seconds_since;
-
-constexpr double kGiB = int64_t{1} << 30;
 
 rl::HealthSettings health_settings(const TrainInputs& inputs) {
   rl::HealthSettings settings = signal_settings(inputs.config, inputs.session.config(), inputs.prompts,
@@ -62,8 +62,7 @@ rl::RewardParts reward_parts(const config::RewardOptions& options, const samplin
 
 Learner::Learner(TrainInputs& inputs, session::RunMemory& memory)
     : inputs_(inputs),
-      ranks_{
-          .device = inputs.mesh->data().device, .host = inputs.mesh->data().host, .parts = inputs.mesh->tensor().host},
+      ranks_(session::training_ranks(*inputs.mesh)),
       health_(health_settings(inputs)),
       model_(inputs.session.make_model(plan::model_in_training(inputs.config, inputs.session.config()),
                                        inputs.session.view())) {
@@ -195,7 +194,7 @@ void Learner::score_proximal(sampling::Rollout& rollout, int64_t num_steps, uint
 std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, sampling::Rollout& rollout,
                                                         Patience& patience, RunLog& log) {
   const Clock::time_point begin = Clock::now();
-  const device::Traffic before = traffic();
+  const TrainingTraffic traffic(*inputs_.mesh);
   const config::TrainConfig& config = inputs_.config;
   const std::vector<const rl::Sample*> samples = rollout.views();
   report::Metrics last;
@@ -230,18 +229,9 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, samp
   log.add({{"perf/actor_train_time", seconds},
            {"perf/actor_train_tok_per_s", tokens / seconds},
            {"perf/actor_train_tflops", flops / seconds * 1e-12 / inputs_.mesh->size()}});
-  if (!inputs_.mesh->is_alone()) {
-    const device::Traffic now = traffic();
-    log.add({{"perf/train_comm_gib", static_cast<double>(now.sent_bytes - before.sent_bytes) / kGiB},
-             {"perf/train_comm_wait_time", now.wait_s - before.wait_s}});
-  }
+  log.add(traffic.metrics());
   trainer_->end_phase();
   return last;
-}
-
-device::Traffic Learner::traffic() const {
-  const device::Traffic data = inputs_.mesh->data().device.traffic(), tensor = inputs_.mesh->tensor().device.traffic();
-  return {.sent_bytes = data.sent_bytes + tensor.sent_bytes, .wait_s = data.wait_s + tensor.wait_s};
 }
 
 void Learner::update_reference(int64_t num_finished, RunLog& log) {

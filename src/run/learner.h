@@ -73,9 +73,6 @@ class Learner {
   // present ones and that they, or those of before, sampled the batch.
   report::Metrics optimizer_step(int64_t step, const std::vector<const rl::Sample*>& batch, bool is_on_policy,
                                  uint64_t version, RunLog& log);
-  // Returns the traffic of this rank's device.
-  device::Traffic traffic() const;
-
   const TrainInputs& inputs_;
   const trainer::Ranks ranks_;
   rl::LearningHealth health_;

@@ -71,14 +71,14 @@ void Preferences::score_reference(const model::Model& model, std::span<const int
   std::erase_if(unknown, [this](const Text& text) { return reference_.contains(text); });
   if (unknown.empty()) return;
   const std::vector<rl::Sample> samples = samples_of(unknown);
-  const trainer::Scores scores = trainer::score(model, views_of(samples), batch_, /*temperature=*/1.0);
+  const trainer::Scores scores = trainer::score(model, views_of(samples), batch_, /*temperature=*/1.0, ranks_);
   for (size_t i = 0; i < samples.size(); ++i) reference_[unknown[i]] = trained_sum(samples[i], scores.logprobs[i]);
 }
 
 Preferences::Step Preferences::step(const model::Model& model, std::span<const int64_t> items) const {
   const std::vector<Text> texts = texts_of(items);
   Step step{.samples = samples_of(texts)};
-  trainer::Scores scores = trainer::score(model, views_of(step.samples), batch_, /*temperature=*/1.0);
+  trainer::Scores scores = trainer::score(model, views_of(step.samples), batch_, /*temperature=*/1.0, ranks_);
   const size_t num_answers = answers_of(items).size();
   std::vector<rl::JudgedAnswer> answers;
   double kl = 0.0;

@@ -16,15 +16,18 @@
 #include "report/report.h"
 #include "rl/preference_loss.h"
 #include "session/sft_samples.h"
+#include "trainer/ranks.h"
 #include "trainer/trainer_config.h"
 
 namespace tandem::run {
 
 class Preferences {
  public:
-  // `data` has pairs or labelled answers, as the loss takes them. All is borrowed.
-  Preferences(const rl::PreferenceConfig& config, const session::SftSamples& data, const trainer::BatchConfig& batch)
-      : config_(config), data_(data), batch_(batch) {}
+  // `data` has pairs or labelled answers, as the loss takes them. All is borrowed. Several ranks are given the same
+  // items and share the forwards; each has all log-probs, so that a step's means are those of all its answers.
+  Preferences(const rl::PreferenceConfig& config, const session::SftSamples& data, const trainer::BatchConfig& batch,
+              const trainer::Ranks& ranks)
+      : config_(config), data_(data), batch_(batch), ranks_(ranks) {}
 
   // Returns the number of pairs, or of labelled answers.
   int64_t num_items() const { return std::ssize(data_.samples) / config_.answers_of_item(); }
@@ -56,6 +59,7 @@ class Preferences {
   const rl::PreferenceConfig& config_;
   const session::SftSamples& data_;
   const trainer::BatchConfig& batch_;
+  const trainer::Ranks ranks_;
   std::map<Text, double> reference_;  // summed log-probs
 };
 

@@ -4,15 +4,18 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <vector>
 
 #include "base/log.h"
 #include "base/message_text.h"
+#include "mesh/mesh.h"
 #include "run/checkpointer.h"
 #include "run/open_run.h"
 #include "run/run_log.h"
 #include "run/sft_inputs.h"
 #include "run/sft_learner.h"
 #include "run/trackers.h"
+#include "session/ranks.h"
 #include "session/stop_signal.h"
 
 namespace tandem::run {
@@ -41,24 +44,29 @@ std::string end_text(bool is_interrupted, int64_t step, int64_t num_steps, const
 
 }  // namespace
 
-int train_supervised(const config::SftConfig& config, const config::RunMode& mode) {
-  SftInputs inputs(config, mode);
+int train_supervised(const config::SftConfig& given, const config::RunMode& mode, const mesh::Launch& launch) {
+  const config::SftConfig own = session::as_this_rank(given, launch);
+  SftInputs inputs(own, mode, session::join_ranks(own.model, own.mesh, mode, launch));
   if (mode.dry_run) return print_dry_run(inputs);
+  const config::SftConfig& config = inputs.config;
+  mesh::Mesh& mesh = *inputs.mesh;
 
   inputs.session.load_weights();
   SftLearner learner(inputs);
   // From here on the run directory exists. A run that resumes is as it was after the step that was saved.
-  const checkpoint::RunState start =
-      open_run(inputs.directory, inputs.checkpoint, config.checkpoints, learner.trainer(), inputs.session.trained());
+  const checkpoint::RunState start = open_run(inputs.directory, inputs.checkpoint, config.checkpoints,
+                                              learner.trainer(), inputs.session.trained(), saving_ranks(mesh));
   learner.restore(start);
-  RunLog log(inputs.directory, {.config_text = mode.config_text,
-                                .use_tensorboard = config.output.use_tensorboard,
-                                .trackers = trackers(config.output.trackers, inputs.directory, mode.values),
-                                .has_rollouts = false,
-                                .resumes = inputs.checkpoint.has_value(),
-                                .continues_after_save_error = config.checkpoints.continues_after_save_error()});
+  RunLog log(inputs.directory,
+             {.config_text = mode.config_text,
+              .use_tensorboard = config.output.use_tensorboard,
+              .trackers = mesh.is_conductor() ? trackers(config.output.trackers, inputs.directory, mode.values)
+                                              : std::vector<text::SinkTarget>(),
+              .has_rollouts = false,
+              .resumes = inputs.checkpoint.has_value(),
+              .continues_after_save_error = config.checkpoints.continues_after_save_error(),
+              .is_conductor = mesh.is_conductor()});
   bool is_evaluation_due = start.evaluation_due;  // true if a signal ended the evaluation after the last step
-  const std::unique_ptr<mesh::Mesh> alone = mesh::solo_mesh();
   Checkpointer checkpointer(
       inputs.session, inputs.directory, learner.trainer(), log, config.checkpoints, start,
       [&](checkpoint::RunState& state, std::vector<checkpoint::SavedTensor>& /*tensors*/) {
@@ -66,7 +74,7 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
         state.skipped_in_a_row = learner.skipped_in_a_row();
         state.evaluation_due = is_evaluation_due;
       },
-      *alone);
+      mesh);
   print_start(inputs, start.step, log.report());
   inputs.checkpoint.reset();  // the run may remove its files
 
@@ -81,7 +89,7 @@ int train_supervised(const config::SftConfig& config, const config::RunMode& mod
   };
   checkpointer.save_at_end([&] {
     if (is_evaluation_due || (!config.skip_eval_before_train && step == 0)) evaluate();
-    while (step < inputs.num_steps && !session::stop_requested()) {
+    while (step < inputs.num_steps && !device::any_of(mesh.host(), session::stop_requested())) {
       checkpointer.begin_update();
       const std::optional<report::Metrics> metrics = learner.step(step, log);
       if (!metrics) {

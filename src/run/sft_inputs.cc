@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/message_text.h"
@@ -12,6 +13,7 @@
 #include "run/run_space.h"
 #include "run/trackers.h"
 #include "run/train_warnings.h"
+#include "session/ranks.h"
 #include "session/trainer_setup.h"
 #include "weights/store.h"
 
@@ -69,12 +71,13 @@ std::string data_text(const SftInputs& inputs) {
 
 }  // namespace
 
-SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode)
-    : config(checked(given)),
-      session(config.model, config.lora, config.optimizer),
+SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode, std::unique_ptr<mesh::Mesh> ranks)
+    : mesh(std::move(ranks)),
+      config(checked(given)),
+      session(config.model, config.lora, config.optimizer, mesh->tensor()),
       data(session::load_all_sft_samples(config.data, config.answers(), config.append_eos, session.text(),
                                          session.config())),
-      held_out(config, session.text(), session.config()),
+      held_out(config, session.text(), session.config(), *mesh),
       num_steps(config.steps(num_samples())),
       trainer(session::trainer_config(config.optimizer, loss_config(config), session.config().num_layers, num_steps)),
       checkpoint(checkpoint::open_checkpoint(config.checkpoints)),
@@ -89,6 +92,7 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
                                                .definitions = new_definitions(data, session.config())})),
       directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
   check_trackers(config.output.trackers);
+  session::check_spread(session.config(), config.mesh);
   check_reference(session, config.ref_load);
   if (checkpoint)
     checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent,

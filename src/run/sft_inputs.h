@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "checkpoint/run_directory.h"
 #include "config/run_mode.h"
 #include "config/sft_config.h"
+#include "mesh/mesh.h"
 #include "report/report.h"
 #include "run/held_out.h"
 #include "session/model_session.h"
@@ -19,12 +21,14 @@
 namespace tandem::run {
 
 struct SftInputs {
-  // Throws UserError for the first thing that is wrong with flags, model, tokenizer, data, --load or --save.
-  SftInputs(const config::SftConfig& config, const config::RunMode& mode);
+  // Throws UserError for the first thing that is wrong with flags, model, tokenizer, data, --load or --save. Every rank
+  // reads all of it. `config` is the configuration of this rank, with its own device.
+  SftInputs(const config::SftConfig& config, const config::RunMode& mode, std::unique_ptr<mesh::Mesh> ranks);
 
   // Returns the number of samples; of preferences: pairs, or labelled answers.
   int64_t num_samples() const { return std::ssize(data.samples) / config.preference.answers_of_item(); }
 
+  std::unique_ptr<mesh::Mesh> mesh;
   config::SftConfig config;
   session::ModelSession session;  // weights are loaded later
   session::SftSamples data;

@@ -11,6 +11,8 @@
 #include "model/registry.h"
 #include "run/health_settings.h"
 #include "run/patience.h"
+#include "run/training_traffic.h"
+#include "session/ranks.h"
 #include "session/stop_signal.h"
 #include "session/trainer_setup.h"
 #include "tandem/error.h"
@@ -25,26 +27,33 @@ std::vector<int64_t> items_of_files(const SftInputs& inputs) {
   return sizes;
 }
 
+model::ModelConfig model_in_training(const SftInputs& inputs) {
+  model::ModelConfig model = inputs.session.config();
+  model.shard.sequence_parallel = inputs.config.mesh.sequence_parallel;
+  return model;
+}
+
 }  // namespace
 
 SftLearner::SftLearner(SftInputs& inputs)
     : inputs_(inputs),
+      ranks_(session::training_ranks(*inputs.mesh)),
       order_(items_of_files(inputs), inputs.config.data.prompt_data_weights, inputs.config.rollout_shuffle,
              static_cast<uint64_t>(inputs.config.rollout_seed)),
       health_(signal_settings(inputs.config.optimizer, inputs.num_steps)),
-      model_(inputs.session.make_model()) {
+      model_(inputs.session.make_model(model_in_training(inputs), inputs.session.view())) {
   trainer::TrainerConfig config = inputs.trainer;
   config.abandon = [grace = inputs.config.checkpoints.stop_grace_seconds] {
     return session::seconds_since_stop() > grace;
   };
-  trainer_ = trainer::make_trainer(config, inputs.session.trained(), *model_);
+  trainer_ = trainer::make_trainer(config, inputs.session.trained(), *model_, /*offload=*/std::nullopt, ranks_);
   if (!inputs.config.preference.is_on()) return;
   if (inputs.config.ref_load.empty()) {
     score_reference(inputs, *model_);
     return;
   }
   // The other weights are in memory while they score, and no longer.
-  model::ModelConfig reference = inputs.session.config();
+  model::ModelConfig reference = model_in_training(inputs);
   reference.lora.reset();
   auto store = weights::WeightStore::without_storage(model::build_layout(reference), inputs.session.dtype(),
                                                      inputs.session.ops().device());
@@ -59,14 +68,14 @@ std::vector<int64_t> SftLearner::next_items(rl::PromptOrder& order) const {
 }
 
 void SftLearner::score_reference(SftInputs& inputs, const model::Model& reference) {
-  preferences_.emplace(inputs.config.preference, inputs.data, inputs.trainer.batch);
+  preferences_.emplace(inputs.config.preference, inputs.data, inputs.trainer.batch, ranks_);
   rl::PromptOrder order = order_;
   int64_t begin = 0;
   if (inputs.checkpoint) {
     order.set_cursor(checkpoint::read_state(*inputs.checkpoint).cursor);
     begin = inputs.checkpoint->step();
   }
-  report::Report report;
+  report::Report report({.is_silent = !inputs.mesh->is_conductor()});
   for (int64_t step = begin; step < inputs.num_steps; ++step) {
     report.progress("scoring the reference", step - begin, inputs.num_steps - begin, "steps");
     preferences_->score_reference(reference, next_items(order));
@@ -81,6 +90,7 @@ void SftLearner::restore(const checkpoint::RunState& saved) {
 
 std::optional<report::Metrics> SftLearner::step(int64_t step, RunLog& log) {
   const base::Clock::time_point begin = base::Clock::now();
+  const TrainingTraffic traffic(*inputs_.mesh);
   const std::vector<int64_t> items = next_items(order_);
   Preferences::Step judged;
   std::vector<const rl::Sample*> batch;
@@ -109,6 +119,7 @@ std::optional<report::Metrics> SftLearner::step(int64_t step, RunLog& log) {
   metrics.merge(log.take());
   metrics.merge(session::recorded(raw));
   metrics.merge(judged.metrics);
+  metrics.merge(traffic.metrics());
   const double seconds = std::max(base::seconds_since(begin), 1e-9);
   metrics["train/global_batch_size"] = static_cast<double>(items.size());
   metrics["fault/skipped_steps"] = metrics["train/step_skipped"];

@@ -23,7 +23,8 @@ namespace tandem::run {
 class SftLearner {
  public:
   // Builds the trainer over loaded weights, those that the run begins with. With preferences the reference, these or
-  // those of --ref-load, scores here all that the steps and evaluations will ask for. The inputs are borrowed.
+  // those of --ref-load, scores here all that the steps and evaluations will ask for. The inputs are borrowed. Every
+  // rank of their mesh has a learner and makes the same calls; a step is that of one process, bit for bit.
   explicit SftLearner(SftInputs& inputs);
 
   // Restores the state after the step that was saved; the trainer has its own state already.
@@ -48,6 +49,7 @@ class SftLearner {
   void see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& items);
 
   const SftInputs& inputs_;
+  const trainer::Ranks ranks_;
   rl::PromptOrder order_;
   rl::LearningHealth health_;
   std::unique_ptr<model::Model> model_;

@@ -28,6 +28,7 @@
 #include "session/answer_end.h"
 #include "session/generator_setup.h"
 #include "session/plan_together.h"
+#include "session/ranks.h"
 #include "session/read_model.h"
 #include "session/read_reward_model.h"
 #include "session/read_teachers.h"
@@ -86,9 +87,7 @@ void check_expert_parallel(const model::ModelConfig& model) {
 // that lacks something, or a dump's name without {rollout_id}; EnvironmentError if dumps cannot be written.
 void check_start(const config::TrainConfig& config, session::ModelSession& session, const session::PromptSet& prompts,
                  const plan::TrainPlan& plan) {
-  if (session.config().shard.is_whole()) {  // also in a dry run, which is one process
-    model::shard_of(session.config(), {.rank = 0, .size = static_cast<int>(config.mesh.tensor_model_parallel_size)});
-  }
+  session::check_spread(session.config(), config.mesh);
   if (config.mesh.rollout_expert_parallel) check_expert_parallel(session.config());
   session::check_stop_tokens(config.rollout, session.config());
   if (config.loss.needs_reference()) check_reference(session, config.loss.ref_load);

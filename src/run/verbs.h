@@ -15,7 +15,7 @@ int train(const config::TrainConfig& config, const config::RunMode& mode, const 
 
 // Runs supervised training on conversations, or on prompts with responses: the trainer alone, with the likelihood as
 // its loss.
-int train_supervised(const config::SftConfig& config, const config::RunMode& mode);
+int train_supervised(const config::SftConfig& config, const config::RunMode& mode, const mesh::Launch& launch);
 
 // Writes completions of each prompt.
 int generate(const config::GenerateConfig& config, const config::RunMode& mode);

@@ -18,12 +18,12 @@ namespace tandem::session {
 namespace {
 
 // Returns the network of devices that have one of their own.
-mesh::DeviceNetwork network_of(const config::TrainConfig& config) {
-  const device::DeviceSpec device = device::parse_device(config.model.device);
+mesh::DeviceNetwork network_of(const config::ModelOptions& model, const config::MeshOptions& mesh) {
+  const device::DeviceSpec device = device::parse_device(model.device);
   if (device::footprint_of(device).shares_host_memory) return {};
   // A device that cannot be used is found before anybody waits for this rank.
-  device::make_ops(device, {.num_threads = static_cast<int>(config.model.num_threads)});
-  return [device, mesh = config.mesh](device::Communicator& hosts, bool is_one_host) {
+  device::make_ops(device, {.num_threads = static_cast<int>(model.num_threads)});
+  return [device, mesh](device::Communicator& hosts, bool is_one_host) {
     return device::make_communicator(device, {.hosts = hosts,
                                               .shares_memory = is_one_host && mesh.backend.empty(),
                                               .timeout_s = mesh.timeout_s(),
@@ -31,8 +31,8 @@ mesh::DeviceNetwork network_of(const config::TrainConfig& config) {
   };
 }
 
-std::string own_device(const config::TrainConfig& config) {
-  return base::ranks_share_devices() ? "" : device::device_id(device::parse_device(config.model.device));
+std::string own_device(const config::ModelOptions& model) {
+  return base::ranks_share_devices() ? "" : device::device_id(device::parse_device(model.device));
 }
 
 // Returns the device of this rank's number on its host, or the only one if the rank sees no other.
@@ -42,43 +42,52 @@ std::string device_of_rank(const std::string& backend, int local_rank) {
 
 }  // namespace
 
-mesh::RankFacts own_facts(const config::TrainConfig& config, const config::RunMode& mode) {
+mesh::RankFacts own_facts(const config::ModelOptions& model, const config::RunMode& mode) {
   return {.version = TANDEM_VERSION,
           .contract = static_cast<int>(device::kBackendContract),
           .host = mesh::host_name(),
           .flags = mode.result_options,
-          .device = own_device(config)};
+          .device = own_device(model)};
 }
 
-std::unique_ptr<mesh::Mesh> join_ranks(const config::TrainConfig& config, const config::RunMode& mode,
-                                       const mesh::Launch& launch) {
+std::unique_ptr<mesh::Mesh> join_ranks(const config::ModelOptions& model, const config::MeshOptions& mesh,
+                                       const config::RunMode& mode, const mesh::Launch& launch) {
   if (!launch.is_launched) return mesh::solo_mesh();
   const bool trains = !launch.only_samples();
   // Rank 0 logs the warnings that all ranks share; every rank reports the error that ends it.
   if (launch.processes.rank > 0) base::set_log_level(base::LogLevel::kError);
   // A mistake in the network is reported before anything is read.
-  mesh::check_hosts(launch.processes, config.mesh.trust_network, launch.secret());
-  if (launch.processes.rank == 0 && trains) network_door(config, launch);
-  return mesh::join(launch.party(), {.timeout_s = config.mesh.timeout_s(),
-                                     .network_interface = config.mesh.network_interface,
-                                     .trust_network = config.mesh.trust_network,
+  mesh::check_hosts(launch.processes, mesh.trust_network, launch.secret());
+  if (launch.processes.rank == 0 && trains) network_door(mesh, launch);
+  return mesh::join(launch.party(), {.timeout_s = mesh.timeout_s(),
+                                     .network_interface = mesh.network_interface,
+                                     .trust_network = mesh.trust_network,
                                      .secret = launch.secret(),
                                      .version = TANDEM_VERSION,
                                      .flags = mode.result_options,
                                      .keeps_store = trains && launch.spreads_workers(),
-                                     .tensor_size = static_cast<int>(config.mesh.tensor_model_parallel_size),
-                                     .device = network_of(config),
-                                     .device_id = own_device(config)});
+                                     .tensor_size = static_cast<int>(mesh.tensor_model_parallel_size),
+                                     .device = network_of(model, mesh),
+                                     .device_id = own_device(model)});
 }
 
-config::TrainConfig as_this_rank(config::TrainConfig config, const mesh::Launch& launch) {
-  if (!launch.is_launched) return config;
-  const device::DeviceSpec device = device::parse_device(config.model.device);
+config::ModelOptions model_of_this_rank(config::ModelOptions model, const mesh::Launch& launch) {
+  if (!launch.is_launched) return model;
+  const device::DeviceSpec device = device::parse_device(model.device);
   if (device::backend_of(device).is_module())
-    config.model.device = device_of_rank(device.backend, launch.processes.local_rank);
-  config.model.num_threads = mesh::threads_per_rank(config.model.num_threads, std::thread::hardware_concurrency(),
-                                                    launch.processes.local_size);
-  return config;
+    model.device = device_of_rank(device.backend, launch.processes.local_rank);
+  model.num_threads =
+      mesh::threads_per_rank(model.num_threads, std::thread::hardware_concurrency(), launch.processes.local_size);
+  return model;
+}
+
+trainer::Ranks training_ranks(const mesh::Mesh& mesh) {
+  return {.device = mesh.data().device, .host = mesh.data().host, .parts = mesh.tensor().host};
+}
+
+void check_spread(const model::ModelConfig& model, const config::MeshOptions& mesh) {
+  if (model.shard.is_whole())
+    model::shard_of(model, {.rank = 0, .size = static_cast<int>(mesh.tensor_model_parallel_size)});
 }
 
 }  // namespace tandem::session

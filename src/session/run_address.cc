@@ -94,8 +94,7 @@ std::string workers_address(const std::string& save) {
          base::sha256(std::filesystem::weakly_canonical(std::filesystem::absolute(save)).string()).substr(0, kDigits);
 }
 
-mesh::NetworkDoor network_door(const config::TrainConfig& config, const mesh::Launch& launch) {
-  const config::MeshOptions& options = config.mesh;
+mesh::NetworkDoor network_door(const config::MeshOptions& options, const mesh::Launch& launch) {
   const bool is_spread = launch.spreads_workers();
   if (!is_spread && !options.rollout_listen) return {};
   if (!is_spread) check_secret(options, launch, "--rollout-listen");

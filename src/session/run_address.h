@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "config/mesh_options.h"
 #include "config/train_config.h"
 #include "mesh/channel.h"
 #include "mesh/channel_listener.h"
@@ -18,7 +19,7 @@ std::string workers_address(const std::string& save);
 // Returns where the conductor listens for other machines. It does so if processes of its launch are there or
 // --rollout-listen asks for it. Throws UserError if it has neither a secret nor --trust-network, or no network to
 // listen on.
-mesh::NetworkDoor network_door(const config::TrainConfig& config, const mesh::Launch& launch);
+mesh::NetworkDoor network_door(const config::MeshOptions& options, const mesh::Launch& launch);
 // Returns where the conductor listens for the other ranks that train, if they are on several machines. On every rank
 // the result has the secret.
 mesh::NetworkDoor ranks_door(const config::TrainConfig& config, const mesh::Launch& launch);

@@ -67,6 +67,7 @@ struct Results {
 
   explicit Results(const std::string& run)
       : metrics(metrics_of(run)), weights(weights_of(run)), optimizer(optimizer_state(run)) {
+    if (!base::directory_exists(run + "/samples")) return;  // a supervised run samples nothing
     for (const std::string& name : base::list_directory(run + "/samples"))
       samples += name + base::read_file(run + "/samples/" + name);
   }

@@ -1,4 +1,4 @@
-// Checks how many processes `tandem train` needs, and what it reports when another number was started.
+// Checks how many processes `tandem train` or `tandem sft` needs, and what it reports when another number was started.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -66,12 +66,19 @@ TEST(Ranks, SeveralOnNpusHaveToBeAskedFor) {
   EXPECT_NE(asked_for.err.find("make npu"), std::string::npos) << asked_for.err;
 }
 
-TEST(Ranks, SupervisedTrainingIsOneProcess) {
+TEST(Ranks, SupervisedTrainingHasAsManyAsAreAskedFor) {
   const base::TemporaryDirectory folder;
-  expect_one_line_failure(program({"sft", "--hf-checkpoint", kModel, "--prompt-data", kPrompts, "--num-epoch", "1",
-                                   "--global-batch-size", "2", "--save", folder / "run"},
-                                  kFourRanks),
-                          2, "tandem sft is one process, and a launcher has started 4 (RANK=1 ");
+  Arguments words = {"sft",         "--hf-checkpoint", kModel,  "--prompt-data",       kPrompts, "--num-epoch",
+                     "1",           "--label-key",     "label", "--global-batch-size", "2",      "--save",
+                     folder / "run"};
+  expect_one_line_failure(program(words, kFourRanks), 2,
+                          "--actor-num-nodes 1 x --actor-num-gpus-per-node 1: 4 processes were started, 4 of them on "
+                          "this machine (RANK=1 ");
+  words.insert(words.end(), {"--actor-num-gpus-per-node", "64", "--dry-run"});
+  const Captured dry = program(words);
+  EXPECT_EQ(dry.code, 0) << dry.err;
+  words.insert(words.end(), {"--rollout-num-gpus", "1"});
+  expect_one_line_failure(program(words), 2, "--rollout-num-gpus");
 }
 
 TEST(Ranks, AnEngineOfOtherSizeThanTheTrainersPartsIsRefused) {
@@ -108,9 +115,9 @@ TEST(Ranks, SupervisedTrainingMayBeToldThatItIsOfOneDevice) {
   const Captured one = program(words);
   EXPECT_EQ(one.code, 0) << one.err;
   words.back() = "2";
-  expect_one_line_failure(
-      program(words), 2,
-      "--tensor-model-parallel-size: not supported: tandem sft is one process on one device in this version");
+  expect_one_line_failure(program(words), 2,
+                          "--tensor-model-parallel-size 2: a copy of the model lies on devices of one machine, and "
+                          "--actor-num-gpus-per-node 1 is no multiple of it");
 }
 
 // Each process reports the same: the terminal shows rank 0's report, or that of the first that failed.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "mesh/mesh.h"
 #include "session/model_session.h"
 #include "session/stop_signal.h"
 #include "tests/base/pseudo_terminal.h"
@@ -48,7 +49,7 @@ class HeldOutTest : public testing::Test {
   }
   HeldOut held_out(const std::vector<std::string>& names_and_paths) {
     config_.eval.eval_prompt_data = names_and_paths;
-    return HeldOut(config_, session_.text(), session_.config());
+    return HeldOut(config_, session_.text(), session_.config(), *mesh_);
   }
   report::Metrics metrics(const HeldOut& data) {
     const std::optional<HeldOut::Result> result = data.evaluate(*model_, {}, report_);
@@ -73,6 +74,7 @@ class HeldOutTest : public testing::Test {
   session::ModelSession session_{config::ModelOptions{.hf_checkpoint = "tests/golden/models/qwen3-tied"}};
   std::unique_ptr<model::Model> model_;
   config::SftConfig config_;
+  const std::unique_ptr<mesh::Mesh> mesh_ = mesh::solo_mesh();
   report::Report report_;
 };
 
