@@ -1,14 +1,14 @@
 """Makes cases.json beside it: Clip-Cov and KL-Cov on the batches of tests/golden/losses, each of which counts as one
 micro-batch. All in float64, with the functions below taken unchanged from the project's own source files:
 
-verl      b178a3cd  verl/trainer/ppo/core_algos.py:1451 compute_policy_loss_clip_cov, :1556 compute_policy_loss_kl_cov,
-                    :1025 agg_loss, verl/utils/torch_functional.py masked_sum, masked_mean
+verl      b178a3cd  verl/trainer/ppo/core_algos.py:1025 agg_loss, :1451 compute_policy_loss_clip_cov,
+                    :1556 compute_policy_loss_kl_cov, verl/utils/torch_functional.py masked_sum, masked_mean
 
 verl's Clip-Cov chooses with torch.randperm. A case whose ratio is 1 takes every token between the bounds, so that no
 random number is in it.
 
-Ran with torch 2.11.0, from the repository's root: python3 tests/golden/token_choice/make.py VERL, a directory that holds
-these paths."""
+Ran with torch 2.11.0, from the repository's root: python3 tests/golden/token_choice/make.py VERL, which
+is a directory that holds these paths."""
 
 import __future__
 
@@ -55,7 +55,8 @@ def make(root):
     tensors = read_safetensors("tests/golden/losses/losses.safetensors")
     functional = taken_from(root, "verl/utils/torch_functional.py", ["masked_sum", "masked_mean"])
     names = ["agg_loss", "compute_policy_loss_clip_cov", "compute_policy_loss_kl_cov"]
-    verl = taken_from(root, "verl/trainer/ppo/core_algos.py", names, verl_F=functional, AlgoConfig=type("AlgoConfig", (), {}))
+    space = {"verl_F": functional, "AlgoConfig": type("AlgoConfig", (), {})}
+    verl = taken_from(root, "verl/trainer/ppo/core_algos.py", names, **space)
     functions = {"clip_cov": verl.compute_policy_loss_clip_cov, "kl_cov": verl.compute_policy_loss_kl_cov}
     plans = [("clip_cov", {"clip_cov_ratio": 1.0, "clip_cov_lb": low, "clip_cov_ub": high})
              for low, high in ((0.1, 0.5), (-0.2, 0.1), (1.0, 5.0), (50.0, 60.0))]
@@ -67,18 +68,18 @@ def make(root):
             for aggregation in ("token-mean", "seq-mean-token-mean"):
                 theta = tensors[f"{batch}.in.cur"].double().requires_grad_(True)
                 mask = tensors[f"{batch}.in.mask"].double()
-                policy_loss = types.SimpleNamespace(**params)
-                config = types.SimpleNamespace(clip_ratio=EPS_CLIP, clip_ratio_low=EPS_CLIP, clip_ratio_high=EPS_CLIP_HIGH,
-                                               policy_loss=policy_loss, global_batch_info={})
+                config = types.SimpleNamespace(policy_loss=types.SimpleNamespace(**params), global_batch_info={})
+                config.clip_ratio = config.clip_ratio_low = EPS_CLIP
+                config.clip_ratio_high = EPS_CLIP_HIGH
                 loss, metrics = functions[mode](
                     tensors[f"{batch}.in.old"].double(), theta, tensors[f"{batch}.verl.advantages.grpo"].double(), mask,
                     aggregation, config
                 )
                 loss.backward()
                 grad = [float(f"{g:.12g}") for g in theta.grad.flatten().tolist()]
-                params = params | {"loss_mode": mode, "loss_agg_mode": aggregation}
-                frac = metrics["actor/pg_clipfrac"] if mode == "clip_cov" else None
-                cases.append({"batch": int(batch[1]), "params": params, "loss": loss.item(), "chosen": frac, "grad": grad})
+                case = {"batch": int(batch[1]), "params": params | {"loss_mode": mode, "loss_agg_mode": aggregation}}
+                case["chosen"] = metrics["actor/pg_clipfrac"] if mode == "clip_cov" else None
+                cases.append(case | {"loss": loss.item(), "grad": grad})
     (HERE / "cases.json").write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
 
 
