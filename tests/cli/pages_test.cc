@@ -483,8 +483,8 @@ TEST(ComingFrom, NamesAreFoundAsPeopleTypeThem) {
   fails({"--learning_rate=1e-6"}, "--learning_rate: TRL's learning_rate is --lr here");
   fails({"--max-steps", "100"}, "--max-steps: TRL's max_steps is --num-rollout here; a step of TRL is");
   fails({"--load-in-4bit"}, "--load-in-4bit: TRL's load_in_4bit is --dtype nf4 here; with --lora-rank");
-  fails({"--top-entropy-quantile", "0.2"},
-        "--top-entropy-quantile: TRL's top_entropy_quantile has no counterpart here; every token of the loss mask");
+  fails({"--bnb-4bit-quant-storage", "uint8"},
+        "--bnb-4bit-quant-storage: TRL's bnb_4bit_quant_storage has no counterpart here; always bytes");
   fails({"--clip-ratio-high", "0.28"},
         "--clip-ratio-high: verl's actor_rollout_ref.actor.clip_ratio_high is --eps-clip-high here");
   fails({"--lr", "1e-6", "+actor_rollout_ref.rollout.n=8"}, "is --n-samples-per-prompt here");
