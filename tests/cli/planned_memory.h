@@ -55,7 +55,7 @@ inline Arguments memory_arguments(const base::TemporaryDirectory& folder, const 
   words = with_flag(with_flag(words, "--hf-checkpoint", write_model(folder, architecture)), "--prompt-data",
                     write_prompts(folder));
   for (const auto& [flag, value] :
-       {std::pair{"--rollout-max-response-len", "24"}, {"--rollout-batch-size", "2"}, {"--global-batch-size", "4"}})
+       {std::pair{"--rollout-max-response-len", "24"}, {"--rollout-batch-size", "4"}, {"--global-batch-size", "8"}})
     words = with_flag(words, flag, value);
   for (const char* word :
        {"--random-init", "--kv-cache-bytes", "2000000", "--rollout-max-batch-tokens", "64", "--num-threads", "1"})
