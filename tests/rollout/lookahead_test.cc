@@ -49,7 +49,8 @@ struct Event {
   std::optional<uint64_t> aborted = {};  // a group
 };
 
-// Groups, each followed by an event, and an engine of a size that may be too small for them.
+// Groups, each followed by an event, and an engine of a size that may be too small for them. Each draw is a statement of
+// its own, or the mixes would depend on the order in which a compiler evaluates operands.
 struct Mix {
   EngineConfig engine;
   std::vector<GroupRequest> requests;
@@ -61,14 +62,16 @@ struct Mix {
     for (int t = 0; t < 60; ++t) engine.token_bytes.push_back({static_cast<char>('a' + t % 26)});
     engine.limits.max_batch_tokens = 1 + below(70);
     engine.limits.max_running = 1 + below(20);
-    engine.num_kv_blocks = 6 + below(3) * below(12);  // the longest sequence has 90 tokens
+    const int64_t factor = below(3);
+    engine.num_kv_blocks = 6 + factor * below(12);  // the longest sequence has 90 tokens
     engine.limits.max_draft_tokens = seed % 3 == 0 ? 0 : seed % kMostDraftRows;
     const int64_t num_groups = 1 + below(6);
     for (int64_t g = 0; g < num_groups; ++g) {
       GroupRequest request;
       request.group_id = static_cast<uint64_t>(g);
       const int64_t lengths[] = {1, 2, 15, 16, 17, 31, 40};
-      request.prompt = random_prompt(static_cast<uint32_t>(random()), lengths[below(7)]);
+      const int64_t length = lengths[below(7)];
+      request.prompt = random_prompt(static_cast<uint32_t>(random()), length);
       for (int64_t n = 1 + below(below(4) == 0 ? 12 : 4); n > 0; --n)
         request.sample_ids.push_back(request.group_id * 20 + static_cast<uint64_t>(n));
       request.sampling = random_sampling(random);
@@ -86,7 +89,8 @@ struct Mix {
     if (random() % 4 == 0) sampling.top_p = 0.9;
     if (random() % 4 == 0) sampling.top_k = 20;
     if (random() % 4 == 0) sampling.min_p = 0.05;
-    sampling.max_new_tokens = 1 + static_cast<int64_t>(random() % (random() % 3 == 0 ? 50 : 8));
+    const uint64_t most = random() % 3 == 0 ? 50 : 8;
+    sampling.max_new_tokens = 1 + static_cast<int64_t>(random() % most);
     sampling.ignore_eos = random() % 3 == 0;
     if (random() % 3 == 0) sampling.stop_token_ids = {static_cast<int32_t>(random() % 64)};
     if (random() % 3 == 0) sampling.stop = {std::string(1, static_cast<char>('a' + random() % 26)), "qqq"};
