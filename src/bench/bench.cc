@@ -40,9 +40,9 @@ void describe(const config::BenchConfig& config, const config::RunMode& mode, co
   const std::string name = config.shape.empty() ? config.model.hf_checkpoint : config.shape;
   table.line(fmt::format("tandem {} ({} build), {}, {} on the host", TANDEM_VERSION, TANDEM_BUILD_TYPE,
                          bench.ops().name(), base::counted(bench.ops().num_threads(), "thread")));
-  table.line(fmt::format("{}, {}: {} parameters, {:.3g} GB; {} bytes of KV cache a token", name,
-                         model.dtype_name(), base::with_commas(model.num_parameters()),
-                         work.weight_bytes() * 1e-9, base::with_commas(static_cast<int64_t>(work.kv_token_bytes()))));
+  table.line(fmt::format("{}, {}: {} parameters, {:.3g} GB; {} bytes of KV cache a token", name, model.dtype_name(),
+                         base::with_commas(model.num_parameters()), work.weight_bytes() * 1e-9,
+                         base::with_commas(static_cast<int64_t>(work.kv_token_bytes()))));
   table.set("version", TANDEM_VERSION);
   table.set("build_type", TANDEM_BUILD_TYPE);
   table.set("device", bench.ops().name());

@@ -23,14 +23,8 @@ namespace {
 constexpr int64_t kDrawnOnHost = 64 << 20;
 
 model::ModelConfig bench_model_config(const config::BenchConfig& options) {
-  model::ModelConfig config;
-  if (options.model.hf_checkpoint.empty()) {
-    config = bench_shape(options.shape);
-  } else {
-    config::ModelOptions as_it_is = options.model;
-    as_it_is.dtype = "auto";
-    config = session::read_model(as_it_is, config::LoraOptions(), config::OptimizerOptions());
-  }
+  if (!options.model.hf_checkpoint.empty()) return session::read_model(options.model);
+  model::ModelConfig config = bench_shape(options.shape);
   session::take_dtype(config, options.model);
   return config;
 }

@@ -5,8 +5,12 @@ namespace {
 
 constexpr int64_t kAlignment = 64, kScaleBytes = sizeof(float);
 
-int64_t after(int64_t byte, int64_t num_bytes) {
-  return byte + (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+int64_t after(int64_t byte, int64_t num_bytes) { return byte + (num_bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Returns the absolute maximum of a block of NF4.
+float maximum_of_block(const QuantisedBytes& bytes, int64_t block) {
+  const float product = bytes.table[bytes.maxima[block]] * bytes.scales[block / kNf4Nested];
+  return product + bytes.table[kNf4TableSize];
 }
 
 }  // namespace
@@ -36,11 +40,6 @@ QuantisedBytes quantised_bytes(const QuantisedPart& part, const std::byte* matri
           .table = floats(part.table),
           .maxima = codes(part.maxima),
           .codes = codes(part.codes)};
-}
-
-float maximum_of_block(const QuantisedBytes& bytes, int64_t block) {
-  const float product = bytes.table[bytes.maxima[block]] * bytes.scales[block / kNf4Nested];
-  return product + bytes.table[kNf4TableSize];
 }
 
 float weight_at(const QuantisedBytes& bytes, int64_t w) {

@@ -21,8 +21,8 @@ namespace tandem::device {
 
 enum class Quantisation : uint8_t { kNone, kNf4, kInt8 };
 
-constexpr int64_t kNf4Block = 64;      // weights that share an absolute maximum
-constexpr int64_t kNf4Nested = 256;    // absolute maxima that share a scale
+constexpr int64_t kNf4Block = 64;       // weights that share an absolute maximum
+constexpr int64_t kNf4Nested = 256;     // absolute maxima that share a scale
 constexpr int64_t kNf4TableSize = 256;  // values that the code of an absolute maximum stands for
 constexpr float kInt8Step = 7.874015718698502e-3F;
 
@@ -52,10 +52,10 @@ struct QuantisedPart {
   Quantisation quantisation = Quantisation::kNone;
   int64_t row_begin = 0, num_rows = 0, num_columns = 0;
   int64_t first_byte = 0;
-  int64_t scales = 0;   // float32: the absolute maximum of each row (int8), or the scale of each 256 blocks (NF4)
-  int64_t table = 0;    // NF4: kNf4TableSize float32, and then the offset
-  int64_t maxima = 0;   // NF4: a byte for each block, the code of its absolute maximum
-  int64_t codes = 0;    // NF4: a byte for two weights; int8: a byte for each
+  int64_t scales = 0;  // float32: the absolute maximum of each row (int8), or the scale of each 256 blocks (NF4)
+  int64_t table = 0;   // NF4: kNf4TableSize float32, and then the offset
+  int64_t maxima = 0;  // NF4: a byte for each block, the code of its absolute maximum
+  int64_t codes = 0;   // NF4: a byte for two weights; int8: a byte for each
   int64_t end_byte = 0;
 
   int64_t num_weights() const { return num_rows * num_columns; }
@@ -67,7 +67,6 @@ struct QuantisedPart {
   int64_t num_code_bytes() const {
     return quantisation == Quantisation::kInt8 ? num_weights() : (num_weights() + 1) / 2;
   }
-  bool operator==(const QuantisedPart&) const = default;
 };
 
 // Returns the place of the part that follows after `first_byte` bytes, a multiple of 64.
@@ -87,8 +86,7 @@ struct QuantisedBytes {
 // Returns where a part lies, given the bytes of its matrix.
 QuantisedBytes quantised_bytes(const QuantisedPart& part, const std::byte* matrix);
 
-// Returns the absolute maximum of a block of NF4, and any weight by its number, in float32.
-float maximum_of_block(const QuantisedBytes& bytes, int64_t block);
+// Returns a weight by its number, in float32.
 float weight_at(const QuantisedBytes& bytes, int64_t w);
 
 }  // namespace tandem::device

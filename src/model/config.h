@@ -13,7 +13,7 @@ namespace tandem::model {
 
 enum class Dtype : uint8_t { kFloat32, kBFloat16 };
 int64_t dtype_bytes(Dtype dtype);
-const char* to_string(Dtype dtype);  // "float32", "bfloat16"
+const char* to_string(Dtype dtype);                        // "float32", "bfloat16"
 const char* to_string(device::Quantisation quantisation);  // "nf4", "int8"; kNone: "none"
 
 // An adapter of low rank for matrices that are frozen (LoRA, Hu et al. 2021). A matrix W [N, K] then computes
@@ -83,8 +83,9 @@ struct ModelConfig {
   Dtype dtype = Dtype::kBFloat16;      // of the checkpoint
   std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json together
   int32_t pad_token_id = -1;           // -1: none
-  device::Quantisation file_quantisation = device::Quantisation::kNone;  // of such matrices in the checkpoint
-  // How the matrices that can have an adapter are stored; dtype is then bfloat16, and what is computed in.
+  // How the matrices that can have an adapter are stored in the checkpoint's files, and how the model holds them. Where
+  // it holds them quantised, dtype is bfloat16: all that is computed, and all other weights, are of that dtype.
+  device::Quantisation file_quantisation = device::Quantisation::kNone;
   device::Quantisation quantisation = device::Quantisation::kNone;
   // The adapter that is trained in the place of the weights. Where it is unset, the weights are trained.
   std::optional<LoraConfig> lora = {};

@@ -129,7 +129,7 @@ class Linear {
   Adapter adapter_;
   at::Tensor weight_NK_, bias_N_;  // weight_NK_: undefined if it is quantised; bias_N_: where there is none
   std::optional<device::QuantisedMatrix> quantised_NK_;
-  at::Tensor a_RK_, b_NR_;         // undefined without an adapter
+  at::Tensor a_RK_, b_NR_;  // undefined without an adapter
 };
 
 }  // namespace tandem::model

@@ -106,8 +106,7 @@ int print_dry_run(const SftInputs& inputs) {
   const model::ModelConfig& model = inputs.session.config();
   inputs.session.check_weights();
   report::Report report;
-  report.print(
-      fmt::format("{} parameters in {}; {}", model.num_parameters(), model.dtype_name(), data_text(inputs)));
+  report.print(fmt::format("{} parameters in {}; {}", model.num_parameters(), model.dtype_name(), data_text(inputs)));
   if (model.lora) report.print(session::lora_text(model));
   if (inputs.checkpoint) report.print(fmt::format("goes on from {}", inputs.checkpoint->directory()));
   report.print_result("everything is in order; nothing was written (--dry-run)");

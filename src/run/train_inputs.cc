@@ -232,8 +232,8 @@ int print_dry_run(const TrainInputs& inputs) {
 void print_start(const TrainInputs& inputs, int64_t rollout_id, report::Report& report) {
   const model::ModelConfig& model = inputs.session.config();
   report.print(fmt::format("{} parameters in {} on {}  {}  {} of {} x {} samples  -> {}",
-                           base::with_commas(model.num_parameters()), model.dtype_name(),
-                           inputs.session.ops().name(), base::counted(num_prompts(inputs.prompts), "prompt"),
+                           base::with_commas(model.num_parameters()), model.dtype_name(), inputs.session.ops().name(),
+                           base::counted(num_prompts(inputs.prompts), "prompt"),
                            base::counted(inputs.num_rollouts, "rollout"), inputs.config.rollout_batch_size,
                            inputs.config.rollout.n_samples_per_prompt, inputs.directory.path()));
   if (model.lora) report.print(session::lora_text(model));

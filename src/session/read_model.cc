@@ -17,6 +17,9 @@ namespace tandem::session {
 
 namespace {
 
+// The remedy for a checkpoint whose weights are quantised in its files.
+constexpr const char* kUnquantised = "name the checkpoint that it was made from";
+
 model::ModelConfig read_base(const std::string& directory, const config::ModelOptions& options) {
   model::ModelConfig config = model::read_model_config(directory);
   if (!device::footprint_of(options.device).has_windows) {
@@ -31,23 +34,24 @@ model::ModelConfig read_base(const std::string& directory, const config::ModelOp
 
 void take_dtype(model::ModelConfig& config, const config::ModelOptions& options) {
   std::string dtype = options.dtype;
-  if (config.file_quantisation != device::Quantisation::kNone && !options.random_init) {
+  const bool is_stored = config.file_quantisation != device::Quantisation::kNone && !options.random_init;
+  if (is_stored) {
     const char* const stored = model::to_string(config.file_quantisation);
     TANDEM_USER_CHECK(dtype == "auto" || dtype == stored,
-                      fmt::format("--dtype {}: the weights of {} are {}; give --dtype {}, or name the checkpoint that it "
-                                  "was made from",
-                                  dtype, options.hf_checkpoint, stored, stored));
+                      fmt::format("--dtype {}: the weights of {} are {}; give --dtype {}, or {}", dtype,
+                                  options.hf_checkpoint, stored, stored, kUnquantised));
     dtype = stored;
   }
   if (dtype == "float32") config.dtype = model::Dtype::kFloat32;
   if (dtype == "bfloat16") config.dtype = model::Dtype::kBFloat16;
   if (dtype != "nf4" && dtype != "int8") return;
+  const std::string remedy = is_stored ? kUnquantised : "give --dtype bfloat16";
   TANDEM_USER_CHECK(device::footprint_of(options.device).has_quantised,
                     fmt::format("--dtype {}: --device {} does not compute with quantised matrices yet; give --device "
-                                "cpu, or --dtype bfloat16",
-                                dtype, options.device));
-  TANDEM_USER_CHECK(!config.experts, fmt::format("--dtype {}: the experts of {} are not quantised; give --dtype bfloat16",
-                                                 dtype, config.architecture));
+                                "cpu, or {}",
+                                dtype, options.device, remedy));
+  TANDEM_USER_CHECK(!config.experts, fmt::format("--dtype {}: the experts of {} are not quantised; {}", dtype,
+                                                 config.architecture, remedy));
   config.dtype = model::Dtype::kBFloat16;
   config.quantisation = dtype == "nf4" ? device::Quantisation::kNf4 : device::Quantisation::kInt8;
 }
@@ -135,8 +139,8 @@ model::ModelConfig read_model(const config::ModelOptions& options, const config:
   }
   TANDEM_USER_CHECK(lora.rank || !config.is_quantised(),
                     fmt::format("--dtype {}: quantised weights are not trained; give --lora-rank to train an adapter "
-                                "over them, or --dtype bfloat16",
-                                config.dtype_name()));
+                                "over them, or {}",
+                                config.dtype_name(), options.dtype == "auto" ? kUnquantised : "give --dtype bfloat16"));
   if (!lora.rank) return config;
   // Above this rank B A is no smaller than the matrix that it is added to.
   TANDEM_USER_CHECK(

@@ -31,8 +31,8 @@ std::string beside_weight(const std::string& hf_name, const char* name) {
 
 const CheckpointFiles::Location& location(const CheckpointFiles& files, const std::string& name) {
   const auto found = files.tensors().find(name);
-  TANDEM_USER_CHECK(found != files.tensors().end(),
-                    fmt::format("{}: the weights lack tensor {}; {}", files.directory(), quoted_name(name), kTakeAgain));
+  TANDEM_USER_CHECK(found != files.tensors().end(), fmt::format("{}: the weights lack tensor {}; {}", files.directory(),
+                                                                quoted_name(name), kTakeAgain));
   return found->second;
 }
 
@@ -59,8 +59,9 @@ void read_bytes(const CheckpointFiles& files, const std::string& name, std::byte
 void read_floats(const CheckpointFiles& files, const std::string& name, std::byte* out, int64_t count) {
   read_bytes(files, name, out, count * static_cast<int64_t>(sizeof(float)));
   const auto* const numbers = reinterpret_cast<const float*>(out);
-  TANDEM_USER_CHECK(std::all_of(numbers, numbers + count, [](float x) { return std::isfinite(x); }),
-                    fmt::format("{} holds a number that is not finite; {}", place_of(location(files, name), name), kTakeAgain));
+  TANDEM_USER_CHECK(
+      std::all_of(numbers, numbers + count, [](float x) { return std::isfinite(x); }),
+      fmt::format("{} holds a number that is not finite; {}", place_of(location(files, name), name), kTakeAgain));
 }
 
 // Returns the mean of the absolute maxima, which the text of a matrix has.
@@ -78,13 +79,15 @@ float read_offset(const CheckpointFiles& files, const std::string& name) {
                       fmt::format("{} has no number {}; {}", place, key, kTakeAgain));
     return entry->get<double>();
   };
-  for (const auto& [key, known] : {std::pair{"blocksize", device::kNf4Block}, {"nested_blocksize", device::kNf4Nested}}) {
+  for (const auto& [key, known] :
+       {std::pair{"blocksize", device::kNf4Block}, {"nested_blocksize", device::kNf4Nested}}) {
     TANDEM_USER_CHECK(number(key) == static_cast<double>(known),
-                      fmt::format("{}: {} is {}, and only {} is read; take the checkpoint that it was made from", place, key,
-                                  number(key), known));
+                      fmt::format("{}: {} is {}, and only {} is read; take the checkpoint that it was made from", place,
+                                  key, number(key), known));
   }
   const double offset = number("nested_offset");
-  TANDEM_USER_CHECK(std::isfinite(static_cast<float>(offset)), fmt::format("{}: nested_offset is {}; {}", place, offset, kTakeAgain));
+  TANDEM_USER_CHECK(std::isfinite(static_cast<float>(offset)),
+                    fmt::format("{}: nested_offset is {}; {}", place, offset, kTakeAgain));
   return static_cast<float>(offset);
 }
 
@@ -105,7 +108,8 @@ bool is_stored_in(const CheckpointFiles& files, const std::string& hf_name, Quan
   const auto found = files.tensors().find(hf_name);
   if (found == files.tensors().end()) return false;
   const std::string& dtype = found->second.tensor->dtype;
-  return (quantisation == Quantisation::kNf4 && dtype == "U8") || (quantisation == Quantisation::kInt8 && dtype == "I8");
+  return (quantisation == Quantisation::kNf4 && dtype == "U8") ||
+         (quantisation == Quantisation::kInt8 && dtype == "I8");
 }
 
 void check_stored(const CheckpointFiles& files, const Slice& slice, Quantisation quantisation) {

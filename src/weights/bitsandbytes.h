@@ -2,7 +2,8 @@
 // are those of device/quantisation.h, so a part is filled with the bytes of the file. No torch.
 //
 //   NF4    NAME: the codes; beside it NAME.absmax, NAME.nested_absmax, NAME.nested_quant_map, NAME.quant_map, and
-//          NAME.quant_state.bitsandbytes__nf4, a JSON text, of which the offset is read (Params4bit, QuantState.as_dict)
+//          NAME.quant_state.bitsandbytes__nf4, a JSON text, of which the offset is read (Params4bit,
+//          QuantState.as_dict)
 //   int8   NAME, which is X.weight: the codes; beside it X.SCB, and by older versions X.weight_format (Linear8bitLt)
 #pragma once
 

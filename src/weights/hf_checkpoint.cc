@@ -58,8 +58,9 @@ void load_slice(const SliceSource& match, const CheckpointFiles& files, const We
     reader.read(*file, *info, box, first, bytes_of(piece));
   };
   if (!match.packed->is_quantised()) return staging.fill(store.slice(*match.packed, *match.slice), dtype, read);
-  QuantisedWriter writer = quantised_writer(store, *match.packed, *match.slice,
-                                            fmt::format("{}: tensor {}", file->path(), quoted_name(match.slice->hf_name)));
+  QuantisedWriter writer =
+      quantised_writer(store, *match.packed, *match.slice,
+                       fmt::format("{}: tensor {}", file->path(), quoted_name(match.slice->hf_name)));
   staging.stream(box.num_elements(), dtype, read, [&](std::span<const float> weights) { writer.add(weights); });
   writer.finish();
 }

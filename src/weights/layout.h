@@ -37,8 +37,8 @@ struct PackedTensor {
   Init init = Init::kNormal;
   bool takes_adapter = false;  // its slices are modules that can have a LoRA adapter (model/lora.h)
   bool is_frozen = false;      // it keeps its values while the other tensors are trained: no gradient, no update
-  // Its bytes are those of a quantised matrix, each slice a part of it, in place of elements of the store's dtype. It is
-  // then a matrix, whole and frozen.
+  // If it is not kNone, the store holds a quantised matrix (device/quantised_matrix.h) in place of elements of its own
+  // dtype, with a part for each slice. Only a frozen matrix that is whole on each rank is held so.
   device::Quantisation quantisation = device::Quantisation::kNone;
   bool decays = true;  // weight decay applies to it: true for embeddings and projections, false for norms and biases
   int64_t num_elements() const;

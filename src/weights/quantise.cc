@@ -148,7 +148,8 @@ void QuantisedWriter::finish() {
     const std::span<const float> nested(maxima_.data() + first, std::min<size_t>(kNf4Nested, maxima_.size() - first));
     floats(part_.scales)[first / kNf4Nested] = normalise(nested, nested.size() == kNf4Nested, numbers.data());
     for (size_t i = 0; i < nested.size(); ++i) {
-      codes(part_.maxima)[first + i] = static_cast<uint8_t>(std::ranges::lower_bound(bounds, numbers[i]) - bounds.begin());
+      codes(part_.maxima)[first + i] =
+          static_cast<uint8_t>(std::ranges::lower_bound(bounds, numbers[i]) - bounds.begin());
     }
   }
 }

@@ -13,10 +13,10 @@
 
 namespace tandem::weights {
 
-// Writes one part of a quantised matrix. Its weights come in order, in pieces of any size; the codes of NF4 are those of
-// bitsandbytes.functional.quantize_4bit (blocksize 64, quant_type "nf4", compress_statistics), the ones of int8 those of
-// bitsandbytes.nn.Int8Params: each weight is rounded to float16 first. A number between two values becomes the nearer,
-// and the lower one where both are as near (int8: the even one).
+// Writes one part of a quantised matrix. Its weights come in order, in pieces of any size; the codes of NF4 are those
+// of bitsandbytes.functional.quantize_4bit (blocksize 64, quant_type "nf4", compress_statistics), the ones of int8
+// those of bitsandbytes.nn.Int8Params: each weight is rounded to float16 first. A number between two values becomes the
+// nearer, and the lower one where both are as near (int8: the even one).
 //
 // The mean of the absolute maxima, which is the offset of NF4, is summed in float64 and then rounded.
 class QuantisedWriter {

@@ -162,17 +162,27 @@ TEST_F(LoraRun, ABaseThatIsQuantisedInItsFileNeedsNoFlag) {
       ++steps;
     }
     EXPECT_EQ(steps, 4);
-    expect_one_line_failure(run(of_file("none", {"--dtype", "bfloat16"})), 2,
-                            "are " + dtype + "; give --dtype " + dtype + ", or name the checkpoint that it was made from");
+    expect_one_line_failure(
+        run(of_file("none", {"--dtype", "bfloat16"})), 2,
+        "are " + dtype + "; give --dtype " + dtype + ", or name the checkpoint that it was made from");
+    const std::string source = "name the checkpoint that it was made from";
+    expect_one_line_failure(run(of_file("none", {"--device", "cuda"})), 2, "give --device cpu, or " + source);
+    Arguments whole = with_custom_reward(train_arguments(folder_ / "none"), reward_);
+    expect_one_line_failure(run(with_flag(whole, "--hf-checkpoint", model)), 2,
+                            "give --lora-rank to train an adapter over them, or " + source);
+    const Captured speed = run({"bench", "--hf-checkpoint", model, "--what", "decode", "--prompt-len", "8",
+                                "--response-len", "4", "--sequences", "1"});
+    EXPECT_EQ(speed.code, 0) << speed.err;
+    EXPECT_NE(speed.out.find(dtype + ": "), std::string::npos) << speed.out;
     expect_one_line_failure(run(of_file("none", {"--use-kl-loss", "--kl-loss-coef", "0.1", "--ref-load", model})), 2,
                             "take an unquantised checkpoint");
     expect_one_line_failure(run({"export", "--run", folder_ / dtype, "--output", folder_ / "merged"}), 2,
                             "name the checkpoint that it was made from as base_model_name_or_path");
-    expect_one_line_failure(run({"export", "--hf-checkpoint", kModel, "--dtype", dtype, "--output", folder_ / "merged"}), 2,
-                            "--dtype: '" + dtype + "' is none of auto, float32, bfloat16");
-    const Captured evaluated =
-        run({"eval", "--hf-checkpoint", folder_ / dtype + "/hf/latest", "--eval-prompt-data", "math", kPrompts,
-             "--rm-type", "math", "--rollout-max-response-len", "4"});
+    expect_one_line_failure(
+        run({"export", "--hf-checkpoint", kModel, "--dtype", dtype, "--output", folder_ / "merged"}), 2,
+        "--dtype: '" + dtype + "' is none of auto, float32, bfloat16");
+    const Captured evaluated = run({"eval", "--hf-checkpoint", folder_ / dtype + "/hf/latest", "--eval-prompt-data",
+                                    "math", kPrompts, "--rm-type", "math", "--rollout-max-response-len", "4"});
     EXPECT_EQ(evaluated.code, 0) << evaluated.err;
   }
 }

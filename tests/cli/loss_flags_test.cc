@@ -434,7 +434,8 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
   }
 }
 
-// What is chosen is said by the records of both steps; the seed draws what Clip-Cov takes, and the packing does not.
+// The records of both steps of a rollout say how many tokens were chosen. Clip-Cov draws them by --seed; how samples
+// are packed into micro-batches has no part in it.
 TEST_F(LossFlags, ChosenTokensAreReportedAndDrawnByTheSeed) {
   const auto taken = [&](const std::string& name, Arguments more) {
     more.insert(more.end(), {"--pg-loss-type", "clip_cov", "--clip-cov-ratio", "0.2", "--clip-cov-lb", "0.01"});

@@ -29,8 +29,9 @@ TEST_F(RolloutWorkers, SeparateIsTheSameRunAsColocated) {
 
 // The run has small pieces, an adapter over its base in four bits, a filter, and evaluations.
 TEST_F(RolloutWorkers, AnAdapterAFilterAndEvaluationsToo) {
-  const Arguments mix = run_arguments("mix", {"--lora-rank", "2", "--dtype", "nf4", "--dynamic-sampling-filter-path", "nonzero_std",
-                                              "--eval-interval", "1", "--update-weight-buffer-size", "1000"});
+  const Arguments mix =
+      run_arguments("mix", {"--lora-rank", "2", "--dtype", "nf4", "--dynamic-sampling-filter-path", "nonzero_std",
+                            "--eval-interval", "1", "--update-weight-buffer-size", "1000"});
   Arguments with_eval = mix;
   with_eval.insert(with_eval.end(), {"--eval-prompt-data", "held", kPrompts});
   const Captured colocated = run_program(with_eval);

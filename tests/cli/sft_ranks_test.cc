@@ -145,7 +145,7 @@ TEST_F(SftRanks, ARunGoesOnWithAnotherNumber) {
     const Captured result = run_program(with_ranks(words, ranks));
     ASSERT_EQ(result.code, 0) << ranks << " ranks: " << result.err;
   }
-  // Its metrics have one evaluation more: where the second part ended.
+  // Metrics are not compared: this run was evaluated once more, where its second part ended.
   EXPECT_TRUE(results("changing").weights == alone_->weights);
   EXPECT_TRUE(results("changing").optimizer == alone_->optimizer);
 }
@@ -175,7 +175,8 @@ TEST_F(SftRanks, ALauncherMayStartThem) {
   expect_equal(results("launched"), *alone_, "tandem launch");
 }
 
-// As in `tandem train`, a model that is spread adds up parts: replicas change no bit, the size of a replica does.
+// A model that is spread over devices adds up their parts, so the number of devices in a replica changes the last bits;
+// the number of replicas changes none. It is so in `tandem train` too.
 TEST_F(SftRanks, AModelThatIsSpreadIsTrainedToo) {
   for (const std::string loss : {"none", "sigmoid"}) {
     const auto words = [&](const std::string& name) {

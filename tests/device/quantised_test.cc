@@ -18,8 +18,8 @@ QuantisedMatrix random_matrix(TestDraw& draw, Quantisation quantisation, const s
   QuantisedMatrix matrix;
   int64_t row = 0;
   for (const int64_t count : rows) {
-    matrix.parts.push_back(quantised_part(quantisation, row, count, columns,
-                                          matrix.parts.empty() ? 0 : matrix.parts.back().end_byte));
+    matrix.parts.push_back(
+        quantised_part(quantisation, row, count, columns, matrix.parts.empty() ? 0 : matrix.parts.back().end_byte));
     row += count;
   }
   matrix.bytes = at::empty({matrix.parts.back().end_byte}, at::kByte);
@@ -76,13 +76,15 @@ TEST_P(QuantisedTest, ProductsAreThoseOfTheWeightsBitForBit) {
       const QuantisedMatrix w = random_matrix(draw, quantisation, rows, K);
       const Tensor weights = ops_->dequantise(w);
       for (const int64_t T : {1, 2, 3, 4, 5, 16, 17, 33, 65, 520}) {
-        if (T == 520 && GetParam() == "scalar") continue;  // plain C++ would take ten seconds, and packs nothing by size
+        if (T == 520 && GetParam() == "scalar")
+          continue;  // plain C++ would take ten seconds, and packs nothing by size
         SCOPED_TRACE(fmt::format("{} rows by {} x {}", T, weights.size(0), K));
         const Tensor x = draw.normal({T, K}, at::kBFloat16);
         const Tensor dy = draw.normal({T, weights.size(0)}, at::kBFloat16);
         for (const at::ScalarType out : {at::kBFloat16, at::kFloat}) {
           ASSERT_TRUE(is_same(ops_->linear_quantised(x, w, out), ops_->linear(x, weights, out)));
-          ASSERT_TRUE(is_same(ops_->linear_quantised_grad_input(dy, w, out), ops_->linear_grad_input(dy, weights, out)));
+          ASSERT_TRUE(
+              is_same(ops_->linear_quantised_grad_input(dy, w, out), ops_->linear_grad_input(dy, weights, out)));
         }
       }
     }

@@ -49,8 +49,8 @@ struct Event {
   std::optional<uint64_t> aborted = {};  // a group
 };
 
-// Groups, each followed by an event, and an engine of a size that may be too small for them. Each draw is a statement of
-// its own, or the mixes would depend on the order in which a compiler evaluates operands.
+// Groups, each followed by an event, and an engine of a size that may be too small for them. Each draw is a statement
+// of its own, or the mixes would depend on the order in which a compiler evaluates operands.
 struct Mix {
   EngineConfig engine;
   std::vector<GroupRequest> requests;

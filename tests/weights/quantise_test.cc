@@ -45,8 +45,8 @@ OnePart quantise(Quantisation quantisation, const at::Tensor& matrix, int64_t pi
   const at::Tensor numbers = matrix.to(at::kFloat).contiguous();
   QuantisedWriter writer(result.part, result.bytes.data(), "a matrix");
   for (int64_t begin = 0; begin < numbers.numel(); begin += piece) {
-    writer.add({numbers.const_data_ptr<float>() + begin,
-                static_cast<size_t>(std::min(piece, numbers.numel() - begin))});
+    writer.add(
+        {numbers.const_data_ptr<float>() + begin, static_cast<size_t>(std::min(piece, numbers.numel() - begin))});
   }
   writer.finish();
   return result;
@@ -54,9 +54,7 @@ OnePart quantise(Quantisation quantisation, const at::Tensor& matrix, int64_t pi
 
 class GoldenQuantised : public testing::TestWithParam<std::string> {
  protected:
-  at::Tensor read(const std::string& name) const {
-    return read_tensor(file_, GetParam() + "." + name);
-  }
+  at::Tensor read(const std::string& name) const { return read_tensor(file_, GetParam() + "." + name); }
   // Compares the bytes of a tensor of the file with those from `got` on.
   void expect_bytes(const std::string& name, const void* got) const {
     const TensorInfo& info = file_.tensor(GetParam() + "." + name);
@@ -232,7 +230,8 @@ TEST_P(StoredByBitsandbytes, HoldsTheCodesOfTheFileAndTheseAreWhatIsMadeOfTheMod
       file.read(file.tensor(slice.hf_name), 0, codes);
       EXPECT_EQ(std::memcmp(codes.data(), got.data() + part.codes, codes.size()), 0) << slice.hf_name;
       EXPECT_EQ(std::memcmp(codes.data(), own.data() + part.codes, codes.size()), 0) << slice.hf_name;
-      const auto weights = device::quantised_bytes(part, got.data()), others = device::quantised_bytes(part, own.data());
+      const auto weights = device::quantised_bytes(part, got.data()),
+                 others = device::quantised_bytes(part, own.data());
       for (int64_t i = 0; i < part.num_weights(); ++i) {
         // A neighbouring code of an absolute maximum is 3 % away at most.
         const float want = device::weight_at(others, i);
@@ -273,9 +272,13 @@ TEST_P(StoredNf4, WhatIsWrongInItIsNamed) {
       {"bitsandbytes__nf4\" has no number blocksize", [&](auto& tensors) { tensors[state] = text("{}"); }},
       {"bitsandbytes__nf4\":1:2: syntax error", [&](auto& tensors) { tensors[state] = text("no json"); }},
       {"blocksize is 128, and only 64 is read",
-       [&](auto& tensors) { tensors[state] = text(R"({"blocksize": 128, "nested_blocksize": 256, "nested_offset": 1})"); }},
+       [&](auto& tensors) {
+         tensors[state] = text(R"({"blocksize": 128, "nested_blocksize": 256, "nested_offset": 1})");
+       }},
       {"nested_offset is ",
-       [&](auto& tensors) { tensors[state] = text(R"({"blocksize": 64, "nested_blocksize": 256, "nested_offset": 1e39})"); }},
+       [&](auto& tensors) {
+         tensors[state] = text(R"({"blocksize": 64, "nested_blocksize": 256, "nested_offset": 1e39})");
+       }},
       {"has other values than NF4", [&](auto& tensors) { tensors[name + ".quant_map"].fill_(0.5); }},
       {"nested_absmax\" holds a number that is not finite",
        [&](auto& tensors) { tensors[name + ".nested_absmax"].fill_(std::numeric_limits<float>::infinity()); }},

@@ -105,46 +105,17 @@ class CpuOps : public Ops {
     const cpu::QuantisedRows rows = quantised_rows(w_NK);
     for (const QuantisedPart& part : w_NK.parts) {
       const QuantisedBytes bytes = quantised_bytes(part, rows.data);
-      threads_.for_each(part.num_rows, 16, [&](int64_t row) {
-        table_.dequantise(bytes, row, 1, 0, k, out + (part.row_begin + row) * k);
-      });
+      threads_.for_each(part.num_rows, 16,
+                        [&](int64_t row) { table_.dequantise(bytes, row, 1, 0, k, out + (part.row_begin + row) * k); });
     }
     return weights_NK;
   }
   Tensor linear_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, at::ScalarType out) const override {
-    const int64_t m = x_TK.size(0), n = w_NK.num_rows(), k = w_NK.num_columns();
-    TANDEM_CHECK(x_TK.scalar_type() == at::kBFloat16 && x_TK.size(1) == k, "rows of another kind than the matrix");
-    Tensor y_TN = at::empty({m, n}, x_TK.options().dtype(out));
-    const cpu::QuantisedRows rows = quantised_rows(w_NK);
-    gemm_.run({m,
-               n,
-               k,
-               {in(x_TK), Elem::kBF16, k, false},
-               {nullptr, Elem::kBF16, k, false},
-               y_TN.data_ptr(),
-               elem_of(y_TN),
-               n,
-               false,
-               &rows});
-    return y_TN;
+    return quantised_product(x_TK, w_NK, /*transposed=*/false, out);
   }
   Tensor linear_quantised_grad_input(const Tensor& dy_TN, const QuantisedMatrix& w_NK,
                                      at::ScalarType out) const override {
-    const int64_t m = dy_TN.size(0), n = w_NK.num_rows(), k = w_NK.num_columns();
-    TANDEM_CHECK(dy_TN.scalar_type() == at::kBFloat16 && dy_TN.size(1) == n, "rows of another kind than the matrix");
-    Tensor dx_TK = at::empty({m, k}, dy_TN.options().dtype(out));
-    const cpu::QuantisedRows rows = quantised_rows(w_NK);
-    gemm_.run({m,
-               k,
-               n,
-               {in(dy_TN), Elem::kBF16, n, false},
-               {nullptr, Elem::kBF16, k, true},
-               dx_TK.data_ptr(),
-               elem_of(dx_TK),
-               k,
-               false,
-               &rows});
-    return dx_TK;
+    return quantised_product(dy_TN, w_NK, /*transposed=*/true, out);
   }
 
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
@@ -494,6 +465,28 @@ class CpuOps : public Ops {
     return {.data = static_cast<const std::byte*>(in(w_NK.bytes)),
             .parts = w_NK.parts.data(),
             .num_parts = std::ssize(w_NK.parts)};
+  }
+
+  // Returns x w^T, or x w if the matrix is transposed, for the rows x.
+  Tensor quantised_product(const Tensor& rows_TX, const QuantisedMatrix& w_NK, bool transposed,
+                           at::ScalarType out) const {
+    const int64_t rows = w_NK.num_rows(), columns = w_NK.num_columns();
+    const int64_t inner = transposed ? rows : columns, outer = transposed ? columns : rows, m = rows_TX.size(0);
+    TANDEM_CHECK(rows_TX.scalar_type() == at::kBFloat16 && rows_TX.size(1) == inner,
+                 "rows of another kind than the matrix");
+    Tensor result = at::empty({m, outer}, rows_TX.options().dtype(out));
+    const cpu::QuantisedRows quantised = quantised_rows(w_NK);
+    gemm_.run({m,
+               outer,
+               inner,
+               {in(rows_TX), Elem::kBF16, inner, false},
+               {nullptr, Elem::kBF16, columns, transposed},
+               result.data_ptr(),
+               elem_of(result),
+               outer,
+               false,
+               &quantised});
+    return result;
   }
 
   // Runs a gated activation of the table over the rows, or its backward.

@@ -64,7 +64,8 @@ class CpuOpsPlan final : public OpsPlan {
     const Size tokens = places(load.rows) * sizeof(int32_t);  // of each place
     // A strip of 32 columns of a quantised matrix, over all that a row of it sums up.
     const Size strip = s.is_quantised ? 32 * std::max({s.hidden, s.q_width, s.mlp}) * element() : Size(0);
-    return packed + num_threads * (kThreadBytes + strip + attention_scratch_bytes(s, load.context)) + rotations + tokens;
+    return packed + num_threads * (kThreadBytes + strip + attention_scratch_bytes(s, load.context)) + rotations +
+           tokens;
   }
 
  protected:

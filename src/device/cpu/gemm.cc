@@ -157,15 +157,16 @@ void GemmRunner::pack(const Piece& piece, int64_t item) {
   kernels.pack_a(p.a, blocks, num_blocks, p.m, cut.k0(c), cut.length(c));
 }
 
-Matrix GemmRunner::dequantised(const GemmProblem& p, int64_t row, int64_t num_rows, int64_t column,
-                               int64_t num_columns, ThreadScratch& scratch) const {
+Matrix GemmRunner::dequantised(const GemmProblem& p, int64_t row, int64_t num_rows, int64_t column, int64_t num_columns,
+                               ThreadScratch& scratch) const {
   std::vector<uint16_t>& weights = scratch.weights;
   weights.resize(std::max(weights.size(), static_cast<size_t>(num_rows * num_columns)));
   uint16_t* out = weights.data();
   for (const QuantisedPart& part : std::span(p.quantised->parts, static_cast<size_t>(p.quantised->num_parts))) {
     const int64_t begin = std::max(row, part.row_begin), end = std::min(row + num_rows, part.row_begin + part.num_rows);
     if (begin >= end) continue;
-    table_.dequantise(quantised_bytes(part, p.quantised->data), begin - part.row_begin, end - begin, column, num_columns, out);
+    table_.dequantise(quantised_bytes(part, p.quantised->data), begin - part.row_begin, end - begin, column,
+                      num_columns, out);
     out += (end - begin) * num_columns;
   }
   return {.data = weights.data(), .elem = Elem::kBF16, .stride = num_columns, .k_major = p.b.k_major};

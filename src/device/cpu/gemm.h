@@ -18,8 +18,8 @@ struct GemmProblem {
   Elem c_elem;
   int64_t c_stride;
   bool accumulate;
-  // Where it is given, B is this quantised matrix: a few rows or columns at a time become bf16 in memory of a thread,
-  // and then enter the product as those of a bf16 matrix do. `b` has no data then; its stride is that of whole rows.
+  // If it is set, B is this quantised matrix, `b` has no data, and its stride is that of whole rows. Each thread brings
+  // a few rows or columns at a time back to bf16, which then enter the product like those of a bf16 matrix.
   const QuantisedRows* quantised = nullptr;
 };
 

@@ -81,12 +81,14 @@ device::Quantisation read_quantisation(const ConfigReader& reader) {
   const auto demand = [&](const char* key, const std::string& value) {
     const std::string said = quantised.string_or(key, "");
     if (said != value) {
-      quantised.refuse(key, fmt::format("is {}; only {} of bitsandbytes is read: {}", ConfigReader::shown(said), value, kOther));
+      quantised.refuse(
+          key, fmt::format("is {}; only {} of bitsandbytes is read: {}", ConfigReader::shown(said), value, kOther));
     }
   };
   demand("quant_method", "bitsandbytes");
   if (quantised.bool_or("load_in_8bit", false)) return device::Quantisation::kInt8;
-  if (!quantised.bool_or("load_in_4bit", false)) quantised.refuse("load_in_4bit", std::string("is not set, nor is load_in_8bit; ") + kOther);
+  if (!quantised.bool_or("load_in_4bit", false))
+    quantised.refuse("load_in_4bit", std::string("is not set, nor is load_in_8bit; ") + kOther);
   demand("bnb_4bit_quant_type", "nf4");
   demand("bnb_4bit_quant_storage", "uint8");
   if (!quantised.bool_or("bnb_4bit_use_double_quant", false)) {
