@@ -35,6 +35,9 @@ constexpr int kKilledCode = 3;
 constexpr int kExitOfSignals = 128;
 // A rank that dies takes others with it within milliseconds, so the first one is determined when those are seen too.
 constexpr auto kSettle = std::chrono::milliseconds(200);
+// A rank that ends with 3 may have seen a peer close its connections that has not ended yet: on a busy machine a
+// process takes seconds from its last word to its end.
+constexpr std::chrono::milliseconds kSettleOfThree = std::chrono::seconds(5);
 constexpr std::chrono::milliseconds kBetweenLooksAtBeats(500);
 
 // The signals that a launcher waits for, blocked while this lives, as a descriptor.
@@ -294,18 +297,21 @@ class Launcher {
     }
   }
 
-  // Finds the culprit among the ranks that failed by the time that one of them has been dead for kSettle.
+  // Finds the culprit among the ranks that have failed, as soon as no other can turn out to be it.
   void note_failures() {
     std::optional<int> worst;
+    bool is_any_running = false;
     for (int i = 0; i < num_trainers(); ++i) {
       const std::optional<int> status = ranks_[i]->status();
+      is_any_running |= !status;
       if (!status || ended_well(*status)) continue;
       if (!worst || severity(*status) < severity(*ranks_[*worst]->status())) worst = i;
     }
     if (!worst) return;
-    if (!next_deadline_) next_deadline_ = Clock::now() + kSettle;
-    const bool is_sure = severity(*ranks_[*worst]->status()) == 0 || num_running() == 0;
-    if (is_sure || Clock::now() >= *next_deadline_) culprit_ = worst;
+    if (!first_failure_) first_failure_ = Clock::now();
+    const int severity_of_worst = severity(*ranks_[*worst]->status());
+    next_deadline_ = *first_failure_ + (severity_of_worst == 2 ? kSettleOfThree : kSettle);
+    if (severity_of_worst == 0 || !is_any_running || Clock::now() >= *next_deadline_) culprit_ = worst;
   }
 
   LaunchEnd end() {
@@ -366,6 +372,7 @@ class Launcher {
   std::optional<Clock::time_point> workers_deadline_;
   std::optional<Clock::time_point> insist_deadline_;
   bool terminated_ = false;
+  std::optional<Clock::time_point> first_failure_;  // when a rank was first seen to have failed
   std::optional<Clock::time_point> next_deadline_;
 };
 

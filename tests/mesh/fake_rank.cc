@@ -100,6 +100,10 @@ int do_as_told(std::string word) {
   if (word == "beat") return beat();
   if (word == kFreeze) return freeze();
   if (word.starts_with("exit:")) return std::atoi(word.c_str() + 5);
+  if (word.starts_with("exit-late:")) {
+    usleep(1'500'000);
+    return std::atoi(word.c_str() + 10);
+  }
   if (word == "meet") return meet();
   if (word == "count") return count_signals();
   if (word == "say") std::fputs("one line\na warning\ntorn", stdout);

@@ -115,6 +115,14 @@ TEST(Launcher, TheFirstFailureEndsTheOthersAndIsNamed) {
   EXPECT_EQ(job.left(), 0);
 }
 
+// It closed its connections long before its process ended, so a peer that missed it has ended first.
+TEST(Launcher, TheOneThatFailedFirstMayEndAfterThoseThatMissedIt) {
+  Job job({"exit-late:2", "exit:3", "sleep"});
+  EXPECT_EQ(job.wait(), 2);
+  EXPECT_EQ(job.printed(), failure("rank 0 of 3", "exited with code 2"));
+  EXPECT_EQ(job.left(), 0);
+}
+
 TEST(Launcher, ASignalIsExitCodeThree) {
   Job job({"meet", "killed", "meet", "meet"});
   EXPECT_EQ(job.wait(), 3);
