@@ -27,10 +27,11 @@ LOAD = ("moe/load_max_over_mean", "moe/unused_experts", "moe/router_entropy", "t
 GIB = 1 << 30
 
 
-def write_inputs(folder, prompts, length):
+def write_inputs(folder, shape, prompts, length):
+    """A model of a shape (tiny_model.py) without weights, prompts of so many tokens, and a reward."""
     model = folder / "model"
     model.mkdir()
-    (model / "config.json").write_text(json.dumps(dict(tiny_model.QWEN3_30B_A3B, torch_dtype="bfloat16")), encoding="utf-8")
+    (model / "config.json").write_text(json.dumps(dict(shape, torch_dtype="bfloat16")), encoding="utf-8")
     tiny_model.write_tokenizer(model)
     (folder / "reward.py").write_text(memory_plan.REWARD, encoding="utf-8")
     draw = random.Random(5)
@@ -49,17 +50,16 @@ def decoding(options):
     return page + ["## Exactness", "", gpu_speed.bench(options, SHAPE, "--what", "exactness")]
 
 
-def grpo_steps(folder, options):
-    """A table of what the run wrote of each step, and of its memory."""
+def grpo_steps(folder, device, rollouts, shown, arguments):
+    """A table of what a run of an adapter of rank 16 wrote of each step, with the figures `shown` of the step, and of its memory."""
     save = folder / "run"
-    command = [machine.tandem("cuda"), "train", "--colocate", "--device", options.device, "--hf-checkpoint", str(folder / "model"),
-               "--random-init", "--lora-rank", "16", "--target-modules", options.target_modules, "--lr", "1e-5", "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path",
-               f"{folder}/reward.py:reward", "--rollout-batch-size", "32", "--n-samples-per-prompt", "8", "--num-rollout", str(options.rollouts),
-               "--rollout-max-response-len", "1024", "--ignore-eos", "--max-tokens-per-gpu", "16896", "--no-use-tensorboard",
-               "--sample-dump-interval", "0", "--save", str(save)]
+    command = [machine.tandem("cuda"), "train", "--colocate", "--device", device, "--hf-checkpoint", str(folder / "model"),
+               "--random-init", "--lora-rank", "16", "--lr", "1e-5", "--prompt-data", str(folder / "prompts.jsonl"), "--custom-rm-path",
+               f"{folder}/reward.py:reward", "--n-samples-per-prompt", "8", "--num-rollout", str(rollouts), "--ignore-eos",
+               "--no-use-tensorboard", "--sample-dump-interval", "0", "--save", str(save), *arguments]
     with open(folder / "log.txt", "w", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
-        code = lora.wait_for_rollouts(process, save / "metrics.jsonl", options.rollouts)
+        code = lora.wait_for_rollouts(process, save / "metrics.jsonl", rollouts)
     if code is not None:
         return f"exit code {code}: {(folder / 'log.txt').read_text(encoding='utf-8').strip().splitlines()[-1]}"
     records = [json.loads(line) for line in (save / "metrics.jsonl").read_text().splitlines()]
@@ -67,7 +67,7 @@ def grpo_steps(folder, options):
     steps = [r for r in records if "train/step" in r]
     lines = [f"`{' '.join(['tandem', *command[1:]]).replace(str(folder), 'DIR')}`", "", "| | " + " | ".join(f"step {i + 1}" for i in range(len(steps))) + " |",
              "|---|" + "---|" * len(steps)]
-    for names, source in ((SHOWN, rollouts), (LOAD, steps)):
+    for names, source in ((SHOWN, rollouts), (shown, steps)):
         lines += [f"| {name} | " + " | ".join(f"{r.get(name, float('nan')):.4g}" for r in source) + " |" for name in names]
     events = [json.loads(line) for line in (save / "memory_timeline.jsonl").read_text().splitlines()]
     lines += ["", "| phase | tag | most, GiB | planned |", "|---|---|---|---|"]
@@ -95,8 +95,10 @@ def main():
     page += ["## GRPO steps of an adapter: 32 prompts, 8 completions of 1,024 tokens each", ""]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        write_inputs(folder, 32 * options.rollouts, 250)
-        page.append(grpo_steps(folder, options))
+        write_inputs(folder, tiny_model.QWEN3_30B_A3B, 32 * options.rollouts, 250)
+        page.append(grpo_steps(folder, options.device, options.rollouts, LOAD, [
+            "--target-modules", options.target_modules, "--rollout-batch-size", "32", "--rollout-max-response-len", "1024",
+            "--max-tokens-per-gpu", "16896"]))
     print(page[-1])
     if options.out:
         pathlib.Path(options.out).write_text("\n".join(page), encoding="utf-8")

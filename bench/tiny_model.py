@@ -29,6 +29,8 @@ def sparse(shape, experts, chosen, width):
                 mlp_only_layers=[], router_aux_loss_coef=0.001, output_router_logits=False)
 
 
+QWEN3_4B = dict(QWEN3_0_6B, hidden_size=2560, num_hidden_layers=36, max_window_layers=36, num_attention_heads=32,
+                intermediate_size=9728)
 QWEN3_30B_A3B = dict(sparse(dict(QWEN3_0_6B, hidden_size=2048, num_hidden_layers=48, max_window_layers=48, num_attention_heads=32,
                                  num_key_value_heads=4, tie_word_embeddings=False), experts=128, chosen=8, width=768), intermediate_size=6144)
 SHAPES = {

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include <mutex>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "model/dtype.h"
 #include "model/registry.h"
 #include "session/read_model.h"
+#include "weights/quantise.h"
 
 namespace tandem::bench {
 
@@ -29,6 +31,20 @@ model::ModelConfig bench_model_config(const config::BenchConfig& options) {
   return config;
 }
 
+void draw_quantised(const weights::WeightStore& store, const weights::PackedTensor& packed, double deviation,
+                    const at::Generator& generator) {
+  for (const weights::Slice& slice : packed.slices) {
+    const at::Tensor drawn = at::empty(slice.shape, at::TensorOptions(at::kBFloat16).device(store.device()));
+    const at::Tensor numbers = drawn.normal_(0.0, deviation, generator).cpu().to(at::kFloat);
+    weights::write_part(store.quantised(packed.name), slice.row_begin,
+                        [&](const device::QuantisedPart& part, std::byte* bytes) {
+                          weights::QuantisedWriter writer(part, bytes, slice.hf_name);
+                          writer.add({numbers.const_data_ptr<float>(), static_cast<size_t>(numbers.numel())});
+                          writer.finish();
+                        });
+  }
+}
+
 // Draws weights like weights::initialize_random(), but with the device's own random numbers: the host's would take
 // minutes for billions of weights.
 void draw_on_device(weights::WeightStore& store, double deviation, uint64_t seed) {
@@ -42,7 +58,10 @@ void draw_on_device(weights::WeightStore& store, double deviation, uint64_t seed
   for (const weights::PackedTensor& packed : store.layout().tensors) {
     const at::Tensor& tensor = store.tensor(packed.name);
     switch (packed.init) {
-      case weights::Init::kNormal: tensor.normal_(0.0, deviation, generator); break;
+      case weights::Init::kNormal:
+        packed.is_quantised() ? draw_quantised(store, packed, deviation, generator)
+                              : static_cast<void>(tensor.normal_(0.0, deviation, generator));
+        break;
       case weights::Init::kOnes: tensor.fill_(1); break;
       case weights::Init::kZeros: tensor.fill_(0); break;
       case weights::Init::kUniform: TANDEM_CHECK(false, "a model has no tensor that begins as an adapter's");

@@ -43,6 +43,10 @@ Tensor Ops::linear_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, at
   return linear(x_TK, dequantise(w_NK), out);
 }
 
+Tensor Ops::linear_quantised_add(const Tensor& x_TK, const QuantisedMatrix& w_NK, const Tensor& residual_TN) const {
+  return add(residual_TN, linear_quantised(x_TK, w_NK, residual_TN.scalar_type()));
+}
+
 Tensor Ops::linear_quantised_grad_input(const Tensor& dy_TN, const QuantisedMatrix& w_NK, at::ScalarType out) const {
   return linear_grad_input(dy_TN, dequantise(w_NK), out);
 }

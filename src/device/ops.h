@@ -97,13 +97,15 @@ class Ops {
   virtual void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK,
                                   GradientUse use) const = 0;
 
-  // The next three are for a quantised matrix, on a backend whose footprint says that it has them; they throw BugError
+  // The next four are for a quantised matrix, on a backend whose footprint says that it has them; they throw BugError
   // on others.
   // Returns the weights that it stands for, w_NK in bfloat16.
   virtual Tensor dequantise(const QuantisedMatrix& w_NK) const;
   // Return linear() and linear_grad_input() of these weights, bit for bit, as here; a backend need not have all of them
   // in memory for it. x and dy are bfloat16.
   virtual Tensor linear_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, at::ScalarType out) const;
+  // Returns linear_add() of these weights, where the backend may round the product before it is added, as here.
+  virtual Tensor linear_quantised_add(const Tensor& x_TK, const QuantisedMatrix& w_NK, const Tensor& residual_TN) const;
   virtual Tensor linear_quantised_grad_input(const Tensor& dy_TN, const QuantisedMatrix& w_NK,
                                              at::ScalarType out) const;
 

@@ -48,6 +48,21 @@ OpBytes OpsPlan::linear_grad_input(Size rows, Size inner, Size outer, Size out_b
   return op(result, result + outer * inner * kFloatBytes + product);
 }
 
+OpBytes OpsPlan::linear_quantised(Size rows, Size inner, Size outer, Size out_bytes) const {
+  const OpBytes product = linear(rows, inner, outer, out_bytes);
+  return {.result = product.result, .most = product.most + inner * outer * element_};
+}
+
+OpBytes OpsPlan::linear_quantised_add(Size rows, Size inner) const {
+  const OpBytes product = linear_quantised(rows, inner, shape_.hidden, element_), sum = add(rows);
+  return {.result = sum.result, .most = std::max(product.most, product.result + sum.most)};
+}
+
+OpBytes OpsPlan::linear_quantised_grad_input(Size rows, Size inner, Size outer, Size out_bytes) const {
+  const OpBytes product = linear_grad_input(rows, inner, outer, out_bytes);
+  return {.result = product.result, .most = product.most + inner * outer * element_};
+}
+
 // The temporary is the sum before it is rounded.
 OpBytes OpsPlan::sum_parts(Size elements) const { return op(0, elements * kFloatBytes); }
 

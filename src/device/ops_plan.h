@@ -77,6 +77,10 @@ class OpsPlan {
   virtual OpBytes linear_add_to(Size rows, Size inner, Size outer) const;
   // The gradient is in the model dtype, or in float32, which multiplies a float32 copy of the weights.
   virtual OpBytes linear_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool is_float32 = false) const;
+  // A quantised matrix has all of its bfloat16 weights in memory while a product reads them.
+  virtual OpBytes linear_quantised(Size rows, Size inner, Size outer, Size out_bytes) const;
+  virtual OpBytes linear_quantised_add(Size rows, Size inner) const;
+  virtual OpBytes linear_quantised_grad_input(Size rows, Size inner, Size outer, Size out_bytes) const;
   virtual OpBytes sum_parts(Size elements) const;
   virtual OpBytes add(Size rows) const;
   virtual OpBytes rms_norm(Size rows) const;

@@ -73,7 +73,7 @@ struct QuantisedPart {
 QuantisedPart quantised_part(Quantisation quantisation, int64_t row_begin, int64_t num_rows, int64_t num_columns,
                              int64_t first_byte);
 
-// A part in host memory. Kernels of an instruction set read it, so it has no functions.
+// A part in memory, the host's or a device's. Kernels of an instruction set read it, so it has no functions.
 struct QuantisedBytes {
   Quantisation quantisation;
   int64_t num_columns;
@@ -86,7 +86,7 @@ struct QuantisedBytes {
 // Returns where a part lies, given the bytes of its matrix.
 QuantisedBytes quantised_bytes(const QuantisedPart& part, const std::byte* matrix);
 
-// Returns a weight by its number, in float32.
+// Returns a weight by its number, in float32, of a part in host memory.
 float weight_at(const QuantisedBytes& bytes, int64_t w);
 
 }  // namespace tandem::device

@@ -50,7 +50,7 @@ at::Tensor Linear::forward_add(const at::Tensor& x_TK, const at::Tensor& residua
   if (is_cut_by(Cut::kColumns))
     return stream_.sum(ops_.linear(x_TK, weight_NK_, at::kFloat), residual_TN, residual_TN.scalar_type());
   if (bias_N_.defined()) return ops_.add(residual_TN, forward(x_TK));
-  at::Tensor y_TN = quantised_NK_ ? ops_.add(residual_TN, product(x_TK, residual_TN.scalar_type()))
+  at::Tensor y_TN = quantised_NK_ ? ops_.linear_quantised_add(x_TK, *quantised_NK_, residual_TN)
                                   : ops_.linear_add(x_TK, weight_NK_, residual_TN);
   if (has_adapter()) add_adapter(x_TK, y_TN);
   return y_TN;

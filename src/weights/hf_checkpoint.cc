@@ -48,8 +48,10 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
 void load_slice(const SliceSource& match, const CheckpointFiles& files, const WeightStore& store, Staging& staging,
                 BoxReader& reader) {
   if (match.is_stored) {
-    const device::QuantisedMatrix& matrix = store.quantised(match.packed->name);
-    return read_stored(files, match.slice->hf_name, matrix.part_at(match.slice->row_begin), matrix.data());
+    return write_part(store.quantised(match.packed->name), match.slice->row_begin,
+                      [&](const device::QuantisedPart& part, std::byte* bytes) {
+                        read_stored(files, match.slice->hf_name, part, bytes);
+                      });
   }
   const auto& [file, info] = match.source;
   const at::ScalarType dtype = torch_dtype(info->dtype, file->path());
@@ -58,11 +60,14 @@ void load_slice(const SliceSource& match, const CheckpointFiles& files, const We
     reader.read(*file, *info, box, first, bytes_of(piece));
   };
   if (!match.packed->is_quantised()) return staging.fill(store.slice(*match.packed, *match.slice), dtype, read);
-  QuantisedWriter writer =
-      quantised_writer(store, *match.packed, *match.slice,
-                       fmt::format("{}: tensor {}", file->path(), quoted_name(match.slice->hf_name)));
-  staging.stream(box.num_elements(), dtype, read, [&](std::span<const float> weights) { writer.add(weights); });
-  writer.finish();
+  write_part(store.quantised(match.packed->name), match.slice->row_begin,
+             [&](const device::QuantisedPart& part, std::byte* bytes) {
+               QuantisedWriter writer(part, bytes,
+                                      fmt::format("{}: tensor {}", file->path(), quoted_name(match.slice->hf_name)));
+               staging.stream(box.num_elements(), dtype, read,
+                              [&](std::span<const float> weights) { writer.add(weights); });
+               writer.finish();
+             });
 }
 
 // A shard is the tensors of one output file, in layout order.

@@ -107,18 +107,19 @@ void draw_tensor(const WeightStore& store, const PackedTensor& packed, const Str
 // Draws the numbers that a bfloat16 store would hold, and quantises them.
 void draw_quantised(const WeightStore& store, const PackedTensor& packed, const Stream& stream, Drawing& drawing) {
   for (const Slice& slice : packed.slices) {
-    QuantisedWriter writer = quantised_writer(store, packed, slice, slice.hf_name);
     const Box box{.row_begin = slice.row_begin,
                   .num_rows = slice.shape[0],
                   .num_columns = slice.shape[1],
                   .whole_columns = slice.shape[1]};
-    drawing.staging.stream(
-        box.num_elements(), at::kBFloat16,
-        [&](const at::Tensor& piece, int64_t first) {
-          draw_piece<at::BFloat16>(piece, box, first, stream, drawing.threads);
-        },
-        [&](std::span<const float> weights) { writer.add(weights); });
-    writer.finish();
+    const auto draw = [&](const at::Tensor& piece, int64_t first) {
+      draw_piece<at::BFloat16>(piece, box, first, stream, drawing.threads);
+    };
+    write_part(store.quantised(packed.name), slice.row_begin, [&](const device::QuantisedPart& part, std::byte* bytes) {
+      QuantisedWriter writer(part, bytes, slice.hf_name);
+      drawing.staging.stream(box.num_elements(), at::kBFloat16, draw,
+                             [&](std::span<const float> weights) { writer.add(weights); });
+      writer.finish();
+    });
   }
 }
 

@@ -1,5 +1,6 @@
 #include "weights/quantise.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/util/Half.h>
 #include <fmt/format.h>
 
@@ -64,10 +65,15 @@ std::vector<float> dynamic_map() {
   return values;
 }
 
-QuantisedWriter quantised_writer(const WeightStore& store, const PackedTensor& packed, const Slice& slice,
-                                 std::string name) {
-  const device::QuantisedMatrix& matrix = store.quantised(packed.name);
-  return {matrix.part_at(slice.row_begin), matrix.data(), std::move(name)};
+void write_part(const device::QuantisedMatrix& matrix, int64_t row_begin,
+                const std::function<void(const device::QuantisedPart& part, std::byte* bytes)>& write) {
+  const device::QuantisedPart& place = matrix.part_at(row_begin);
+  if (matrix.bytes.is_cpu()) return write(place, matrix.data());
+  const device::QuantisedPart part =
+      device::quantised_part(place.quantisation, row_begin, place.num_rows, place.num_columns, /*first_byte=*/0);
+  const at::Tensor bytes = at::empty({part.end_byte}, at::kByte);
+  write(part, static_cast<std::byte*>(bytes.data_ptr()));
+  matrix.bytes.narrow(0, place.first_byte, part.end_byte).copy_(bytes);
 }
 
 QuantisedWriter::QuantisedWriter(const device::QuantisedPart& part, std::byte* matrix, std::string name)

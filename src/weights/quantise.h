@@ -3,13 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "device/quantisation.h"
-#include "weights/layout.h"
-#include "weights/store.h"
+#include "device/quantised_matrix.h"
 
 namespace tandem::weights {
 
@@ -45,9 +44,10 @@ class QuantisedWriter {
   int64_t num_encoded_ = 0;
 };
 
-// Returns the writer of a slice of a quantised tensor, whose store is in host memory and has storage.
-QuantisedWriter quantised_writer(const WeightStore& store, const PackedTensor& packed, const Slice& slice,
-                                 std::string name);
+// Has `write` fill the part of a matrix that begins at this row, in host memory: in its place, or, where the matrix
+// lies on a device, in memory of its size that is copied there.
+void write_part(const device::QuantisedMatrix& matrix, int64_t row_begin,
+                const std::function<void(const device::QuantisedPart& part, std::byte* bytes)>& write);
 
 // Returns the values that the code of an absolute maximum stands for, ascending: the signed dynamic map of 8 bits
 // (Dettmers et al. 2022, https://arxiv.org/abs/2110.02861), which is bitsandbytes.functional.create_dynamic_map().

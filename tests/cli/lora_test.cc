@@ -382,8 +382,8 @@ TEST_F(LoraRun, FlagsThatDoNotGoTogetherAreRefused) {
   fails({"--lora-rank", "8", "--lora-alpha", "0"}, "--lora-alpha: must be greater than 0");
   fails({"--lora-alpha", "8"}, "--lora-alpha: needs --lora-rank");
   fails({"--dtype", "nf4"}, "--dtype nf4: quantised weights are not trained; give --lora-rank to train an adapter");
-  fails({"--dtype", "int8", "--lora-rank", "8", "--device", "cuda"},
-        "--dtype int8: --device cuda does not compute with quantised matrices yet; give --device cpu");
+  fails({"--dtype", "int8", "--lora-rank", "8", "--device", "npu"},
+        "--dtype int8: --device npu does not compute with quantised matrices yet; give --device cpu");
   fails({"--target-modules", "all-linear"}, "--target-modules: needs --lora-rank");
   fails({"--lora-rank", "8", "--target-modules", "q_proj,linear_qkv"},
         "--target-modules: \"linear_qkv\" is no module of this model; give all-linear, or some of "

@@ -38,6 +38,16 @@ class HostedOps : public Ops {
     const Written written(*this, {dw});
     inner_->linear_grad_weight(there(dy), there(x), written[0], use);
   }
+  Tensor dequantise(const QuantisedMatrix& w) const override { return back(inner_->dequantise(there(w))); }
+  Tensor linear_quantised(const Tensor& x, const QuantisedMatrix& w, at::ScalarType out) const override {
+    return back(inner_->linear_quantised(there(x), there(w), out));
+  }
+  Tensor linear_quantised_add(const Tensor& x, const QuantisedMatrix& w, const Tensor& residual) const override {
+    return back(inner_->linear_quantised_add(there(x), there(w), there(residual)));
+  }
+  Tensor linear_quantised_grad_input(const Tensor& dy, const QuantisedMatrix& w, at::ScalarType out) const override {
+    return back(inner_->linear_quantised_grad_input(there(dy), there(w), out));
+  }
   Tensor embedding(const Tensor& table, const Tensor& ids) const override {
     return back(inner_->embedding(there(table), there(ids)));
   }
@@ -195,6 +205,7 @@ class HostedOps : public Ops {
 
  private:
   Tensor there(const Tensor& x) const { return x.defined() ? x.to(inner_->device()) : x; }
+  QuantisedMatrix there(const QuantisedMatrix& x) const { return {.bytes = there(x.bytes), .parts = x.parts}; }
   Routing there(const Routing& x) const {
     return {there(x.ids_TC), there(x.weights_TC), there(x.offsets_X1), there(x.places_TC), there(x.sources_P)};
   }

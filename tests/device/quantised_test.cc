@@ -41,7 +41,16 @@ class QuantisedTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<Ops> ops_ = make_backend(GetParam(), 2);
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, QuantisedTest, testing::ValuesIn(cpu_isas()),
+// The CPU's instruction sets, and the modules that have quantised matrices.
+std::vector<std::string> backends_with_quantised() {
+  std::vector<std::string> names = cpu_isas();
+  for (const std::string& name : device_backends()) {
+    if (footprint_of(name).has_quantised) names.push_back(name);
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, QuantisedTest, testing::ValuesIn(backends_with_quantised()),
                          [](const auto& info) { return info.param; });
 
 bool is_same(const Tensor& a, const Tensor& b) {
@@ -65,22 +74,29 @@ TEST_P(QuantisedTest, AWeightIsTheNumberThatItsCodeStandsFor) {
   }
 }
 
-// Rows on both sides of each limit between kernels, widths on both sides of blocks, tiles and panels.
+// Rows on both sides of each limit between kernels, widths on both sides of blocks, tiles, panels and pieces.
 TEST_P(QuantisedTest, ProductsAreThoseOfTheWeightsBitForBit) {
   constexpr uint64_t kSeed = 29;
   SCOPED_TRACE(fmt::format("seed {}", kSeed));
   TestDraw draw(kSeed);
   for (const Quantisation quantisation : {Quantisation::kNf4, Quantisation::kInt8}) {
-    for (const auto& [rows, K] : std::vector<std::pair<std::vector<int64_t>, int64_t>>{
-             {{96, 48, 40}, 64}, {{33}, 320}, {{70, 3}, 40}, {{130, 130}, 192}}) {
+    std::vector<std::pair<std::vector<int64_t>, int64_t>> cases = {
+        {{96, 48, 40}, 64},  {{33}, 320}, {{70, 3}, 40}, {{130, 130}, 192},
+        {{48, 16, 16}, 512}, {{48}, 768}, {{40, 8}, 256}};
+    // Matrices of Qwen3-4B, whose strips go round a GPU's rings more than once.
+    if (is_module(GetParam())) cases.insert(cases.end(), {{{9728, 9728}, 2560}, {{4096, 1024, 1024}, 2560}});
+    if (is_module(GetParam())) cases.insert(cases.end(), {{{2560}, 4096}, {{2560}, 9728}});
+    for (const auto& [rows, K] : cases) {
       const QuantisedMatrix w = random_matrix(draw, quantisation, rows, K);
       const Tensor weights = ops_->dequantise(w);
-      for (const int64_t T : {1, 2, 3, 4, 5, 16, 17, 33, 65, 520}) {
+      for (const int64_t T : {1, 2, 3, 4, 5, 8, 16, 17, 32, 33, 65, 520}) {
         if (T == 520 && GetParam() == "scalar")
           continue;  // plain C++ would take ten seconds, and packs nothing by size
         SCOPED_TRACE(fmt::format("{} rows by {} x {}", T, weights.size(0), K));
         const Tensor x = draw.normal({T, K}, at::kBFloat16);
         const Tensor dy = draw.normal({T, weights.size(0)}, at::kBFloat16);
+        const Tensor residual = draw.normal({T, weights.size(0)}, at::kBFloat16);
+        ASSERT_TRUE(is_same(ops_->linear_quantised_add(x, w, residual), ops_->linear_add(x, weights, residual)));
         for (const at::ScalarType out : {at::kBFloat16, at::kFloat}) {
           ASSERT_TRUE(is_same(ops_->linear_quantised(x, w, out), ops_->linear(x, weights, out)));
           ASSERT_TRUE(

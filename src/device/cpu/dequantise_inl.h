@@ -44,20 +44,14 @@ struct Dequantise {
     }
   }
 
-  static void int8(const uint8_t* codes, float maximum, int64_t count, uint16_t* out) {
-    const F scale = S::set1(maximum), step = S::set1(kInt8Step);
-    alignas(64) float numbers[16];
-    for (int64_t i = 0; i < count; i += 16) {
-      const int64_t n = count - i < 16 ? count - i : 16;
-      for (int64_t j = 0; j < n; ++j) numbers[j] = static_cast<float>(static_cast<int8_t>(codes[i + j]));
-      for (int64_t j = n; j < 16; ++j) numbers[j] = 0.0F;
-      const F weights = S::mul(S::mul(S::load(numbers), scale), step);
-      if (n == 16) {
-        S::store(out + i, weights);
-      } else {
-        S::store_partial(out + i, weights, n);
-      }
-    }
+  static void int8(const uint8_t* bytes, float maximum, int64_t count, uint16_t* out) {
+    const auto* const codes = reinterpret_cast<const int8_t*>(bytes);
+    const auto weights = [scale = S::set1(maximum), step = S::set1(kInt8Step)](F numbers) {
+      return S::mul(S::mul(numbers, scale), step);
+    };
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) S::store(out + i, weights(S::load(codes + i)));
+    if (i < count) S::store_partial(out + i, weights(S::load_partial(codes + i, count - i)), count - i);
   }
 };
 

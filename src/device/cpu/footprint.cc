@@ -68,6 +68,14 @@ class CpuOpsPlan final : public OpsPlan {
            tokens;
   }
 
+  // Strips of a quantised matrix are kept.
+  OpBytes linear_quantised(Size rows, Size inner, Size outer, Size out_bytes) const override {
+    return linear(rows, inner, outer, out_bytes);
+  }
+  OpBytes linear_quantised_grad_input(Size rows, Size inner, Size outer, Size out_bytes) const override {
+    return linear_grad_input(rows, inner, outer, out_bytes);
+  }
+
  protected:
   OpBytes op(Size result, Size /*aten_most*/) const override { return {.result = result, .most = result}; }
 

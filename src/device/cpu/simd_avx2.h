@@ -25,6 +25,12 @@ struct SimdAvx2 {
     return {widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
             widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
   }
+  static F load(const int8_t* p) {
+    const auto eight = [p](int64_t first) {
+      return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + first))));
+    };
+    return {eight(0), eight(8)};
+  }
   template <typename T>
   static F load_partial(const T* p, int64_t n) {
     alignas(32) T buffer[16] = {};

@@ -23,10 +23,16 @@ struct SimdAvx512 {
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
   }
+  static F load(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
   static __mmask16 first(int64_t n) { return static_cast<__mmask16>((1u << n) - 1u); }
   static F load_partial(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
   static F load_partial(const uint16_t* p, int64_t n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), p)), 16));
+  }
+  static F load_partial(const int8_t* p, int64_t n) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first(n), p)));
   }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   static void store_partial(float* p, F x, int64_t n) { _mm512_mask_storeu_ps(p, first(n), x); }

@@ -37,6 +37,13 @@ struct SimdNeon {
   static F load(const uint16_t* p) {
     return each([&](int i) { return widen(vld1_u16(p + 4 * i)); });
   }
+  static F load(const int8_t* p) {
+    const int8x16_t bytes = vld1q_s8(p);
+    const int16x8_t halves[2] = {vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes))};
+    return each([&](int i) {
+      return vcvtq_f32_s32(vmovl_s16(i % 2 == 0 ? vget_low_s16(halves[i / 2]) : vget_high_s16(halves[i / 2])));
+    });
+  }
   template <typename T>
   static F load_partial(const T* p, int64_t n) {
     T buffer[16] = {};

@@ -32,6 +32,7 @@ struct SimdScalar {
     return bits;
   }
   static float widen(float x) { return x; }
+  static float widen(int8_t x) { return static_cast<float>(x); }
   static float widen(uint16_t x) { return bits_to_float(static_cast<uint32_t>(x) << 16); }
   // These round to nearest even; any NaN becomes 0x7FC0.
   static void narrow(float x, float* out) { *out = x; }

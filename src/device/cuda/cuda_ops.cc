@@ -21,6 +21,7 @@
 #include "device/cuda/logprob.h"
 #include "device/cuda/memory/cuda_allocator_hook.h"
 #include "device/cuda/optimizer.h"
+#include "device/cuda/quantised.h"
 #include "device/cuda/rowwise.h"
 #include "device/cuda/sample.h"
 #include "device/cuda/staging.h"
@@ -39,6 +40,9 @@ cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 void check(cudaError_t error, const char* operation) {
   TANDEM_ENV_CHECK(error == cudaSuccess, "the GPU's", operation, "failed:", cudaGetErrorString(error));
 }
+
+// Up to so many rows, reading the codes for every few of them is faster than bringing all weights back once.
+constexpr int64_t kMostRowsOfCodes = 16;
 
 bool is_bfloat16(const Tensor& x) { return x.scalar_type() == at::kBFloat16; }
 const bf16* data(const Tensor& x) { return static_cast<const bf16*>(x.const_data_ptr()); }
@@ -124,6 +128,23 @@ class CudaOps final : public Ops {
     if (!is_bfloat16(x_TK)) return aten_->linear(x_TK, w_NK, out);
     const Tensor y_TN = at::empty({x_TK.size(0), w_NK.size(0)}, x_TK.options().dtype(out));
     multiply(ProductKind::kForward, x_TK, w_NK, Tensor(), y_TN);
+    return y_TN;
+  }
+  Tensor dequantise(const QuantisedMatrix& w_NK) const override {
+    const Tensor weights_NK =
+        at::empty({w_NK.num_rows(), w_NK.num_columns()}, w_NK.bytes.options().dtype(at::kBFloat16));
+    check(cuda::dequantise(quantised(w_NK), mutable_data(weights_NK), stream()), "quantised weights");
+    return weights_NK;
+  }
+  Tensor linear_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, at::ScalarType out) const override {
+    const Tensor y_TN = at::empty({x_TK.size(0), w_NK.num_rows()}, x_TK.options().dtype(out));
+    multiply_quantised(x_TK, w_NK, Tensor(), y_TN);
+    return y_TN;
+  }
+  Tensor linear_quantised_add(const Tensor& x_TK, const QuantisedMatrix& w_NK,
+                              const Tensor& residual_TN) const override {
+    const Tensor y_TN = at::empty_like(residual_TN);
+    multiply_quantised(x_TK, w_NK, residual_TN, y_TN);
     return y_TN;
   }
   Tensor linear_add(const Tensor& x_TK, const Tensor& w_NK, const Tensor& residual_TN) const override {
@@ -436,6 +457,42 @@ class CudaOps final : public Ops {
   std::shared_ptr<CudaRows> made_of(const AttentionRows& rows) const {
     const std::shared_ptr<const void> made = rows.prepared != nullptr ? rows.prepared : prepare(rows).prepared;
     return std::static_pointer_cast<CudaRows>(std::const_pointer_cast<void>(made));
+  }
+
+  static const std::byte* bytes_of(const QuantisedMatrix& w) {
+    return static_cast<const std::byte*>(w.bytes.const_data_ptr());
+  }
+  static cuda::QuantisedWeight quantised(const QuantisedMatrix& w) {
+    TANDEM_CHECK(std::ssize(w.parts) <= cuda::QuantisedWeight::kMostParts, "a quantised matrix of many parts");
+    cuda::QuantisedWeight weight;
+    for (const QuantisedPart& part : w.parts) {
+      weight.parts[weight.num_parts] = quantised_bytes(part, bytes_of(w));
+      weight.rows[weight.num_parts++] = part.num_rows;
+    }
+    return weight;
+  }
+
+  // Few rows are multiplied with the codes, as many at a time as the kernel takes; more, with all weights brought back.
+  void multiply_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, const Tensor& added_TN,
+                          const Tensor& y_TN) const {
+    const int64_t T = x_TK.size(0), N = w_NK.num_rows(), K = w_NK.num_columns();
+    TANDEM_CHECK(is_bfloat16(x_TK) && x_TK.size(1) == K, "rows of another kind than the matrix");
+    const cuda::QuantisedWeight weight = quantised(w_NK);
+    const int64_t at_once = T <= kMostRowsOfCodes && is_aligned(x_TK) ? cuda::few_rows_at_once(weight, N, K) : 0;
+    if (at_once == 0) return multiply(ProductKind::kForward, x_TK, dequantise(w_NK), added_TN, y_TN);
+    const int64_t row_bytes = N * static_cast<int64_t>(y_TN.element_size());
+    const auto* const added = added_TN.defined() ? static_cast<const std::byte*>(added_TN.const_data_ptr()) : nullptr;
+    for (int64_t row = 0; row < T; row += at_once) {
+      const cuda::FewRowsProduct few = {.x = data(x_TK) + row * K,
+                                        .added = added == nullptr ? nullptr : added + row * row_bytes,
+                                        .out = static_cast<std::byte*>(y_TN.mutable_data_ptr()) + row * row_bytes,
+                                        .is_float32 = y_TN.scalar_type() == at::kFloat,
+                                        .T = std::min(at_once, T - row),
+                                        .N = N,
+                                        .K = K,
+                                        .weight_is_old = true};  // it is never written
+      check(cuda::linear_of_few_rows(few, weight, stream()), "product of few rows with codes");
+    }
   }
 
   void multiply(ProductKind kind, const Tensor& left, const Tensor& right, const Tensor& added,

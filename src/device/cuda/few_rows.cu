@@ -1,6 +1,6 @@
 // A warp has a strip of kStrip rows of the weight at a time, which pass through its own ring of pieces in shared
-// memory, kDepth terms each. The strip is the narrow side of each mma.sync, whose wide side has the rows of x. All of x
-// lies in shared memory.
+// memory, kDepth terms each (few_rows_weights.cuh). The strip is the narrow side of each mma.sync, whose wide side has
+// the rows of x. All of x lies in shared memory.
 //
 // The sums of a strip are a chain: each product on the tensor core waits for the one before it. So operands of later
 // products are read between products, and a piece is copied by one instruction of the copy engine. Copies of its eight
@@ -13,26 +13,21 @@
 
 #include <algorithm>
 
+#include "device/cuda/few_rows_weights.cuh"
 #include "device/cuda/gpu_limits.h"
 #include "device/cuda/launch.cuh"
 #include "device/cuda/tensor_cores.cuh"
 #include "device/cuda/tensor_map.h"
-#include "device/cuda/vectors.cuh"
-#include "device/cuda/warpgroups.cuh"
 
 namespace tandem::device::cuda {
 namespace {
 
 using bf16 = __nv_bfloat16;
 
-constexpr int kStrip = 8, kMostWarps = 12;
-// The instruction has room for eight rows. With so many, the kernel is as fast as the library's at best
+constexpr int kMostWarps = 12;
+// The instruction has room for eight rows. With so many of bfloat16, the kernel is as fast as the library's at best
 // (bench/results/decode_gpu.md).
-constexpr int64_t kMostRows = 4;
-constexpr int kColumns = kSwizzledRow / 2;                                    // terms of a row in a box
-constexpr int kBoxes = 4, kDepth = kBoxes * kColumns;                         // boxes and terms of a piece
-constexpr int kGroup = 128, kSteps = kGroup / 16, kGroups = kDepth / kGroup;  // terms that are in registers at once
-constexpr int kBoxElements = kStrip * kColumns, kPieceElements = kBoxes * kBoxElements;
+constexpr int64_t kMostRows = 4, kMostRowsOfQuantised = 8;
 constexpr int kMostSlots = 32, kFewestSlots = 3;  // pieces of a ring
 // A row of x in shared memory is followed by so many unused elements, so that four rows that are read at once share no
 // bank.
@@ -46,67 +41,178 @@ __device__ inline void write(float* to, float x) { *to = x; }
 __device__ inline void write(bf16* to, float x) { *to = __float2bfloat16_rn(x); }
 
 struct Params {
-  CUtensorMap weight;  // [64, N, K / 64], boxes of 64 x kStrip x kBoxes
   const bf16* x;
   int T, N, K, strips, slots;
   bool weight_is_old;
 };
 
 // A warp's strips on their way through its ring.
+template <typename Weights>
 class Ring {
  public:
-  __device__ Ring(const Params& p, bf16* ring, Barrier* is_full, int first_strip, int stride)
-      : p_(p), ring_(ring), is_full_(is_full), strip_(first_strip), stride_(stride) {}
+  __device__ Ring(const typename Weights::Source& source, std::byte* ring, Barrier* is_full, const Pieces& first,
+                  int slots)
+      : source_(source), ring_(ring), is_full_(is_full), next_(first), slots_(slots) {}
   // Starts the copy of the next piece, if there is one.
   __device__ void start_next() {
-    if (strip_ >= p_.strips) return;
+    if (next_.is_past_end()) return;
     if (is_elected()) {
-      is_full_[slot_].arrive_and_expect(kPieceElements * sizeof(bf16));
-      copy_box(p_.weight, 0, strip_ * kStrip, term_ / kColumns, shared_address(ring_ + slot_ * kPieceElements),
-               is_full_[slot_]);
+      is_full_[slot_].arrive_and_expect(Weights::kPieceBytes);
+      Weights::start_copy(source_, next_, shared_address(ring_ + slot_ * Weights::kPieceBytes), is_full_[slot_]);
     }
-    slot_ = slot_ + 1 == p_.slots ? 0 : slot_ + 1;
-    term_ += kDepth;
-    if (term_ < p_.K) return;
-    term_ = 0;
-    strip_ += stride_;
+    slot_ = slot_ + 1 == slots_ ? 0 : slot_ + 1;
+    next_.advance(Weights::kDepth);
   }
 
  private:
-  const Params& p_;
-  bf16* ring_;
+  const typename Weights::Source& source_;
+  std::byte* ring_;
   Barrier* is_full_;
-  int strip_, stride_, term_ = 0, slot_ = 0;
+  Pieces next_;
+  int slots_, slot_ = 0;
 };
 
-// A lane's operands of one kGroup: four terms of each sixteen, of a row of the strip and of a row of x.
+// A lane's operands of one group: four terms of each sixteen, of a row of the strip and of a row of x.
+template <typename Weights>
 struct Operands {
+  static constexpr int kSteps = Weights::kGroup / 16;
   uint2 weight[kSteps], x[kSteps];
 };
 
-// Computes the sums of a warp's strips.
-class Multiplier {
+// What the sums of a warp's strips have in common: its way through the pieces, and the rows of x.
+template <typename Weights>
+class Sums {
  public:
-  __device__ Multiplier(const Params& p, const bf16* ring, const bf16* x, Barrier* is_full)
-      : ring_(ring), is_full_(is_full), slots_(p.slots), groups_(p.K / kGroup), has_row_(line() < p.T) {
-    x_ = x + line() * (p.K + kPadding) + quarter() * 4;
+  __device__ Sums(const Params& p, Weights weights, const std::byte* ring, const bf16* x, Barrier* is_full)
+      : weights_(weights), pieces_(p.K / Weights::kDepth), ring_(ring), is_full_(is_full), slots_(p.slots) {
+    const Lane lane;
+    has_row_ = lane.line < p.T;
+    x_ = x + lane.line * (p.K + kPadding) + lane.quarter * 4;
+  }
+
+ protected:
+  static constexpr int kGroups = Weights::kDepth / Weights::kGroup;  // of a piece
+  static constexpr int kSteps = Operands<Weights>::kSteps;
+
+  __device__ void wait_for_piece() {
+    is_full_[slot_].wait(parity_);
+    weights_.begin_piece();
+  }
+  __device__ const std::byte* piece() const { return ring_ + slot_ * Weights::kPieceBytes; }
+  // Gives back the memory of a piece that all lanes have read.
+  __device__ void end_piece(Ring<Weights>& ring) {
+    __syncwarp();
+    ring.start_next();
+    slot_ = slot_ + 1 == slots_ ? 0 : slot_ + 1;
+    parity_ ^= slot_ == 0 ? 1U : 0U;
+  }
+  __device__ void read_x(Operands<Weights>& to, int group, int s) const {
+    if (has_row_) to.x[s] = *reinterpret_cast<const uint2*>(x_ + group * Weights::kGroup + s * 16);
+  }
+  static __device__ void multiply(float (&sum)[4], const Operands<Weights>& from, int s) {
+    const uint32_t x[4] = {from.x[s].x, 0, from.x[s].y, 0}, weight[2] = {from.weight[s].x, from.weight[s].y};
+    multiply_add(sum, x, weight);
+  }
+
+  Weights weights_;
+  int pieces_;  // of a strip
+
+ private:
+  const std::byte* ring_;
+  const bf16* x_;
+  Barrier* is_full_;
+  int slots_, slot_ = 0;
+  bool has_row_;
+  uint32_t parity_ = 0;
+};
+
+// Adds up strip after strip: sum[0] and sum[1] are those of two of a strip's lines with the lane's row of x.
+template <typename Weights>
+class Multiplier : public Sums<Weights> {
+ public:
+  using Sums<Weights>::Sums;
+
+  // While a group is multiplied, the next one's numbers become bfloat16, those of the group after it are looked up, and
+  // the codes of the third are loaded. So the instructions between two products wait for nothing.
+  __device__ void run(float (&sum)[4], Ring<Weights>& ring) {
+    Operands<Weights> operands[2] = {};
+    Ahead ahead;
+    this->wait_for_piece();
 #pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      const int row = strip_row(line()), sixteen_bytes = s * 2 + quarter() / 2;
-      weight_at_[s] = row * kColumns + ((sixteen_bytes ^ row) << 3) + quarter() % 2 * 4;
+    for (int s = 0; s < kSteps; ++s) {
+      this->read_x(operands[0], 0, s);
+      operands[0].weight[s] = Weights::weights(look_up(0, s), this->weights_.maximum_of(0));
+      ahead.numbers[s] = look_up(1, s);
+      ahead.codes[s] = load(2, s);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) ahead.maxima[i] = this->weights_.maximum_of(i + 1);
+    int group = 0;
+    for (int piece = 1; piece < this->pieces_; ++piece, group += kGroups) {
+      step<3>(sum, operands[0], operands[1], ahead, group, 3);
+      this->end_piece(ring);
+      this->wait_for_piece();
+      step<3>(sum, operands[1], operands[0], ahead, group + 1, 0);
+      step<3>(sum, operands[0], operands[1], ahead, group + 2, 1);
+      step<3>(sum, operands[1], operands[0], ahead, group + 3, 2);
+    }
+    step<3>(sum, operands[0], operands[1], ahead, group, 3);
+    this->end_piece(ring);
+    step<2>(sum, operands[1], operands[0], ahead, group + 1, 0);
+    step<1>(sum, operands[0], operands[1], ahead, group + 2, 0);
+    step<0>(sum, operands[1], operands[0], ahead, group + 3, 0);
+  }
+
+ private:
+  using Base = Sums<Weights>;
+  static constexpr int kGroups = Base::kGroups, kSteps = Base::kSteps;
+  static_assert(kGroups == 4, "run() takes groups in fours");
+
+  // The numbers of the next group, the codes of the one after it, and the maxima of both.
+  struct Ahead {
+    typename Weights::Numbers numbers[kSteps];
+    typename Weights::Codes codes[kSteps];
+    float maxima[2];
+  };
+
+  __device__ typename Weights::Codes load(int of_piece, int s) const {
+    return this->weights_.load(this->piece(), of_piece * kSteps + s);
+  }
+  __device__ typename Weights::Numbers look_up(int of_piece, int s) const {
+    return this->weights_.look_up(load(of_piece, s));
+  }
+  // Multiplies a group, where kAhead more of the strip follow or three do; the third is group `loaded` of the piece.
+  template <int kAhead>
+  __device__ void step(float (&sum)[4], const Operands<Weights>& from, Operands<Weights>& to, Ahead& ahead, int group,
+                       int loaded) {
+    const float maximum = ahead.maxima[0];
+    ahead.maxima[0] = ahead.maxima[1];
+    if constexpr (kAhead > 2) ahead.maxima[1] = this->weights_.maximum_of(loaded);
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      Base::multiply(sum, from, s);
+      if constexpr (kAhead > 0) {
+        this->read_x(to, group + 1, s);
+        to.weight[s] = Weights::weights(ahead.numbers[s], maximum);
+      }
+      if constexpr (kAhead > 1) ahead.numbers[s] = this->weights_.look_up(ahead.codes[s]);
+      if constexpr (kAhead > 2) ahead.codes[s] = load(loaded, s);
     }
   }
-  // Returns the row of a strip that is line `n` of the instruction's. Lines that are read at once share no bank.
-  static __device__ int strip_row(int n) { return n % 4 * 2 + n / 4; }
+};
 
-  // Adds up the next strip: sum[0] and sum[1] are those of two of its lines with the lane's row of x.
-  __device__ void run(float (&sum)[4], Ring& ring) {
-    Operands operands[2] = {};
+template <>
+class Multiplier<Bf16Weights> : public Sums<Bf16Weights> {
+ public:
+  using Sums<Bf16Weights>::Sums;
+
+  __device__ void run(float (&sum)[4], Ring<Bf16Weights>& ring) {
+    Operands<Bf16Weights> operands[2] = {};
     wait_for_piece();
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) read(operands[0], 0, s);
     int group = 0;
-    for (; group + 2 < groups_; group += 2) {
+    for (; group + 2 < pieces_ * kGroups; group += 2) {
       multiply_and_read(sum, operands[0], operands[1], group + 1, ring);
       multiply_and_read(sum, operands[1], operands[0], group + 2, ring);
     }
@@ -117,51 +223,39 @@ class Multiplier {
 
  private:
   static_assert(kGroups == 2, "run() takes groups in pairs");
-  static __device__ int line() { return static_cast<int>(threadIdx.x) % kWarp / 4; }
-  static __device__ int quarter() { return static_cast<int>(threadIdx.x) % 4; }
 
-  __device__ void wait_for_piece() { is_full_[slot_].wait(parity_); }
-  __device__ void read(Operands& to, int group, int s) const {
-    const bf16* const piece = ring_ + slot_ * kPieceElements + group % kGroups * (kGroup / kColumns) * kBoxElements;
-    to.weight[s] = *reinterpret_cast<const uint2*>(piece + s / 4 * kBoxElements + weight_at_[s % 4]);
-    if (has_row_) to.x[s] = *reinterpret_cast<const uint2*>(x_ + group * kGroup + s * 16);
+  __device__ void read(Operands<Bf16Weights>& to, int group, int s) const {
+    to.weight[s] = weights_.read(piece(), group % kGroups, s);
+    read_x(to, group, s);
   }
-  static __device__ void multiply(float (&sum)[4], const Operands& from, int s) {
-    const uint32_t x[4] = {from.x[s].x, 0, from.x[s].y, 0}, weight[2] = {from.weight[s].x, from.weight[s].y};
-    multiply_add(sum, x, weight);
-  }
-  // Multiplies a group and reads the group `next`. A piece's memory is given back when its last group is read.
-  __device__ void multiply_and_read(float (&sum)[4], const Operands& from, Operands& to, int next, Ring& ring) {
+  __device__ void multiply_and_read(float (&sum)[4], const Operands<Bf16Weights>& from, Operands<Bf16Weights>& to,
+                                    int next, Ring<Bf16Weights>& ring) {
     if (next % kGroups == 0) wait_for_piece();
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       read(to, next, s);
       multiply(sum, from, s);
     }
-    if (next % kGroups + 1 < kGroups) return;
-    __syncwarp();
-    ring.start_next();
-    slot_ = slot_ + 1 == slots_ ? 0 : slot_ + 1;
-    parity_ ^= slot_ == 0 ? 1U : 0U;
+    if (next % kGroups + 1 == kGroups) end_piece(ring);
   }
-
-  const bf16 *ring_, *x_;
-  Barrier* is_full_;
-  int slots_, groups_, slot_ = 0, weight_at_[4];
-  bool has_row_;
-  uint32_t parity_ = 0;
 };
 
-template <typename Out>
-__global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(const __grid_constant__ Params p,
-                                                                        const Out* added, Out* out) {
-  extern __shared__ __align__(1024) bf16 memory[];
+template <typename Weights, typename Out>
+__global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(
+    const __grid_constant__ Params p, const __grid_constant__ typename Weights::Source source, const Out* added,
+    Out* out) {
+  extern __shared__ __align__(1024) std::byte memory[];
   __shared__ Barrier is_full[kMostWarps][kMostSlots];
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp, blocks = static_cast<int>(gridDim.x);
-  const int first_strip = static_cast<int>(blockIdx.x) + warp * blocks, stride = blocks * warps;
-  bf16* const own = memory + warp * p.slots * kPieceElements;
-  bf16* const x = memory + warps * p.slots * kPieceElements;  // [T, K + kPadding]
+  const Pieces first = {.strip = static_cast<int>(blockIdx.x) + warp * blocks,
+                        .term = 0,
+                        .stride = blocks * warps,
+                        .strips = p.strips,
+                        .K = p.K};
+  std::byte* const own = memory + warp * p.slots * Weights::kPieceBytes;
+  std::byte* const table = memory + warps * p.slots * Weights::kPieceBytes;
+  auto* const x = reinterpret_cast<bf16*>(table + Weights::kTableBytes);  // [T, K + kPadding]
 
   if (!p.weight_is_old) wait_for_inputs();
   if (lane == 0) {
@@ -169,8 +263,9 @@ __global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(const __
     show_to_products();
   }
   __syncwarp();
-  Ring ring(p, own, is_full[warp], first_strip, stride);
+  Ring<Weights> ring(source, own, is_full[warp], first, p.slots);
   for (int slot = 0; slot < p.slots; ++slot) ring.start_next();
+  Weights::fill(table);
 
   wait_for_inputs();
   let_next_begin();
@@ -183,14 +278,14 @@ __global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(const __
   wait_for_pieces<0>();
   __syncthreads();
 
-  Multiplier multiplier(p, own, x, is_full[warp]);
-  for (int strip = first_strip; strip < p.strips; strip += stride) {
+  Multiplier<Weights> multiplier(p, Weights(source, table, first), own, x, is_full[warp]);
+  for (int strip = first.strip; strip < p.strips; strip += first.stride) {
     float sum[4] = {};
     multiplier.run(sum, ring);
     if (lane / 4 >= p.T) continue;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int column = strip * kStrip + Multiplier::strip_row(lane % 4 * 2 + e);
+      const int column = strip * kStrip + Lane::strip_row(lane % 4 * 2 + e);
       const int64_t at = static_cast<int64_t>(lane / 4) * p.N + column;
       write(out + at, added == nullptr ? sum[e] : sum[e] + widen(added[at]));
     }
@@ -207,54 +302,104 @@ const GpuLimits& gpu() {
 struct Cut {
   int64_t strips, blocks, warps, slots, bytes;
 };
-// Takes sizes of which supports_few_rows() has found all but the number of slots in order.
+// Takes sizes whose N and K are multiples of kStrip and kDepth.
+template <typename Weights>
 Cut cut(int64_t T, int64_t N, int64_t K) {
   const int64_t strips = N / kStrip, blocks = std::min(strips, gpu().multiprocessors);
   const int64_t warps = std::min<int64_t>(kMostWarps, (strips + blocks - 1) / blocks);
   const int64_t strips_of_warp = (strips + blocks * warps - 1) / (blocks * warps);
-  constexpr int64_t kElement = sizeof(bf16), kSlotBytes = kPieceElements * kElement;
-  const int64_t bytes_of_rows = T * (K + kPadding) * kElement;
-  const int64_t slots = std::min({(kFewRowsSharedBytes - bytes_of_rows) / (warps * kSlotBytes),
-                                  strips_of_warp * (K / kDepth), int64_t{kMostSlots}});
-  return {strips, blocks, warps, slots, bytes_of_rows + warps * slots * kSlotBytes};
+  constexpr int64_t kElement = sizeof(bf16);
+  const int64_t other_bytes = T * (K + kPadding) * kElement + Weights::kTableBytes;
+  const int64_t slots = std::min({(Weights::kSharedBytes - other_bytes) / (warps * Weights::kPieceBytes),
+                                  strips_of_warp * (K / Weights::kDepth), int64_t{kMostSlots}});
+  return {strips, blocks, warps, slots, other_bytes + warps * slots * Weights::kPieceBytes};
 }
 
-template <typename Out>
-cudaError_t launch(const FewRowsProduct& p, cudaStream_t stream) {
-  const Cut c = cut(p.T, p.N, p.K);
-  const auto kernel = few_rows_kernel<Out>;
+template <typename Weights>
+bool supports(int64_t T, int64_t N, int64_t K) {
+  if (N < kStrip || N % kStrip != 0 || K < Weights::kDepth || K % Weights::kDepth != 0) return false;
+  return runs_few_rows(gpu()) &&
+         cut<Weights>(T, N, K).slots >= std::min<int64_t>(kFewestSlots, K / Weights::kDepth);
+}
+
+template <typename Weights, typename Out>
+cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& source, cudaStream_t stream) {
+  const Cut c = cut<Weights>(p.T, p.N, p.K);
+  const auto kernel = few_rows_kernel<Weights, Out>;
   const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kFewRowsSharedBytes));
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(Weights::kSharedBytes));
   if (status != cudaSuccess) return status;
-  Params params = {.weight = {},
-                   .x = p.x,
-                   .T = static_cast<int>(p.T),
-                   .N = static_cast<int>(p.N),
-                   .K = static_cast<int>(p.K),
-                   .strips = static_cast<int>(c.strips),
-                   .slots = static_cast<int>(c.slots),
-                   .weight_is_old = p.weight_is_old};
-  const auto N = static_cast<uint64_t>(p.N), K = static_cast<uint64_t>(p.K);
-  if (!describe_tensor(params.weight, p.w, {kColumns, N, K / kColumns}, {K * sizeof(bf16), kSwizzledRow},
-                       {kColumns, kStrip, kBoxes})) {
-    return cudaErrorInvalidValue;
-  }
+  const Params params = {.x = p.x,
+                         .T = static_cast<int>(p.T),
+                         .N = static_cast<int>(p.N),
+                         .K = static_cast<int>(p.K),
+                         .strips = static_cast<int>(c.strips),
+                         .slots = static_cast<int>(c.slots),
+                         .weight_is_old = p.weight_is_old};
   return launch_dependent(kernel, p.T, static_cast<unsigned>(c.blocks), static_cast<unsigned>(c.warps * kWarp),
-                          static_cast<size_t>(c.bytes), stream, params, static_cast<const Out*>(p.added),
+                          static_cast<size_t>(c.bytes), stream, params, source, static_cast<const Out*>(p.added),
                           static_cast<Out*>(p.out));
 }
+
+template <typename Weights>
+cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& source, cudaStream_t stream) {
+  return p.is_float32 ? launch<Weights, float>(p, source, stream) : launch<Weights, bf16>(p, source, stream);
+}
+
+// Describes rows of so many bytes, as numbers of two bytes, of which a copy takes kBoxes boxes.
+template <typename Weights>
+bool describe(CUtensorMap& map, const void* data, int64_t num_rows, int64_t row_bytes) {
+  const auto rows = static_cast<uint64_t>(num_rows), bytes = static_cast<uint64_t>(row_bytes);
+  return describe_tensor(map, data, {kSwizzledRow / 2, rows, bytes / kSwizzledRow}, {bytes, kSwizzledRow},
+                         {kSwizzledRow / 2, kStrip, Weights::kBoxes});
+}
+
+template <typename Weights>
+cudaError_t launch_quantised(const FewRowsProduct& p, const QuantisedWeight& w, cudaStream_t stream) {
+  QuantisedStrips source = {.parts = {}, .num_parts = w.num_parts};
+  constexpr int64_t kTermsOfRowBytes = Weights::kDepth / Weights::kBoxes;
+  int64_t row = 0;
+  for (int i = 0; i < w.num_parts; ++i) {
+    source.parts[i].bytes = w.parts[i];
+    source.parts[i].first_strip = static_cast<int>(row / kStrip);
+    if (!describe<Weights>(source.parts[i].codes, w.parts[i].codes, w.rows[i], p.K * kRowBytes / kTermsOfRowBytes))
+      return cudaErrorInvalidValue;
+    row += w.rows[i];
+  }
+  return launch<Weights>(p, source, stream);
+}
+
+bool is_nf4(const QuantisedWeight& w) { return w.parts[0].quantisation == Quantisation::kNf4; }
 
 }  // namespace
 
 bool supports_few_rows(int64_t T, int64_t N, int64_t K) {
-  if (T < 1 || T > kMostRows || N < kStrip || N % kStrip != 0 || K < kDepth || K % kDepth != 0) return false;
-  if (N * K * static_cast<int64_t>(sizeof(bf16)) > kMostWeightBytes || !runs_few_rows(gpu())) return false;
-  return cut(T, N, K).slots >= std::min<int64_t>(kFewestSlots, K / kDepth);
+  return T >= 1 && T <= kMostRows && N * K * static_cast<int64_t>(sizeof(bf16)) <= kMostWeightBytes &&
+         supports<Bf16Weights>(T, N, K);
 }
 
 cudaError_t linear_of_few_rows(const FewRowsProduct& product, cudaStream_t stream) {
   if (!supports_few_rows(product.T, product.N, product.K)) return cudaErrorInvalidValue;
-  return product.is_float32 ? launch<float>(product, stream) : launch<bf16>(product, stream);
+  Bf16Weights::Source source = {};
+  if (!describe<Bf16Weights>(source.weight, product.w, product.N, product.K * static_cast<int64_t>(sizeof(bf16))))
+    return cudaErrorInvalidValue;
+  return launch<Bf16Weights>(product, source, stream);
+}
+
+int64_t few_rows_at_once(const QuantisedWeight& w, int64_t N, int64_t K) {
+  for (int i = 0; i < w.num_parts; ++i) {
+    if (w.rows[i] % kStrip != 0) return 0;
+  }
+  for (int64_t rows = kMostRowsOfQuantised; rows > 0; --rows) {
+    if (is_nf4(w) ? supports<Nf4Weights>(rows, N, K) : supports<Int8Weights>(rows, N, K)) return rows;
+  }
+  return 0;
+}
+
+cudaError_t linear_of_few_rows(const FewRowsProduct& product, const QuantisedWeight& w, cudaStream_t stream) {
+  if (product.T < 1 || product.T > few_rows_at_once(w, product.N, product.K)) return cudaErrorInvalidValue;
+  return is_nf4(w) ? launch_quantised<Nf4Weights>(product, w, stream)
+                   : launch_quantised<Int8Weights>(product, w, stream);
 }
 
 }  // namespace tandem::device::cuda

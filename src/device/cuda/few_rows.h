@@ -11,12 +11,14 @@
 
 #include <cstdint>
 
+#include "device/cuda/quantised.h"
+
 namespace tandem::device::cuda {
 
 // All pointers are of the device; matrices are contiguous and begin at multiples of 16 bytes.
 struct FewRowsProduct {
   const __nv_bfloat16* x = nullptr;  // [T, K]
-  const __nv_bfloat16* w = nullptr;  // [N, K]
+  const __nv_bfloat16* w = nullptr;  // [N, K]; null for a quantised weight
   const void* added = nullptr;       // [T, N] of out's dtype, added before the rounding; or null
   void* out = nullptr;               // [T, N]
   bool is_float32 = false;           // dtype of out; else bfloat16
@@ -30,5 +32,11 @@ bool supports_few_rows(int64_t T, int64_t N, int64_t K);
 
 // Computes out and returns the error of the launch. The sizes are supported.
 cudaError_t linear_of_few_rows(const FewRowsProduct& product, cudaStream_t stream);
+
+// Returns how many rows the kernel multiplies at once with a quantised weight; 0 if it has not these sizes.
+int64_t few_rows_at_once(const QuantisedWeight& w, int64_t N, int64_t K);
+
+// Computes out of at most so many rows, with the bits of the product of the weights that the codes stand for.
+cudaError_t linear_of_few_rows(const FewRowsProduct& product, const QuantisedWeight& w, cudaStream_t stream);
 
 }  // namespace tandem::device::cuda

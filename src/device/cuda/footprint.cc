@@ -21,6 +21,9 @@ class CudaOpsPlan final : public OpsPlan {
 
   // The product adds the residual itself.
   OpBytes linear_add(Size rows, Size /*inner*/) const override { return add(rows); }
+  OpBytes linear_quantised_add(Size rows, Size inner) const override {
+    return with_scratch(add(rows), inner * shape().hidden * element());
+  }
   OpBytes rms_norm(Size rows) const override {
     return shape().norms_have_offset ? aten_.rms_norm(rows) : OpsPlan::rms_norm(rows);
   }
@@ -156,6 +159,7 @@ std::unique_ptr<const OpsPlan> plan_ops(const OpsShape& shape, Size element_byte
 
 constinit const Footprint kFootprint = {
     .has_windows = false,
+    .has_quantised = true,
     .context_bytes = kContextBytes,
     // Kernels as they are loaded, cuBLAS's workspaces, what LibTorch's allocator rounds up (404 MiB at most in
     // bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, or one of the gradient

@@ -67,9 +67,11 @@ constexpr bool runs_experts_grad_weight(const GpuLimits& gpu) {
 // The kernel of products of few rows has the copy engine of compute capability 9.0. It takes at most so many bytes, for
 // the weight on its way and the rows; they leave room for a block of attention, which may still run beside it.
 constexpr int64_t kFewRowsSharedBytes = 152 * 1024;
+// With codes of a quantised weight, whose table takes 32 KiB, it takes more where rows are long, and is alone then.
+constexpr int64_t kFewRowsOfCodesSharedBytes = 200 * 1024;
 constexpr bool runs_few_rows(const GpuLimits& gpu) {
   constexpr int64_t kBarriers = 4096;
-  return gpu.capability == 90 && kFewRowsSharedBytes + kBarriers <= gpu.shared_bytes;
+  return gpu.capability == 90 && kFewRowsOfCodesSharedBytes + kBarriers <= gpu.shared_bytes;
 }
 
 // A tiling is the number of weight rows and of places that a block has, in the product of places with the weights of

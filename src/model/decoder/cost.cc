@@ -35,6 +35,7 @@ LinearCost::LinearCost(const ModelConfig& config, Dtype dtype, const device::Ops
     : ops_(ops),
       ranks_(ops, config.shard.size),
       cuts_rows_(config.shard.cuts_rows()),
+      is_quantised_(config.is_quantised()),
       rows_(rows),
       hidden_(config.hidden),
       element_(dtype_bytes(dtype)) {}
@@ -46,7 +47,20 @@ void LinearCost::sum(Walk& walk, const device::OpBytes& part) const {
   walk.drop(part.result);
 }
 
+device::OpBytes LinearCost::product(Size inner, Size outer) const {
+  return is_quantised_ ? ops_.linear_quantised(rows_, inner, outer, element_)
+                       : ops_.linear(rows_, inner, outer, element_);
+}
+
+device::OpBytes LinearCost::input_gradient(Size inner, Size outer) const {
+  return is_quantised_ ? ops_.linear_quantised_grad_input(rows_, inner, outer, element_)
+                       : ops_.linear_grad_input(rows_, inner, outer, element_);
+}
+
+void LinearCost::forward(Walk& walk, Size inner, Size outer) const { walk.run(product(inner, outer)); }
+
 void LinearCost::forward_add(Walk& walk, Size inner) const {
+  if (is_quantised_) return walk.run(ops_.linear_quantised_add(rows_, inner));
   if (ranks_.is_alone()) return walk.run(ops_.linear_add(rows_, inner));
   sum(walk, ops_.linear(rows_, inner, hidden_, kFloatBytes));
 }
@@ -54,12 +68,12 @@ void LinearCost::forward_add(Walk& walk, Size inner) const {
 void LinearCost::backward_of_add(Walk& walk, Size inner) const {
   const Size all_rows = cuts_rows_ ? rows_ * hidden_ * element_ : Size(0);  // of the gradient, gathered
   walk.take(all_rows);
-  walk.run(ops_.linear_grad_input(rows_, inner, hidden_, element_));
+  walk.run(input_gradient(inner, hidden_));
   walk.drop(all_rows);
 }
 
 void LinearCost::hidden_gradient(Walk& walk, Size outer) const {
-  if (ranks_.is_alone()) return walk.run(ops_.linear_grad_input(rows_, hidden_, outer, element_));
+  if (ranks_.is_alone()) return walk.run(input_gradient(hidden_, outer));
   sum(walk, ops_.linear_grad_input(rows_, hidden_, outer, kFloatBytes));
 }
 
@@ -221,7 +235,7 @@ void walk_add(Walk& walk, const LayerCost& layer, Size inner, const std::string&
     layer.linear.forward_add(walk, inner);
     return layer.adapters.forward(walk, matrix);
   }
-  walk.run(layer.ops.linear(layer.rows, inner, layer.config.hidden, layer.element));
+  layer.linear.forward(walk, inner, layer.config.hidden);
   layer.adapters.forward(walk, matrix);
   walk.run(layer.norm());
   walk.run(layer.ops.add(layer.rows));
@@ -286,7 +300,7 @@ void walk_rotation_backward(Walk& walk, const LayerCost& layer) {
 // Walks AttentionPiece::project().
 void walk_projection(Walk& walk, const LayerCost& layer, bool has_graph) {
   const Size input = walk_input(walk, layer, layer.family.norms.attention_input);
-  walk.run(layer.ops.linear(layer.rows, layer.config.hidden, layer.qkv_width(), layer.element));
+  layer.linear.forward(walk, layer.config.hidden, layer.qkv_width());
   layer.adapters.forward(walk, "qkv");
   walk.drop(input);  // a bias is added in place
   walk_rotation(walk, layer, has_graph);
@@ -336,7 +350,7 @@ PieceCost gated_cost(const LayerCost& layer) {
   piece.graph = layer.size.stream + layer.size.gate_up + (output_norm != nullptr ? layer.size.hidden : Size(0));
   piece.forward = [&layer, is_silu, input_norm, output_norm](Walk& walk, bool has_graph) {
     const Size input = walk_input(walk, layer, input_norm);
-    walk.run(layer.ops.linear(layer.rows, layer.config.hidden, 2 * layer.config.mlp, layer.element));
+    layer.linear.forward(walk, layer.config.hidden, 2 * layer.config.mlp);
     layer.adapters.forward(walk, "gate_up");
     walk.drop(input);
     walk.run(is_silu ? layer.ops.silu_mul(layer.rows) : layer.ops.gelu_mul(layer.rows));

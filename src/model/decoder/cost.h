@@ -37,6 +37,8 @@ struct Sizes {
 class LinearCost {
  public:
   LinearCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);
+  // Counts Linear::forward() of a matrix that reads so many columns, and gives so many.
+  void forward(Walk& walk, Size inner, Size outer) const;
   // Counts Linear::forward_add() of a matrix that reads so many columns, and is cut by them.
   void forward_add(Walk& walk, Size inner) const;
   // Counts the backward of forward_add(), from the gradient of what the stream keeps of the result to that of the
@@ -47,12 +49,15 @@ class LinearCost {
   const TensorRanksPlan& ranks() const { return ranks_; }
 
  private:
+  // Returns what the product of the rows, or the gradient of the input, takes in the model dtype.
+  device::OpBytes product(Size inner, Size outer) const;
+  device::OpBytes input_gradient(Size inner, Size outer) const;
   // Counts the sum of parts in float32, to what the stream keeps.
   void sum(Walk& walk, const device::OpBytes& part) const;
 
   const device::OpsPlan& ops_;
   const TensorRanksPlan ranks_;
-  const bool cuts_rows_;
+  const bool cuts_rows_, is_quantised_;
   const Size rows_, hidden_, element_;
 };
 

@@ -1,0 +1,124 @@
+// quantised.h has the contract. A warp makes 1,024 weights of a part that follow each other, and then those that lie a
+// whole grid further on; a lane makes eight neighbours of each 256 of them, so that a warp writes whole lines.
+#include "device/cuda/quantised.h"
+
+#include "device/cuda/nf4.cuh"
+#include "device/cuda/vectors.cuh"
+
+namespace tandem::device::cuda {
+namespace {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kThreads = 256, kEach = 8, kOnce = kWarp * kEach, kTimes = 4, kOfWarp = kTimes * kOnce;
+
+// A part, and where its weights go.
+struct Part {
+  QuantisedBytes bytes;
+  int64_t num_weights;
+  bf16* out;
+};
+struct Parts {
+  Part of[QuantisedWeight::kMostParts];
+};
+
+// Calls make(first) for each kOfWarp weights of the warp, by the first of them.
+template <typename Make>
+__device__ inline void for_warps(int64_t num_weights, const Make& make) {
+  const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * (kThreads / kWarp) * kOfWarp;
+  for (int64_t first = warp * kOfWarp; first < num_weights; first += stride) make(first);
+}
+
+// Writes eight weights, from w on, as far as the part has them.
+__device__ inline void write(const float (&weights)[kEach], int64_t w, const Part& part) {
+  if (w + kEach <= part.num_weights && reinterpret_cast<uintptr_t>(part.out) % sizeof(Vector) == 0)
+    return store(part.out + w, pack(weights));
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (w + i < part.num_weights) part.out[w + i] = __float2bfloat16_rn(weights[i]);
+  }
+}
+
+// Every lane has the sixteen values in a bank of its own, and makes the maximum of one of the warp's blocks. Codes end at
+// a multiple of 64 bytes, so whole words are read.
+__global__ __launch_bounds__(kThreads) void dequantise_nf4(const __grid_constant__ Parts parts) {
+  constexpr int kBlocks = kOfWarp / static_cast<int>(kNf4Block), kLanes = kWarp / (kOnce / static_cast<int>(kNf4Block));
+  __shared__ float of_code[16][kWarp];
+  __shared__ float table[kNf4TableSize + 1];
+  const Part& part = parts.of[blockIdx.y];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int code = static_cast<int>(threadIdx.x) / kWarp; code < 16; code += kThreads / kWarp)
+    of_code[code][lane] = nf4_of_code.of[code];
+  for (int i = static_cast<int>(threadIdx.x); i <= kNf4TableSize; i += kThreads) table[i] = part.bytes.table[i];
+  __syncthreads();
+  const int64_t last_block = (part.num_weights - 1) / kNf4Block, last_word = (part.num_weights - 1) / kEach;
+  for_warps(part.num_weights, [&](int64_t first) {
+    const int64_t block = min(first / kNf4Block + lane % kBlocks, last_block);
+    uint32_t codes[kTimes];
+#pragma unroll
+    for (int t = 0; t < kTimes; ++t) {
+      const int64_t word = min(first / kEach + t * kWarp + lane, last_word);
+      codes[t] = reinterpret_cast<const uint32_t*>(part.bytes.codes)[word];
+    }
+    const float own = maximum_of_block(table, part.bytes.maxima[block], part.bytes.scales[block / kNf4Nested]);
+#pragma unroll
+    for (int t = 0; t < kTimes; ++t) {
+      const float maximum = __shfl_sync(kAllLanes, own, t * (kWarp / kLanes) + lane / kLanes);
+      float weights[kEach];
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const int shift = i / 2 * 8 + (i % 2 == 0 ? 4 : 0);  // the first of two lies in the high half of a byte
+        weights[i] = __fmul_rn(of_code[codes[t] >> shift & 15][lane], maximum);
+      }
+      write(weights, first + t * kOnce + lane * kEach, part);
+    }
+  });
+}
+
+__global__ __launch_bounds__(kThreads) void dequantise_int8(const __grid_constant__ Parts parts) {
+  const Part& part = parts.of[blockIdx.y];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t columns = part.bytes.num_columns, last_row = (part.num_weights - 1) / columns;
+  const int64_t last_word = (part.num_weights - 1) / kEach;
+  const bool has_whole_rows = columns % kEach == 0;
+  for_warps(part.num_weights, [&](int64_t first) {
+#pragma unroll
+    for (int t = 0; t < kTimes; ++t) {
+      const int64_t w = first + t * kOnce + lane * kEach;
+      const uint2 codes = reinterpret_cast<const uint2*>(part.bytes.codes)[min(w / kEach, last_word)];
+      const float maximum = part.bytes.scales[min(w / columns, last_row)];
+      const auto maximum_of = [&](int64_t i) {
+        return has_whole_rows ? maximum : part.bytes.scales[min((w + i) / columns, last_row)];
+      };
+      const float weights[kEach] = {int8_weight<0>(codes.x, maximum_of(0)), int8_weight<1>(codes.x, maximum_of(1)),
+                                    int8_weight<2>(codes.x, maximum_of(2)), int8_weight<3>(codes.x, maximum_of(3)),
+                                    int8_weight<0>(codes.y, maximum_of(4)), int8_weight<1>(codes.y, maximum_of(5)),
+                                    int8_weight<2>(codes.y, maximum_of(6)), int8_weight<3>(codes.y, maximum_of(7))};
+      write(weights, w, part);
+    }
+  });
+}
+
+}  // namespace
+
+cudaError_t dequantise(const QuantisedWeight& w, bf16* out, cudaStream_t stream) {
+  constexpr int64_t kMostBlocks = 1024;
+  Parts parts = {};
+  int64_t most = 0;
+  for (int i = 0; i < w.num_parts; ++i) {
+    const int64_t num_weights = w.rows[i] * w.parts[i].num_columns;
+    parts.of[i] = {.bytes = w.parts[i], .num_weights = num_weights, .out = out};
+    out += num_weights;
+    most = num_weights > most ? num_weights : most;
+  }
+  constexpr int64_t kOfBlock = int64_t{kThreads} / kWarp * kOfWarp;
+  const int64_t blocks = (most + kOfBlock - 1) / kOfBlock;
+  const dim3 grid(static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks),
+                  static_cast<unsigned>(w.num_parts));
+  const auto kernel = w.parts[0].quantisation == Quantisation::kInt8 ? dequantise_int8 : dequantise_nf4;
+  kernel<<<grid, kThreads, 0, stream>>>(parts);
+  return cudaGetLastError();
+}
+
+}  // namespace tandem::device::cuda
