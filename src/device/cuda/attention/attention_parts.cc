@@ -16,11 +16,12 @@ int64_t bit_ceil(int64_t n) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
 }
 
-// Returns the step that holds n rows of a form. Causal parts have steps of 256 and, above 8,192, of a thirty-second
-// of the next power of two. A part in full has two sizes, which would make many kernels: its steps are powers of two.
+// Returns the step that holds n rows of a form. Causal parts have steps of an eighth of the next power of two, at least
+// 256, so that completions of all lengths up to 8,192 need sixteen kernels; above, where workspaces are large, of a
+// thirty-second. A part in full has two sizes, which would make many kernels: its steps are powers of two.
 int64_t step_of(PartForm form, int64_t n) {
   if (form == PartForm::kFull) return std::max(kStep, bit_ceil(n));
-  const int64_t step = std::max(kStep, bit_ceil(n) / 32);
+  const int64_t step = std::max(kStep, bit_ceil(n) / (n <= 8192 ? 8 : 32));
   return (n + step - 1) / step * step;
 }
 
