@@ -26,6 +26,11 @@ void LoraOptions::visit(base::Options& options) {
               "modules that get an adapter: all-linear, which leaves out the experts of a sparse model, or names like "
               "q_proj,v_proj; unset: all-linear")
       .one_or_more();
+  options
+      .option(modules_to_save, "modules-to-save", group,
+              "modules that are trained whole next to the adapter and saved with it, like embed_tokens,lm_head; unset: "
+              "none")
+      .one_or_more();
 }
 
 void LoraOptions::check() const {
@@ -33,6 +38,8 @@ void LoraOptions::check() const {
   TANDEM_USER_CHECK(rank || !use_rslora, "--use-rslora: needs --lora-rank, without which all weights are trained");
   TANDEM_USER_CHECK(rank || target_modules.empty(),
                     "--target-modules: needs --lora-rank, without which all weights are trained");
+  TANDEM_USER_CHECK(rank || modules_to_save.empty(),
+                    "--modules-to-save: needs --lora-rank, without which all weights are trained");
 }
 
 }  // namespace tandem::config

@@ -13,10 +13,11 @@ namespace tandem::config {
 constexpr double kDefaultLoraAlpha = 16.0;  // vime's and verl's default
 
 struct LoraOptions {
-  std::optional<int64_t> rank;              // unset: all weights are trained
-  std::optional<double> alpha;              // unset: kDefaultLoraAlpha
-  std::vector<std::string> target_modules;  // empty: "all-linear"
-  bool use_rslora = false;                  // scale by alpha over the square root of the rank
+  std::optional<int64_t> rank;               // unset: all weights are trained
+  std::optional<double> alpha;               // unset: kDefaultLoraAlpha
+  std::vector<std::string> target_modules;   // empty: "all-linear"
+  bool use_rslora = false;                   // scale by alpha over the square root of the rank
+  std::vector<std::string> modules_to_save;  // modules that are trained whole
 
   void visit(base::Options& options);
   // UserError for a flag that needs --lora-rank.

@@ -26,7 +26,8 @@ constexpr const char* kHealth =
     "a device that only samples is given up when it is silent for --rollout-health-check-timeout";
 constexpr const char* kNoHook = "this hook is not in this version; --custom-rm-path takes Python functions for rewards";
 constexpr const char* kLoraFlags =
-    "an adapter is --lora-rank, --lora-alpha, --use-rslora and --target-modules of train and sft, no more";
+    "an adapter is --lora-rank, --lora-alpha, --use-rslora, --target-modules and --modules-to-save of train and sft, "
+    "no more";
 constexpr const char* kTrainedParameters = "all parameters are trained, or with --lora-rank an adapter";
 constexpr const char* kExpertsAreCut =
     "experts are cut as the rest of the model, by --tensor-model-parallel-size; leave it out (1 is accepted)";

@@ -24,8 +24,13 @@ struct LoraConfig {
   std::vector<std::string> target_modules;  // whose matrices have one: "q_proj", ... in the model's order
   // The scale is alpha / sqrt(rank), which does not fall as the rank grows (rsLoRA, Kalajdzievski 2023).
   bool is_rank_stabilized = false;
+  // Modules that are trained whole, next to the adapter: "embed_tokens", ... in the model's order.
+  std::vector<std::string> saved_modules = {};
 
   double scale() const;
+  bool saves(const std::string& module) const {
+    return std::ranges::find(saved_modules, module) != saved_modules.end();
+  }
 };
 
 // The experts of each layer of a sparse model. An expert is an MLP of that width.

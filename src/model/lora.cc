@@ -20,7 +20,7 @@ using weights::Layout;
 using weights::PackedTensor;
 using weights::Slice;
 
-constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kWeight = ".weight", kEmbeddingModule = "embed_tokens", kHeadModule = "lm_head";
 
 // Returns "q_proj" for "model.layers.0.self_attn.q_proj.weight": a part of the slice's own name.
 std::string_view module_of(const Slice& slice) {
@@ -46,6 +46,22 @@ std::vector<std::string> modules_of(const ModelConfig& config, const std::functi
     }
   }
   return modules;
+}
+
+// Returns whether a module can be trained whole. A router cannot: it is the only matrix of a block without an adapter.
+bool is_savable(const PackedTensor& packed) {
+  const bool is_module =
+      !packed.takes_adapter && packed.slices.size() == 1 && packed.slices.front().hf_name.ends_with(kWeight);
+  const bool is_router = packed.decays && packed.name.starts_with("layers.");
+  return is_module && !is_router;
+}
+
+// Returns whether a module is trained whole. As in PEFT a name stands for every module whose own ends with it: "norm"
+// is all norms.
+bool is_saved(const PackedTensor& packed, const LoraConfig& lora) {
+  return is_savable(packed) && std::ranges::any_of(lora.saved_modules, [&](const std::string& name) {
+           return module_of(packed.slices.front()).ends_with(name);
+         });
 }
 
 // Returns the matrices of target modules that lie in a packed one, in the order of their rows.
@@ -82,10 +98,13 @@ std::vector<const Slice*> order_of_b(const std::vector<const Slice*>& targets) {
   return ordered;
 }
 
+// PEFT's files have the names of the model's own modules after this.
+constexpr const char* kPeftPrefix = "base_model.model.";
+
 // Returns the name in PEFT's files of A, "lora_A", or B of a matrix.
 std::string peft_name(const Slice& target, const char* suffix) {
   const std::string module = target.hf_name.substr(0, target.hf_name.size() - kWeight.size());
-  return fmt::format("base_model.model.{}.{}.weight", module, suffix);
+  return fmt::format("{}{}.{}.weight", kPeftPrefix, module, suffix);
 }
 
 // Returns one of an adapter's two matrices, for all target modules of a packed matrix.
@@ -113,6 +132,23 @@ std::vector<std::string> names_in(const std::string& text) {
   return names;
 }
 
+// Returns those of `modules` that are named, in their order. `instead` says what to give for a name that is not there.
+std::vector<std::string> parse_names(const std::vector<std::string>& names, std::vector<std::string> modules,
+                                     const std::string& place, const std::string& instead) {
+  std::set<std::string> given;
+  for (const std::string& text : names) {
+    for (const std::string& name : names_in(text)) {
+      TANDEM_USER_CHECK(std::ranges::find(modules, name) != modules.end(),
+                        fmt::format("{}: {} is no module of this model; give {}{} with commas between them", place,
+                                    ConfigReader::shown(name), instead, fmt::join(modules, ",")));
+      TANDEM_USER_CHECK(given.insert(name).second,
+                        fmt::format("{}: {} is named twice; leave one out", place, ConfigReader::shown(name)));
+    }
+  }
+  std::erase_if(modules, [&](const std::string& module) { return !given.contains(module); });
+  return modules;
+}
+
 }  // namespace
 
 std::vector<std::string> adaptable_modules(const ModelConfig& config) {
@@ -134,20 +170,29 @@ bool adapts_experts(const ModelConfig& config) {
 std::vector<std::string> parse_target_modules(const std::vector<std::string>& names, const ModelConfig& config,
                                               const std::string& place) {
   if (names == std::vector<std::string>{kAllLinear}) return all_linear_modules(config);
-  std::vector<std::string> modules = adaptable_modules(config);
-  std::set<std::string> given;
-  for (const std::string& text : names) {
-    for (const std::string& name : names_in(text)) {
-      TANDEM_USER_CHECK(
-          std::ranges::find(modules, name) != modules.end(),
-          fmt::format("{}: {} is no module of this model; give {}, or some of {} with commas between them", place,
-                      ConfigReader::shown(name), kAllLinear, fmt::join(modules, ",")));
-      TANDEM_USER_CHECK(given.insert(name).second,
-                        fmt::format("{}: {} is named twice; leave one out", place, ConfigReader::shown(name)));
-    }
+  return parse_names(names, adaptable_modules(config), place, fmt::format("{}, or some of ", kAllLinear));
+}
+
+std::vector<std::string> savable_modules(const ModelConfig& config) {
+  ModelConfig one_layer = config;
+  one_layer.num_layers = 1;
+  std::vector<std::string> modules;
+  for (const PackedTensor& packed : build_layout(one_layer).tensors) {
+    if (is_savable(packed)) modules.emplace_back(module_of(packed.slices.front()));
   }
-  std::erase_if(modules, [&](const std::string& module) { return !given.contains(module); });
   return modules;
+}
+
+std::vector<std::string> parse_saved_modules(const std::vector<std::string>& names, const ModelConfig& config,
+                                             const std::string& place) {
+  for (const std::string& text : names) {
+    const std::vector<std::string> parts = names_in(text);
+    TANDEM_USER_CHECK(!config.tied_embeddings || std::ranges::find(parts, kHeadModule) == parts.end(),
+                      fmt::format("{}: lm_head is this model's embed_tokens (tie_word_embeddings); name embed_tokens "
+                                  "alone, which trains both",
+                                  place));
+  }
+  return parse_names(names, savable_modules(config), place, "some of ");
 }
 
 Layout adapter_layout(const ModelConfig& config) {
@@ -165,6 +210,17 @@ Layout adapter_layout(const ModelConfig& config) {
         stacked(packed.name + kLoraB, order_of_b(targets), "lora_B", weights::Init::kZeros, [&](const Slice& w) {
           return std::vector{w.shape[0], rank};
         }));
+  }
+  for (PackedTensor& packed : build_layout(config).tensors) {
+    if (!is_saved(packed, *config.lora)) continue;
+    Slice& slice = packed.slices.front();
+    // PEFT writes the values of a tied embedding twice, and does not load a file that has them once.
+    if (config.tied_embeddings && module_of(slice) == kEmbeddingModule) {
+      slice.twin = fmt::format("{}{}{}", kPeftPrefix, kHeadModule, kWeight);
+      layout.ignored.push_back(slice.twin);
+    }
+    slice.hf_name.insert(0, kPeftPrefix);
+    layout.tensors.push_back(std::move(packed));
   }
   return layout;
 }

@@ -22,11 +22,11 @@ constexpr int64_t kMaxBytes = int64_t{1} << 20;
 constexpr int64_t kMaxRank = int64_t{1} << 20;
 
 // These keys of adapter_config.json are read, or their value changes nothing where no adapter is trained. Any other key
-// that is set asks for something that is not computed: DoRA, ranks by module, trained biases or embeddings.
+// that is set asks for something that is not computed: DoRA, ranks by module, trained biases.
 constexpr auto kReadKeys = std::to_array<std::string_view>(
     {"peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout", "target_modules",
      "use_rslora", "bias", "inference_mode", "init_lora_weights", "megatron_core", "qalora_group_size", "peft_version",
-     "revision", "auto_mapping"});
+     "revision", "auto_mapping", "modules_to_save", "ensure_weight_tying"});
 
 void refuse_other_keys(const ConfigReader& reader) {
   for (const auto& [key, value] : reader.object().items()) {
@@ -37,6 +37,10 @@ void refuse_other_keys(const ConfigReader& reader) {
                               "model",
                               ConfigReader::shown(value)));
   }
+}
+
+bool are_names(const Json& list) {
+  return list.is_array() && std::ranges::all_of(list, [](const Json& name) { return name.is_string(); });
 }
 
 }  // namespace
@@ -71,15 +75,26 @@ AdapterFile parse_adapter_config(const std::string& text, const std::string& nam
   if (targets.is_string() && targets == kAllLinear) {
     file.target_modules = {kAllLinear};
   } else {
-    const bool are_names = targets.is_array() && !targets.empty() &&
-                           std::ranges::all_of(targets, [](const Json& name) { return name.is_string(); });
-    if (!are_names) reader.refuse("target_modules", "must be \"all-linear\" or a list of names");
+    if (!are_names(targets) || targets.empty()) {
+      reader.refuse("target_modules", "must be \"all-linear\" or a list of names");
+    }
     for (const Json& name : targets) file.target_modules.push_back(name.get<std::string>());
+  }
+  file.ensures_weight_tying = reader.bool_or("ensure_weight_tying", false);
+  const auto saved = reader.object().find("modules_to_save");
+  if (saved == reader.object().end() || saved->is_null()) return file;
+  if (!are_names(*saved)) reader.refuse("modules_to_save", "must be a list of names");
+  for (const Json& name : *saved) {
+    // PEFT adds the second to the first where it ties them.
+    std::string module = name == "model.embed_tokens" ? "embed_tokens" : name.get<std::string>();
+    if (std::ranges::find(file.modules_to_save, module) == file.modules_to_save.end()) {
+      file.modules_to_save.push_back(std::move(module));
+    }
   }
   return file;
 }
 
-std::string adapter_config_text(const LoraConfig& lora, const std::string& base) {
+std::string adapter_config_text(const LoraConfig& lora, const std::string& base, bool ties_embeddings) {
   Json json = Json::object();
   json["peft_type"] = "LORA";
   json["task_type"] = "CAUSAL_LM";
@@ -95,6 +110,8 @@ std::string adapter_config_text(const LoraConfig& lora, const std::string& base)
   json["lora_dropout"] = 0.0;
   if (lora.is_rank_stabilized) json["use_rslora"] = true;
   json["target_modules"] = lora.target_modules;
+  if (!lora.saved_modules.empty()) json["modules_to_save"] = lora.saved_modules;
+  if (ties_embeddings && lora.saves("embed_tokens")) json["ensure_weight_tying"] = true;
   json["bias"] = "none";
   json["fan_in_fan_out"] = false;
   json["inference_mode"] = true;

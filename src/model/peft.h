@@ -19,15 +19,17 @@ struct AdapterFile {
   double alpha = 0.0;
   std::vector<std::string> target_modules;  // as written: a word like "all-linear" alone, or names
   bool use_rslora = false;                  // rank-stabilised scaling
+  // The modules that are trained whole, as written, but "model.embed_tokens" by its last part; empty: none.
+  std::vector<std::string> modules_to_save;
+  bool ensures_weight_tying = false;  // a tied embedding among them stays tied
 };
 // Reads that file. UserError, by key, for what is missing or of the wrong type, and for every key that is set and asks
-// for something that Tandem does not compute: DoRA, ranks by module, trained biases, an expression for
-// modules.
+// for something that Tandem does not compute: DoRA, ranks by module, trained biases, an expression for modules.
 AdapterFile read_adapter_config(const std::string& directory);
 // Reads the file's text; `name` stands for the file in messages.
 AdapterFile parse_adapter_config(const std::string& text, const std::string& name);
 
-// Returns the text of adapter_config.json for an adapter of that model directory.
-std::string adapter_config_text(const LoraConfig& lora, const std::string& base);
+// Returns the text of adapter_config.json for an adapter of that model directory, whose model may tie its embeddings.
+std::string adapter_config_text(const LoraConfig& lora, const std::string& base, bool ties_embeddings = false);
 
 }  // namespace tandem::model

@@ -19,8 +19,10 @@ namespace tandem::run {
 
 namespace {
 
-// Adds scale B A to each weight W that has an adapter, which is float32, and rounds once to the store's dtype.
+// Adds scale B A to each weight W that has an adapter, which is float32, and rounds once to the store's dtype. Modules
+// that were trained whole take the place of the base's.
 void merge(const weights::WeightStore& adapter, const model::ModelConfig& config, weights::WeightStore& store) {
+  weights::copy_common(adapter, store);
   for (const model::AdaptedMatrix& m : model::adapted_matrices(config)) {
     const at::Tensor weight = store.tensor(m.packed_name).narrow(0, m.row, m.num_rows);
     const at::Tensor a_RK = adapter.tensor(m.packed_name + model::kLoraA).narrow(0, m.a_row, config.lora->rank);

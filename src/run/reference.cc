@@ -119,8 +119,9 @@ void Reference::begin_at_base(bool follows_policy, const std::optional<checkpoin
   if (step_ > 0) {
     restore(*checkpoint, *adapter);
   } else {
-    // An adapter of zeros adds nothing to the base.
+    // An adapter of zeros adds nothing to the base, of which it has the modules that are trained whole.
     for (const weights::PackedTensor& packed : adapter->layout().tensors) adapter->tensor(packed.name).zero_();
+    weights::copy_common(session_.base(), *adapter);
   }
   model_.emplace(session_, config, session_.base().view(), std::move(adapter), memory);
 }

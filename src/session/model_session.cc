@@ -124,6 +124,7 @@ void ModelSession::load_adapter() {
   if (place_.adapter.empty()) {
     weights::initialize_random(*adapter_, config_.initializer_range, static_cast<uint64_t>(options_.seed), kFirstStream,
                                ops_->num_threads());
+    weights::copy_common(*base_, *adapter_);
   } else {
     weights::load_adapter(place_.adapter, *adapter_);
   }
@@ -143,7 +144,8 @@ std::unique_ptr<model::Model> ModelSession::make_model(const model::ModelConfig&
 void ModelSession::export_trained(const std::string& path, device::Communicator& replica) const {
   const weights::ExportOptions options = {.source_directory = directory(), .overwrite = true};
   if (adapter_) {
-    weights::export_adapter(path, *adapter_, model::adapter_config_text(*config_.lora, directory()), options);
+    weights::export_adapter(path, *adapter_,
+                            model::adapter_config_text(*config_.lora, directory(), config_.tied_embeddings), options);
   } else {
     weights::export_hf_checkpoint(path, *base_, options, replica);
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/check.h"
@@ -76,11 +77,21 @@ model::ModelConfig read_model(const config::ModelOptions& options) {
   model::ModelConfig config = read_base(place.directory, options);
   if (place.adapter.empty()) return config;
   const model::AdapterFile file = model::read_adapter_config(place.adapter);
+  const auto saves = [&](const char* module) {
+    return std::ranges::find(file.modules_to_save, module) != file.modules_to_save.end();
+  };
+  TANDEM_USER_CHECK(
+      !config.tied_embeddings || file.ensures_weight_tying || (!saves("embed_tokens") && !saves("lm_head")),
+      fmt::format("{}/adapter_config.json: modules_to_save: its embedding and head are two, which {} ties; "
+                  "only an adapter that PEFT made with ensure_weight_tying is read",
+                  place.adapter, place.directory));
   config.lora = {.rank = file.rank,
                  .alpha = file.alpha,
                  .target_modules = model::parse_target_modules(file.target_modules, config,
                                                                place.adapter + "/adapter_config.json: target_modules"),
-                 .is_rank_stabilized = file.use_rslora};
+                 .is_rank_stabilized = file.use_rslora,
+                 .saved_modules = model::parse_saved_modules(file.modules_to_save, config,
+                                                             place.adapter + "/adapter_config.json: modules_to_save")};
   return config;
 }
 
@@ -110,6 +121,12 @@ model::LoraConfig begun_adapter(const config::ModelOptions& options, const confi
       lora.target_modules.empty() ||
       model::parse_target_modules(lora.target_modules, config, "--target-modules") == begun.target_modules;
   same(has_targets, "--target-modules", fmt::format("its modules {}", fmt::join(begun.target_modules, ",")));
+  const bool saves_same =
+      lora.modules_to_save.empty() ||
+      model::parse_saved_modules(lora.modules_to_save, config, "--modules-to-save") == begun.saved_modules;
+  same(saves_same, "--modules-to-save",
+       begun.saved_modules.empty() ? "no whole modules"
+                                   : fmt::format("its whole modules {}", fmt::join(begun.saved_modules, ",")));
   return begun;
 }
 
@@ -151,7 +168,8 @@ model::ModelConfig read_model(const config::ModelOptions& options, const config:
                  .alpha = lora.alpha.value_or(config::kDefaultLoraAlpha),
                  .target_modules = model::parse_target_modules(lora.target_modules.empty() ? all : lora.target_modules,
                                                                config, "--target-modules"),
-                 .is_rank_stabilized = lora.use_rslora};
+                 .is_rank_stabilized = lora.use_rslora,
+                 .saved_modules = model::parse_saved_modules(lora.modules_to_save, config, "--modules-to-save")};
   return config;
 }
 

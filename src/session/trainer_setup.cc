@@ -42,7 +42,9 @@ std::string lora_text(const model::ModelConfig& config) {
   return fmt::format("LoRA: {} trained parameters: rank {}, alpha {:g}{} on {}",
                      base::with_commas(model::adapter_layout(config).num_elements()), config.lora->rank,
                      config.lora->alpha, config.lora->is_rank_stabilized ? " over the rank's root" : "",
-                     fmt::join(config.lora->target_modules, ", "));
+                     fmt::join(config.lora->target_modules, ", ")) +
+         (config.lora->saved_modules.empty() ? ""
+                                             : fmt::format("; {} whole", fmt::join(config.lora->saved_modules, ", ")));
 }
 
 void account_optimizer(const ModelSession& session, const trainer::Trainer& trainer, bool is_offloaded,
@@ -91,6 +93,7 @@ double training_flops(const model::ModelConfig& config, const std::vector<const 
   if (!config.lora) return 3.0 * forward;
   model::ForwardWork work = work_of(samples);
   work.key_pairs = 0;  // only the products with weights remain
+  if (config.lora->saves(config.tied_embeddings ? "embed_tokens" : "lm_head")) work.logit_rows = 0;
   return 3.0 * forward - model::forward_flops(config, work);
 }
 

@@ -25,7 +25,7 @@ trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t
 report::Metrics recorded(const trainer::Metrics& of_step);
 
 // Returns "LoRA: 123,456 trained parameters: rank 16, alpha 32 on q_proj, v_proj", for a configuration that has an
-// adapter.
+// adapter; "; embed_tokens whole" follows where modules are trained whole.
 std::string lora_text(const model::ModelConfig& config);
 
 // Records in the ledger what the optimizer takes for as long as the run lasts. One that is offloaded is not asked,
@@ -37,7 +37,8 @@ void account_optimizer(const ModelSession& session, const trainer::Trainer& trai
 // counts them. Neighbours of one group share their prompt, which runs once.
 double forward_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples);
 // Returns the operations of forward and backward: a backward has twice as many as a forward. With an adapter, whose own
-// are few and not counted, there are no products for the gradients of weights.
+// are few and not counted, there are no products for the gradients of weights, but those of a head that is trained
+// whole.
 double training_flops(const model::ModelConfig& config, const std::vector<const rl::Sample*>& samples);
 
 }  // namespace tandem::session

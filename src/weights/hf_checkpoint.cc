@@ -236,6 +236,7 @@ void export_adapter(const std::string& directory, const WeightStore& store, cons
     for (const PackedTensor& packed : store.layout().tensors) {
       for (const Slice& slice : packed.slices) {
         tensors.push_back(tensor_bytes(slice.hf_name, store.slice(packed, slice)));
+        if (!slice.twin.empty()) tensors.push_back(tensor_bytes(slice.twin, store.slice(packed, slice)));
       }
     }
     write_safetensors(fmt::format("{}/{}", output, kAdapterWeights), std::move(tensors), kMetadata, kDurable);

@@ -19,6 +19,8 @@ struct Slice {
   int64_t row_begin = 0;
   // The box begins at `begin` of an HF tensor of `whole_shape`. Both are empty if the slice is the whole tensor.
   std::vector<int64_t> begin = {}, whole_shape = {};
+  // An adapter's file has the values under this name too: a head that is tied to an embedding. "": it does not.
+  std::string twin = "";
 
   bool is_whole() const { return whole_shape.empty(); }
   const std::vector<int64_t>& hf_shape() const { return is_whole() ? shape : whole_shape; }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "base/check.h"
 #include "device/transfer.h"
@@ -71,11 +72,20 @@ const device::QuantisedMatrix* WeightsView::quantised(const std::string& name) c
 WeightsView WeightsView::with(const WeightsView& other) const {
   WeightsView both = *this;
   for (const auto& [name, tensor] : other.tensors_) {
-    TANDEM_CHECK(both.tensors_.emplace(name, tensor).second, "two stores have a weight", name);
+    const auto [own, is_new] = both.tensors_.insert_or_assign(name, tensor);
+    TANDEM_CHECK(is_new || tensors_.at(name).sizes() == tensor.sizes(), "two stores have another", name);
   }
   both.quantised_.insert(other.quantised_.begin(), other.quantised_.end());
   both.version_ = other.version_;
   return both;
+}
+
+void copy_common(const WeightStore& from, WeightStore& to) {
+  std::set<std::string> names;
+  for (const PackedTensor& packed : from.layout().tensors) names.insert(packed.name);
+  for (const PackedTensor& packed : to.layout().tensors) {
+    if (names.contains(packed.name)) to.tensor(packed.name).copy_(from.tensor(packed.name));
+  }
 }
 
 WeightStore::WeightStore(Layout layout, at::ScalarType dtype, at::Device device, Storage /*none*/)

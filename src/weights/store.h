@@ -32,8 +32,8 @@ class WeightsView {
   // Returns a quantised matrix; null if there is none of that name.
   const device::QuantisedMatrix* quantised(const std::string& name) const;
   uint64_t version() const { return version_; }
-  // Returns this view with the tensors of another store added, whose names differ: an adapter with its base. The
-  // version is that store's.
+  // Returns this view with the tensors of another store: an adapter with its base. A tensor of the same name takes the
+  // place of this view's. The version is that store's.
   WeightsView with(const WeightsView& other) const;
 
  private:
@@ -148,6 +148,10 @@ int64_t copied_bytes(const std::string& source_directory);
 // changes no number. A store without storage gets its own. Throws EnvironmentError if the machine refuses a thread.
 void initialize_random(WeightStore& store, double initializer_range, uint64_t seed, uint64_t first_stream = 0,
                        int num_threads = 1);
+
+// Copies every tensor of `to` that `from` has under the same name, converted to the dtype of `to`: modules that are
+// trained whole next to an adapter (model/lora.h), from the base or to it.
+void copy_common(const WeightStore& from, WeightStore& to);
 
 // These read and write an adapter, DIR/adapter_model.safetensors in PEFT's format, with the same promises and errors as
 // the two above. `config` is the text of adapter_config.json; the tokenizer is copied from `source_directory`.

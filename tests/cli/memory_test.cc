@@ -166,9 +166,13 @@ TEST(RunMemory, ThePlanIsAsNearBesideAnAdapter) {
         {"--dtype", "float32", "--lora-rank", "32", "--target-modules", "q_proj,v_proj,up_proj", "--use-kl-loss",
          "--kl-loss-coef", "0.1", "--ref-update-interval", "1", "--offload-train", "--ignore-eos"},
     };
+    if (architecture != "Qwen3ForCausalLM") return cases;
     for (const char* quantised : {"nf4", "int8"}) {
-      if (architecture != "Qwen3ForCausalLM") break;
       cases.push_back({"--dtype", quantised, "--lora-rank", "16", "--ignore-eos"});
+    }
+    for (const char* dtype : {"float32", "bfloat16"}) {
+      cases.push_back({"--dtype", dtype, "--lora-rank", "16", "--modules-to-save", "embed_tokens", "norm",
+                       "--use-kl-loss", "--kl-loss-coef", "0.1", "--ignore-eos"});
     }
     return cases;
   };

@@ -27,11 +27,11 @@ TEST_F(RolloutWorkers, SeparateIsTheSameRunAsColocated) {
   }
 }
 
-// The run has small pieces, an adapter over its base in four bits, a filter, and evaluations.
+// The run has small pieces, an adapter and a whole embedding over a base in four bits, a filter, and evaluations.
 TEST_F(RolloutWorkers, AnAdapterAFilterAndEvaluationsToo) {
-  const Arguments mix =
-      run_arguments("mix", {"--lora-rank", "2", "--dtype", "nf4", "--dynamic-sampling-filter-path", "nonzero_std",
-                            "--eval-interval", "1", "--update-weight-buffer-size", "1000"});
+  const Arguments mix = run_arguments("mix", {"--lora-rank", "2", "--modules-to-save", "embed_tokens", "--dtype", "nf4",
+                                              "--dynamic-sampling-filter-path", "nonzero_std", "--eval-interval", "1",
+                                              "--update-weight-buffer-size", "1000"});
   Arguments with_eval = mix;
   with_eval.insert(with_eval.end(), {"--eval-prompt-data", "held", kPrompts});
   const Captured colocated = run_program(with_eval);

@@ -22,11 +22,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       tandem::model::parse_adapter_config(tandem::model::adapter_config_text({.rank = file->rank,
                                                                               .alpha = file->alpha,
                                                                               .target_modules = file->target_modules,
-                                                                              .is_rank_stabilized = file->use_rslora},
+                                                                              .is_rank_stabilized = file->use_rslora,
+                                                                              .saved_modules = file->modules_to_save},
                                                                              file->base),
                                           "adapter_config.json");
   require(again.rank == file->rank && again.alpha == file->alpha && again.use_rslora == file->use_rslora &&
-              again.base == file->base,
+              again.base == file->base && again.modules_to_save == file->modules_to_save,
           "it is written as read");
   return 0;
 }

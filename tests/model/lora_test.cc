@@ -157,6 +157,55 @@ TEST(Lora, TargetModulesAreNamesOfTheModel) {
     EXPECT_NE(refusal([&] { parse({bad}); }).find("is no module of this model"), std::string::npos) << bad;
 }
 
+TEST(Lora, EmbeddingHeadAndNormsCanBeTrainedWhole) {
+  ModelConfig config = small_config(2);
+  config.tied_embeddings = false;
+  const Names of_qwen3 = {"embed_tokens", "input_layernorm", "q_norm", "k_norm", "post_attention_layernorm",
+                          "norm",         "lm_head"};
+  EXPECT_EQ(savable_modules(config), of_qwen3);
+  const auto parse = [&](const Names& names) { return parse_saved_modules(names, config, "--modules-to-save"); };
+  EXPECT_EQ(parse({"lm_head,embed_tokens"}), (Names{"embed_tokens", "lm_head"})) << "in the model's order";
+  EXPECT_EQ(parse({}), Names());
+  EXPECT_EQ(
+      refusal([&] { parse({"q_proj"}); }),
+      "--modules-to-save: \"q_proj\" is no module of this model; give some of "
+      "embed_tokens,input_layernorm,q_norm,k_norm,post_attention_layernorm,norm,lm_head with commas between them");
+  EXPECT_NE(refusal([&] { parse({"norm", "lm_head,norm"}); }).find("is named twice"), std::string::npos);
+  config.tied_embeddings = true;
+  EXPECT_EQ(refusal([&] { parse({"embed_tokens,lm_head"}); }),
+            "--modules-to-save: lm_head is this model's embed_tokens (tie_word_embeddings); name embed_tokens alone, "
+            "which trains both");
+  // A router is trained with all weights or not at all.
+  for (const std::string& architecture : kUnfusedArchitectures) {
+    const Names modules = savable_modules(small_config(2, architecture));
+    EXPECT_TRUE(std::ranges::find(modules, "gate") == modules.end()) << architecture;
+    EXPECT_EQ(modules.front(), "embed_tokens") << architecture;
+  }
+}
+
+TEST(Lora, AWholeModuleHasTheBasesPlaceAndPeftsName) {
+  ModelConfig config = with_lora(small_config(2), {"q_proj"});
+  config.tied_embeddings = true;
+  const size_t of_adapter = adapter_layout(config).tensors.size();
+  config.lora->saved_modules = {"embed_tokens", "norm"};
+  const weights::Layout layout = adapter_layout(config), base = build_layout(config);
+  // "norm" is every norm, as in PEFT: four of each layer, and the last.
+  ASSERT_EQ(layout.tensors.size(), of_adapter + 1 + 4 * 2 + 1);
+  for (size_t i = of_adapter; i < layout.tensors.size(); ++i) {
+    const weights::PackedTensor &own = layout.tensors[i], &of_base = base.find(own.name);
+    EXPECT_EQ(own.shape, of_base.shape);
+    EXPECT_EQ(own.decays, of_base.decays);
+    EXPECT_EQ(own.slices.front().hf_name, "base_model.model." + of_base.slices.front().hf_name);
+  }
+  // PEFT reads and writes a tied embedding twice.
+  EXPECT_EQ(layout.find("embed").slices.front().twin, "base_model.model.lm_head.weight");
+  EXPECT_EQ(layout.ignored, Names{"base_model.model.lm_head.weight"});
+  config.tied_embeddings = false;
+  config.lora->saved_modules = {"lm_head"};
+  EXPECT_EQ(adapter_layout(config).tensors.back().slices.front().hf_name, "base_model.model.lm_head.weight");
+  EXPECT_TRUE(adapter_layout(config).ignored.empty());
+}
+
 class AdapterConfigTest : public testing::Test {
  protected:
   AdapterConfigTest() { json_ = base::read_json_file(golden::directory() + "/lora/adapter_config.json"); }
@@ -193,6 +242,19 @@ TEST_F(AdapterConfigTest, IsPeftsAndOursReadBack) {
   }
 }
 
+TEST_F(AdapterConfigTest, ModulesToSaveArePeftsAndOursReadBack) {
+  EXPECT_TRUE(read().modules_to_save.empty());
+  json_ = base::read_json_file(golden::directory() + "/lora_saved_tied/adapter_config.json");
+  EXPECT_EQ(read().modules_to_save, (Names{"embed_tokens", "norm"}));
+  EXPECT_TRUE(read().ensures_weight_tying);
+  const LoraConfig lora = {.rank = 7, .alpha = 8.0, .target_modules = kAll, .saved_modules = {"embed_tokens"}};
+  for (const bool is_tied : {false, true}) {
+    json_ = base::parse_json(adapter_config_text(lora, "models/x", is_tied), "x");
+    EXPECT_EQ(read().modules_to_save, Names{"embed_tokens"});
+    EXPECT_EQ(read().ensures_weight_tying, is_tied);
+  }
+}
+
 // PEFT's scaling of an adapter of rank 4 with lora_alpha 3 and use_rslora is 1.5, as without it with lora_alpha 6.
 TEST_F(AdapterConfigTest, ARankStabilizedScaleIsOverTheRanksRoot) {
   json_["use_rslora"] = true;
@@ -210,7 +272,9 @@ TEST_F(AdapterConfigTest, ARankStabilizedScaleIsOverTheRanksRoot) {
 TEST_F(AdapterConfigTest, WhatIsNotComputedIsRefusedByItsKey) {
   for (const auto& [key, value] : std::map<std::string, base::Json>{{"use_dora", true},
                                                                     {"rank_pattern", {{"q_proj", 8}}},
-                                                                    {"modules_to_save", {"lm_head"}},
+                                                                    {"modules_to_save", "lm_head"},
+                                                                    {"modules_to_save", {1}},
+                                                                    {"ensure_weight_tying", "yes"},
                                                                     {"layers_to_transform", {1}},
                                                                     {"fan_in_fan_out", true},
                                                                     {"a_key_of_the_future", 1},
@@ -243,7 +307,8 @@ class PeftTest : public testing::TestWithParam<std::tuple<std::string, PeftCase>
     const AdapterFile file = read_adapter_config(folder());
     config_.lora = {.rank = file.rank,
                     .alpha = file.alpha,
-                    .target_modules = parse_target_modules(file.target_modules, config_, "adapter_config.json")};
+                    .target_modules = parse_target_modules(file.target_modules, config_, "adapter_config.json"),
+                    .saved_modules = parse_saved_modules(file.modules_to_save, config_, "adapter_config.json")};
     base_.emplace(build_layout(config_), at::kFloat);
     weights::load_hf_checkpoint(model, *base_);
     adapter_.emplace(adapter_layout(config_), at::kFloat);
@@ -273,7 +338,9 @@ std::vector<std::string> backends() {
 INSTANTIATE_TEST_SUITE_P(Backends, PeftTest,
                          testing::Combine(testing::ValuesIn(backends()),
                                           testing::Values(PeftCase{"lora", "qwen3-tied"},
-                                                          PeftCase{"lora_experts", "qwen3-moe"})));
+                                                          PeftCase{"lora_experts", "qwen3-moe"},
+                                                          PeftCase{"lora_saved", "qwen3-untied-sharded"},
+                                                          PeftCase{"lora_saved_tied", "qwen3-tied"})));
 
 double difference(const Tensor& a, const Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
@@ -319,8 +386,11 @@ TEST_P(PeftTest, LogitsLossAndEveryGradientArePefts) {
         EXPECT_LT(difference(got, golden(prefix + "grad." + slice.hf_name)), 2e-5) << slice.hf_name;
       }
     }
-    // Every tensor of the base was asked for and left alone: embedding (also the head), norms and matrices.
-    EXPECT_EQ(frozen.size(), base_->layout().tensors.size());
+    // Every tensor of the base was asked for and left alone: embedding (also the head), norms and matrices, but those
+    // that are trained whole.
+    const auto num_whole = std::ranges::count_if(base_->layout().tensors,
+                                                 [&](const auto& packed) { return gradients.contains(packed.name); });
+    EXPECT_EQ(std::ssize(frozen), std::ssize(base_->layout().tensors) - num_whole);
     model_->set_gradient_sink(nullptr);
   }
 }

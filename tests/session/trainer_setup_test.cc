@@ -51,6 +51,10 @@ TEST(ForwardFlops, CountASharedPromptOnce) {
   EXPECT_DOUBLE_EQ(training_flops(config, batch), 3 * flops_of(config, one));
   config.lora = {.rank = 2, .alpha = 4.0, .target_modules = {"q_proj"}};
   EXPECT_DOUBLE_EQ(training_flops(config, batch), 2 * (rows(13) + head(3)) + 3 * attention(13 * 13));
+  config.lora->saved_modules = {"embed_tokens"};
+  EXPECT_DOUBLE_EQ(training_flops(config, batch), 2 * (rows(13) + head(3)) + 3 * attention(13 * 13));
+  config.tied_embeddings = true;
+  EXPECT_DOUBLE_EQ(training_flops(config, batch), 2 * rows(13) + 3 * (head(3) + attention(13 * 13)));
 }
 
 }  // namespace

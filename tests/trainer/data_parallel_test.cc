@@ -49,7 +49,12 @@ struct RankModel {
     config.vocab = 330;
     config.tied_embeddings = c.tied;
     config.dtype = c.dtype == at::kFloat ? model::Dtype::kFloat32 : model::Dtype::kBFloat16;
-    if (c.has_adapter) config.lora = {.rank = 12, .alpha = 8.0, .target_modules = {"q_proj", "o_proj", "down_proj"}};
+    if (c.has_adapter) {
+      config.lora = {.rank = 12,
+                     .alpha = 8.0,
+                     .target_modules = {"q_proj", "o_proj", "down_proj"},
+                     .saved_modules = {"embed_tokens", "norm"}};
+    }
     base = std::make_unique<weights::WeightStore>(model::build_layout(config), c.dtype);
     model::draw_weights(*base, 0.2, 11);
     if (!c.has_adapter) {

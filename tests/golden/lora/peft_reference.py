@@ -1,4 +1,5 @@
-"""Computes what transformers and PEFT make of a model with an adapter: for the make.py of this folder and of lora_experts."""
+"""Computes what transformers and PEFT make of a model with an adapter: for the make.py of this folder, of lora_experts and of
+lora_saved."""
 
 import json
 
@@ -14,19 +15,22 @@ def base_model(directory):
 
 
 def random_adapter(directory, config, deviation, folder):
-    """Returns the model with an adapter whose B matrices are random numbers of that deviation; saves it in the folder."""
+    """Returns the model with an adapter whose B matrices are random numbers of that deviation, which are also added to modules
+    that are trained whole; saves it in the folder."""
     torch.manual_seed(7)
     model = get_peft_model(base_model(directory), config).eval()
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             parameter.data.normal_(0.0, deviation)
+        elif "modules_to_save" in name:
+            parameter.data += torch.randn_like(parameter) * deviation
     model.save_pretrained(folder)
     (folder / "README.md").unlink(missing_ok=True)
     return model
 
 
 def by_file_name(model, of):
-    return {name.replace(".default", ""): of(p).detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+    return {name.replace(".modules_to_save", "").replace(".default", ""): of(p).detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
 
 def of_each_sequence(model):
