@@ -22,7 +22,8 @@ struct LossOptions {
   std::string custom_advantage_path;  // FILE.py:function that computes advantages; "": --advantage-estimator alone
   // Hugging Face directories of the teachers: one, or several as NAME=DIRECTORY (opd_teachers()).
   std::vector<std::string> opd_teacher_load;
-  std::string opd_teacher_key;  // key of a data line whose value names its teacher
+  std::string opd_teacher_key;              // key of a data line whose value names its teacher
+  std::string opd_answer_key = "response";  // key of a data line's answer, with opd.has_given_answers()
 
   void visit(base::Options& options);
   // Returns whether the reference is scored. That is so for the KL's metrics too, with --use-kl-loss at coefficient 0.
@@ -47,6 +48,7 @@ struct LossOptions {
   void visit_distillation(base::Options& options);  // opd_options.cc
   void check_reference() const;
   void check_distillation() const;
+  void check_given_answers() const;
 };
 
 }  // namespace tandem::config

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/size.h"
 #include "config/loss_options.h"
+#include "rl/token_choice.h"
 
 namespace tandem::config {
 
@@ -50,6 +51,14 @@ void LossOptions::visit_distillation(base::Options& options) {
               "distributions renormalised over them; 0: the whole vocabulary")
       .at_least(0)
       .at_most(base::kMaxCount);
+  options
+      .option(opd.on_policy_share, "opd-on-policy-share", group,
+              "share of the prompts whose completion the policy samples; the others, drawn from --rollout-seed, have "
+              "the answer of their line, which --opd-loss-coef alone trains on (TRL's lmbda)")
+      .at_least(0.0)
+      .at_most(1.0);
+  options.option(opd_answer_key, "opd-answer-key", group,
+                 "key of a data line's answer, with --opd-on-policy-share below 1");
 }
 
 std::vector<LossOptions::Teacher> LossOptions::opd_teachers() const {
@@ -61,6 +70,20 @@ std::vector<LossOptions::Teacher> LossOptions::opd_teachers() const {
                            : Teacher{.name = value.substr(0, at), .directory = value.substr(at + 1)});
   }
   return teachers;
+}
+
+void LossOptions::check_given_answers() const {
+  const std::string flag = fmt::format("--opd-on-policy-share {:g}", loss.opd.on_policy_share);
+  TANDEM_USER_CHECK(!opd_answer_key.empty(), "--opd-answer-key: is empty; name the key of a line's answer");
+  TANDEM_USER_CHECK(
+      !rl::chooses_by_entropy(loss) && !rl::chooses_by_covariance(loss),
+      fmt::format("{}: the tokens that --top-entropy-quantile, clip_cov and kl_cov choose would be of given answers "
+                  "too, which have no policy term; leave one out",
+                  flag));
+  TANDEM_USER_CHECK(custom_advantage_path.empty(),
+                    fmt::format("{} with --custom-advantage-path: a given answer has no reward, no log-probs and no "
+                                "advantage; leave one out",
+                                flag));
 }
 
 void LossOptions::check_distillation() const {
@@ -81,6 +104,9 @@ void LossOptions::check_distillation() const {
   };
   needs_loss(opd.beta != unset.beta, "--opd-beta");
   needs_loss(opd.top_k != unset.top_k, "--opd-top-k");
+  needs_loss(opd.on_policy_share != unset.on_policy_share, "--opd-on-policy-share");
+  TANDEM_USER_CHECK(opd_answer_key == LossOptions().opd_answer_key || opd.has_given_answers(),
+                    "--opd-answer-key: does nothing without --opd-on-policy-share below 1; give both, or leave it out");
   if (!opd.is_on) return;
   TANDEM_USER_CHECK(!opd_teacher_load.empty(),
                     "--use-opd: needs --opd-teacher-load; give the Hugging Face directory of the teacher");
@@ -90,6 +116,7 @@ void LossOptions::check_distillation() const {
   TANDEM_USER_CHECK(custom_advantage_path.empty() || opd.kl_coef == 0.0,
                     "--custom-advantage-path with --use-opd: the function's advantages would take the place of the "
                     "teacher's; leave one out, or give --opd-kl-coef 0 and --opd-loss-coef");
+  if (opd.has_given_answers()) check_given_answers();
   const std::vector<Teacher> teachers = opd_teachers();
   if (opd_teacher_key.empty()) {
     TANDEM_USER_CHECK(teachers.size() == 1,

@@ -95,8 +95,9 @@ constexpr auto kNamesOfTrl = std::to_array<OtherName>({
      "of `DistillationConfig` and `GKDConfig`, whose `beta` is `--opd-beta` with `--opd-loss-coef` "
      "([DISTILLATION.md](DISTILLATION.md))"},
     {"teacher_model_init_kwargs", "none", "the teacher computes in `--dtype`, as the policy does"},
-    {"lmbda", "none", "all samples are the policy's own: 1"},
-    {"seq_kd", "none", "`tandem sft` imitates given completions"},
+    {"lmbda", "`--opd-on-policy-share`",
+     "default 1, not 0.5; drawn for each prompt, not for each batch; below 1 a line has an answer: `--opd-answer-key`"},
+    {"seq_kd", "none", "no teacher writes answers: sample them from it with `tandem generate`, and give them as data"},
     {"scale_rewards", "`--reward-std-scope`",
      "`batch` is `--reward-std-scope batch`, `none` `--disable-grpo-std-normalization`; `--group-epsilon 1e-4` for "
      "TRL's digits"},

@@ -126,6 +126,7 @@ void TrainConfig::check() const {
                                 "sum of rewards that are not summed; give lowest or drop",
                                 reward.failure_reward));
   check_distillation();
+  check_given_answers();
   TANDEM_USER_CHECK(loss.loss.overlong_buffer_tokens <= rollout.response_len(),
                     fmt::format("--overlong-buffer-len {}: is longer than --rollout-max-response-len {}; lower it",
                                 loss.loss.overlong_buffer_tokens, rollout.response_len()));
@@ -194,6 +195,21 @@ void TrainConfig::check_distillation() const {
   TANDEM_USER_CHECK(loss.opd_teacher_key.empty() || load_debug_rollout_data.empty(),
                     "--opd-teacher-key and --load-debug-rollout-data: the files do not say which teacher a sample has; "
                     "leave one out");
+}
+
+void TrainConfig::check_given_answers() const {
+  if (!loss.loss.opd.has_given_answers()) return;
+  const auto refuse = [&](bool is_given, const std::string& flag, const std::string& why) {
+    TANDEM_USER_CHECK(!is_given, fmt::format("--opd-on-policy-share {:g} and {}: {}; leave one out",
+                                             loss.loss.opd.on_policy_share, flag, why));
+  };
+  refuse(rollout.n_samples_per_prompt > 1, fmt::format("--n-samples-per-prompt {}", rollout.n_samples_per_prompt),
+         "a line gives one answer");
+  refuse(dynamic_sampling.is_on(), "--dynamic-sampling-filter-path", "a given answer has no reward that is judged");
+  refuse(keeps_groups(), "--partial-rollout or --max-weight-staleness",
+         "given answers are of no weights, and no group of them is in flight");
+  refuse(custom_generate.is_on(), "--custom-generate-function-path", "a line gives the text of one answer, not turns");
+  refuse(!load_debug_rollout_data.empty(), "--load-debug-rollout-data", "rollouts of files are trained on as they are");
 }
 
 void TrainConfig::check_async() const {

@@ -96,6 +96,7 @@ struct TrainConfig {
   void check_dynamic_sampling() const;
   void check_async() const;
   void check_distillation() const;
+  void check_given_answers() const;
   void check_samples(int64_t num_rollouts) const;
 };
 

@@ -239,6 +239,7 @@ report::Metrics turn_metrics(const sampling::Rollout& rollout) {
 report::Metrics rollout_times(const sampling::Rollout& rollout) {
   size_t tokens = 0, trained = 0, longest = 0;
   for (const rl::Sample& sample : rollout.samples) {
+    if (sample.is_given) continue;
     tokens += sample.completion.size();
     trained += static_cast<size_t>(std::ranges::count(sample.loss_mask, uint8_t{1}));
     longest = std::max(longest, sample.completion.size());

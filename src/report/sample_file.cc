@@ -63,7 +63,7 @@ void add_tokens(const rl::Sample& sample, std::span<const std::string> token_byt
     if (t + 1 == sample.completion.size()) text += stream.finish();
     texts.push_back(std::move(text));
     advantages.push_back(sample.is_trained(t) ? base::Json(sample.advantages[t]) : base::Json(nullptr));
-    const bool is_models = sample.num_turns == 0 || sample.loss_mask[t] != 0;
+    const bool is_models = !sample.is_given && (sample.num_turns == 0 || sample.loss_mask[t] != 0);
     logprobs.push_back(is_models ? base::Json(sample.rollout_logprobs[t]) : base::Json(nullptr));
   }
   record["token_texts"] = std::move(texts);
@@ -96,7 +96,11 @@ base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, S
   }
   record["status"] = rl::to_string(sample.status);
   record["response_length"] = sample.completion.size();
-  record["mean_logprob"] = mean_logprob(sample);
+  if (sample.is_given) {
+    record["off_policy"] = true;
+  } else {
+    record["mean_logprob"] = mean_logprob(sample);
+  }
   if (sample.num_turns > 0) {
     record["turns"] = sample.num_turns;
     record["trained_length"] = std::ranges::count(sample.loss_mask, uint8_t{1});
@@ -112,7 +116,7 @@ base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, S
   }
   record["prompt_tokens"] = sample.prompt->tokens;
   record["response_tokens"] = sample.completion;
-  record["rollout_log_probs"] = sample.rollout_logprobs;
+  if (!sample.is_given) record["rollout_log_probs"] = sample.rollout_logprobs;
   if (!sample.behavior_logprobs.empty()) record["sampled_log_probs"] = sample.behavior_logprobs;
   if (!sample.ref_logprobs.empty()) record["ref_log_probs"] = sample.ref_logprobs;
   if (!sample.teacher_logprobs.empty()) record["teacher_log_probs"] = sample.teacher_logprobs;

@@ -109,7 +109,7 @@ void whiten(const LossConfig& config, std::span<Sample> samples) {
   int64_t count = 0;
   const auto for_each_token = [&](auto body) {
     for (Sample& sample : samples) {
-      if (!is_trained(sample)) continue;
+      if (!is_trained(sample) || sample.is_given) continue;
       for (size_t t = 0; t < sample.loss_mask.size(); ++t) {
         if (sample.loss_mask[t] != 0) body(advantage_at(sample, t));
       }

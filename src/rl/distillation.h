@@ -4,12 +4,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "rl/loss_config.h"
 #include "rl/sample.h"
 
 namespace tandem::rl {
+
+// Returns whether the completion of a prompt is the answer that its line gives, and not sampled: a draw by the run's
+// seed and the group's number in the run, which comes out so for 1 - on_policy_share of the groups.
+bool takes_answer(const OpdConfig& config, uint64_t seed, uint64_t group);
 
 // Returns one token's estimate of the reverse KL: the log-prob that it was sampled with minus the teacher's (slime's
 // opd_reverse_kl). Throws BugError if no teacher scored the sample.

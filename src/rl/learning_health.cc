@@ -97,7 +97,7 @@ LearningHealth::Counts LearningHealth::observe_rollout(int64_t rollout, std::spa
   saw_the_start_ = saw_the_start_ || rollout == 0;
   see_prompts(rollout, signal, counts);
   see_graders(rollout, signal, counts);
-  see_completions(rollout, signal, counts);
+  if (signal.num_samples > 0) see_completions(rollout, signal, counts);
   see_rewards(rollout, signal, counts);
   return counts;
 }

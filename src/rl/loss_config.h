@@ -35,8 +35,12 @@ struct OpdConfig {
   double beta = 1.0;
   // Both distributions are over the teacher's most likely tokens alone, so many of them. 0: the whole vocabulary
   int64_t top_k = 0;
+  // Share of the prompts whose completion is sampled; the others have the answer that their line gives, and the
+  // distillation loss alone (GKD's lambda). In [0, 1]
+  double on_policy_share = 1.0;
 
   bool has_loss() const { return is_on && loss_coef > 0.0; }
+  bool has_given_answers() const { return is_on && on_policy_share < 1.0; }
 };
 
 struct LossConfig {

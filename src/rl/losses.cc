@@ -111,17 +111,19 @@ class SampleLoss {
     if (gradient_.ddivergence != nullptr) std::fill_n(gradient_.ddivergence, input_.length, 0.0);
     if (config_.loss_type == "sft_loss") {
       add_likelihood();
+    } else if (input_.is_given) {
+      add_part("pg_loss", 0.0, 1.0);  // a step of given samples alone has the metric too
     } else {
       is_vetoed_ = is_vetoed(config_, input_);
       add_policy_term();
     }
     if (!is_vetoed_) {
-      if (config_.behavior_kl_coef != 0.0) add_behavior_kl();
-      if (input_.ref_logprobs != nullptr) add_kl();
+      if (config_.behavior_kl_coef != 0.0 && !input_.is_given) add_behavior_kl();
+      if (input_.ref_logprobs != nullptr && !input_.is_given) add_kl();
       if (config_.opd.has_loss()) add_divergence();
       if (input_.entropy != nullptr) add_entropy();
     }
-    if (input_.teacher_logprobs != nullptr) {
+    if (input_.teacher_logprobs != nullptr && !input_.is_given) {
       add_metric("opd_reverse_kl",
                  [&](int64_t t) { return double{input_.logprobs[t]} - double{input_.teacher_logprobs[t]}; });
     }
@@ -340,13 +342,14 @@ class SampleLoss {
   }
 
   void add_entropy() {
+    const bool has_term = config_.entropy_coef != 0.0 && !input_.is_given;
     const double sum = sum_tokens([&](int64_t t) {
-      if (gradient_.dentropy != nullptr) gradient_.dentropy[t] = -config_.entropy_coef * input_.entropy_share;
+      if (has_term) gradient_.dentropy[t] = -config_.entropy_coef * input_.entropy_share;
       return double{input_.entropy[t]};
     });
     sums_["entropy_loss"] += loss_share_ * sum;  // vime's metric; the loss has "entropy"
     sums_["entropy"] += sum;
-    if (config_.entropy_coef != 0.0) sums_["loss"] -= config_.entropy_coef * input_.entropy_share * sum;
+    if (has_term) sums_["loss"] -= config_.entropy_coef * input_.entropy_share * sum;
   }
 
   void add_engine_difference() {
@@ -383,7 +386,7 @@ bool is_aggregated_as_loss(std::string_view name) {
 }  // namespace
 
 int64_t reject_tokens(const LossConfig& config, const LossInput& input, std::span<uint8_t> mask) {
-  if (!config.use_tis || config.tis_mode != "reject" || mask.empty()) return 0;
+  if (!config.use_tis || config.tis_mode != "reject" || mask.empty() || input.is_given) return 0;
   TANDEM_CHECK(input.old_logprobs != nullptr && sampled_logprobs(input) != nullptr);
   const std::vector<double> weights = importance_weights(config, input, mask.data());
   int64_t num_rejected = 0;
@@ -406,17 +409,18 @@ int64_t mask_off_policy_tokens(const LossConfig& config, int64_t on_policy_begin
 void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradient gradient, LossSums& sums) {
   TANDEM_CHECK(input.length == 0 || (input.logprobs != nullptr && input.mask != nullptr));
   TANDEM_CHECK(input.length == 0 || gradient.dlogprobs != nullptr);
-  TANDEM_CHECK(input.length == 0 || config.loss_type == "sft_loss" ||
+  TANDEM_CHECK(input.length == 0 || config.loss_type == "sft_loss" || input.is_given ||
                (input.old_logprobs != nullptr && input.advantages != nullptr));
   TANDEM_CHECK(input.length == 0 || !chooses_by_covariance(config) || input.covariant != nullptr);
   TANDEM_CHECK(input.length == 0 || !chooses_by_entropy(config) || input.low_entropy != nullptr);
   TANDEM_CHECK(input.length == 0 || config.kl_loss_coef == 0.0 || input.ref_logprobs != nullptr);
-  TANDEM_CHECK(input.ref_logprobs == nullptr || !config.use_unbiased_kl || input.old_logprobs != nullptr);
+  TANDEM_CHECK(input.ref_logprobs == nullptr || !config.use_unbiased_kl || input.is_given ||
+               input.old_logprobs != nullptr);
   TANDEM_CHECK(input.length == 0 || config.entropy_coef == 0.0 ||
                (input.entropy != nullptr && gradient.dentropy != nullptr));
   TANDEM_CHECK(input.length == 0 || !config.opd.has_loss() || gradient.ddivergence != nullptr);
   const bool reads_sampled = config.use_tis || config.tis_veto > 0.0 || config.behavior_kl_coef != 0.0;
-  TANDEM_CHECK(input.length == 0 || !reads_sampled || sampled_logprobs(input) != nullptr);
+  TANDEM_CHECK(input.length == 0 || !reads_sampled || input.is_given || sampled_logprobs(input) != nullptr);
   SampleLoss(config, input, gradient, sums).run();
 }
 
@@ -438,15 +442,18 @@ LossNormaliser::LossNormaliser(const LossConfig& config)
       count_removed_samples_(config.count_removed_samples),
       norm_tokens_(config.loss_norm_tokens) {}
 
-void LossNormaliser::add(std::span<const uint8_t> mask, int64_t num_rejected, int64_t num_masked) {
+void LossNormaliser::add(std::span<const uint8_t> mask, int64_t num_rejected, int64_t num_masked, bool is_given) {
   num_rejected_ += num_rejected;
   const int64_t num_measured = std::count_if(mask.begin(), mask.end(), [](uint8_t m) { return m != 0; });
   const int64_t num_tokens = num_measured + num_masked;
   num_tokens_ += num_tokens;
+  num_given_tokens_ += is_given ? num_tokens : 0;
   num_trained_samples_ += num_measured > 0 ? 1 : 0;
   if (num_tokens == 0 && !count_removed_samples_) return;
   num_samples_ += 1;
   num_counted_tokens_ += std::max<int64_t>(num_tokens, 1);
+  if (is_given) return;
+  num_measured_samples_ += 1;
   num_measured_tokens_ += std::max<int64_t>(num_measured, 1);
 }
 
@@ -473,7 +480,7 @@ double LossNormaliser::sample_share() const {
 }
 
 double LossNormaliser::metric_scale() const {
-  const int64_t count = aggregation_ == Aggregation::kTokenMean ? num_measured_tokens_ : num_samples_;
+  const int64_t count = aggregation_ == Aggregation::kTokenMean ? num_measured_tokens_ : num_measured_samples_;
   return count > 0 ? 1.0 / static_cast<double>(count) : 0.0;
 }
 
@@ -481,9 +488,11 @@ double LossNormaliser::scale_of(std::string_view metric, const LossSums& sums) c
   if (is_aggregated_as_loss(metric)) return loss_scale();
   const auto share_of = [](double count) { return count > 0.0 ? 1.0 / count : 0.0; };
   if (metric == "on_policy_logprob_abs_diff") return share_of(sums.at("on_policy_token_share"));
-  if (metric == "tis_rejected_frac") return share_of(static_cast<double>(num_tokens_ + num_rejected_));
-  static constexpr std::string_view kTokenMeans[] = {"kl",          "entropy",          "clip_cov_frac",
-                                                     "kl_cov_frac", "low_entropy_frac", "on_policy_token_share"};
+  const int64_t num_policy_tokens = num_tokens_ - num_given_tokens_;
+  if (metric == "tis_rejected_frac") return share_of(static_cast<double>(num_policy_tokens + num_rejected_));
+  if (metric == "kl") return share_of(static_cast<double>(num_policy_tokens));
+  static constexpr std::string_view kTokenMeans[] = {"entropy", "clip_cov_frac", "kl_cov_frac", "low_entropy_frac",
+                                                     "on_policy_token_share"};
   const bool is_token_mean = std::ranges::find(kTokenMeans, metric) != std::end(kTokenMeans);
   return is_token_mean ? share_of(static_cast<double>(num_tokens_)) : metric_scale();
 }

@@ -49,6 +49,8 @@ struct LossInput {
   // Tokens from here on were sampled with the weights that are trained, those before with older ones. Unset where
   // nothing in the optimizer step is known to be older; there is then no metric of it.
   std::optional<int64_t> on_policy_begin = std::nullopt;
+  // Nobody sampled the tokens: of the loss they have the distillation term alone, and no metric compares log-probs.
+  bool is_given = false;
   bool is_first_step = false;  // the weights that are trained have not changed yet, for on_policy_logprob_abs_diff
 };
 
@@ -98,8 +100,8 @@ class LossNormaliser {
   explicit LossNormaliser(const LossConfig& config);
 
   // Adds one sample's loss mask and the numbers of tokens that were rejected from it, and that were masked and count
-  // as trained all the same.
-  void add(std::span<const uint8_t> mask, int64_t num_rejected = 0, int64_t num_masked = 0);
+  // as trained all the same. Metrics of the policy term are means over the samples that are not given.
+  void add(std::span<const uint8_t> mask, int64_t num_rejected = 0, int64_t num_masked = 0, bool is_given = false);
 
   int64_t num_samples() const { return num_samples_; }                  // G in the loss's formula
   int64_t num_tokens() const { return num_tokens_; }                    // trained tokens, with the masked ones
@@ -131,8 +133,10 @@ class LossNormaliser {
   int64_t num_tokens_ = 0;
   int64_t num_trained_samples_ = 0;
   int64_t num_rejected_ = 0;
-  int64_t num_counted_tokens_ = 0;   // a removed sample may count as one
-  int64_t num_measured_tokens_ = 0;  // those without the masked ones
+  int64_t num_given_tokens_ = 0;
+  int64_t num_counted_tokens_ = 0;  // a removed sample may count as one
+  // What the policy term measures: no masked tokens, and no given samples.
+  int64_t num_measured_samples_ = 0, num_measured_tokens_ = 0;
 };
 
 // ---- The tables ----

@@ -111,8 +111,10 @@ void add_statuses(std::span<const Sample* const> samples, std::map<std::string, 
 
 void add_token_means(std::span<const Sample* const> samples, bool per_token, std::map<std::string, double>& metrics) {
   Reducer rollout(per_token), reference(per_token), teacher(per_token), advantages(per_token);
-  bool has_rollout = true, has_reference = true, has_teacher = true, has_advantages = true;
+  bool has_rollout = std::ranges::any_of(samples, [](const Sample* sample) { return !sample->is_given; });
+  bool has_reference = has_rollout, has_teacher = has_rollout, has_advantages = has_rollout;
   for (const Sample* sample : samples) {
+    if (sample->is_given) continue;
     has_rollout = has_rollout && sample->rollout_logprobs.size() == sample->completion.size();
     has_reference =
         has_reference && !sample->completion.empty() && sample->ref_logprobs.size() == sample->completion.size();

@@ -71,6 +71,7 @@ std::map<std::string, double> shaping_metrics(const LossConfig& config, std::spa
   if (config.kl_coef > 0.0) {
     Reducer kl(per_token);
     for (const Sample* sample : samples) {
+      if (sample->is_given) continue;
       std::vector<uint8_t> mask;
       std::vector<double> values;
       for (size_t t = 0; t < sample->completion.size(); ++t) {

@@ -51,6 +51,7 @@ RolloutStats measure_signal(std::span<const Sample* const> samples) {
   RolloutStats signal;
   bool has_advantages = false, has_effect = false;
   for (const Sample* sample : samples) {
+    if (sample->is_given) continue;
     signal.num_samples += 1;
     const bool is_truncated = sample->status == SampleStatus::kTruncated;
     signal.num_truncated += is_truncated ? 1 : 0;
@@ -86,6 +87,7 @@ std::vector<GroupSignal> group_signals(std::span<const Sample* const> samples) {
   };
   std::map<uint64_t, Seen> groups;
   for (const Sample* sample : samples) {
+    if (sample->is_given) continue;
     Seen& group = groups[sample->group_id];
     group.signal.has_signal = group.signal.has_signal || has_signal(*sample);
     if (!sample->has_reward) continue;

@@ -27,8 +27,9 @@ void Sample::check_sequences() const {
 }
 
 int64_t Sample::first_token_of(uint64_t version) const {
-  if (versions.empty()) return 0;
   const auto size = static_cast<int64_t>(completion.size());
+  if (is_given) return size;
+  if (versions.empty()) return 0;
   return versions.back().version == version ? std::min(versions.back().begin, size) : size;
 }
 

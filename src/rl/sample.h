@@ -131,6 +131,9 @@ struct Sample {
   bool has_reward = true;  // false: dropped because its grading failed; out of the loss and its group's statistics
   SampleStatus status = SampleStatus::kCompleted;
   bool remove = false;  // excluded from the loss, still counted in G
+  // The completion is the answer of the data line, which nobody sampled: it has no rollout log-probs, no versions and
+  // no reward, and of the loss the distillation term alone.
+  bool is_given = false;
   std::vector<VersionSpan> versions;
   int64_t num_turns = 0;            // calls of the engine by --custom-generate-function-path; 0: sampled in one go
   std::string text;                 // text of the completion, for dumps
@@ -145,10 +148,11 @@ struct Sample {
   // scores after a rollout: the proximal ones and the teacher's.
   static void fields(auto& wire, auto& m) {
     fields_of_one_sequence(wire, m);
-    wire(m.sequence_begins, m.endpoint);
+    wire(m.sequence_begins, m.endpoint, m.is_given);
     if constexpr (std::remove_cvref_t<decltype(wire)>::kReads) m.check_sequences();
   }
-  // Leaves out what only generate functions make. Checkpoints have samples in this form, and none of such functions.
+  // Leaves out what only generate functions make, and whether the answer was given. Checkpoints have samples in this
+  // form, which are those of an engine.
   static void fields_of_one_sequence(auto& wire, auto& m) {
     constexpr uint8_t kNumStatuses = 3;
     wire(m.group_id, m.sample_id, m.completion, m.rollout_logprobs, m.behavior_logprobs, m.ref_logprobs, m.loss_mask);
@@ -168,7 +172,7 @@ struct Sample {
 
   bool is_trained(size_t token) const { return !remove && loss_mask[token] != 0; }
   // Returns the index of the token from which on all were sampled with weights of `version`: the completion's length if
-  // its last span is of others. A sample without spans counts as sampled with these.
+  // its last span is of others, or if nobody sampled it. A sample without spans counts as sampled with these.
   int64_t first_token_of(uint64_t version) const;
   double shaped_reward() const { return reward - overlong_penalty - kl_penalty; }
   int64_t num_tokens() const { return static_cast<int64_t>(prompt->tokens.size() + completion.size()); }

@@ -156,6 +156,11 @@ void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, 
     log.add({{"rollout/" + name, value}});
   }
   if (loss.opd.is_on) log.add({{"rollout/opd_advantage_share", parts.teacher_share()}});
+  if (loss.opd.has_given_answers()) {
+    const auto num_given = std::ranges::count(rollout.samples, true, &rl::Sample::is_given);
+    log.add({{"rollout/opd_off_policy_share",
+              static_cast<double>(num_given) / static_cast<double>(rollout.samples.size())}});
+  }
   log.add(health_.observe_rollout(rollout_id, rollout.views()));
   if (rollout.filtered) {
     log.add(health_.observe_filter(rollout_id, {.num_sampled = rollout.filtered->num_groups,
@@ -180,7 +185,7 @@ void Learner::score_proximal(sampling::Rollout& rollout, int64_t num_steps, uint
   for (rl::Sample& sample : rollout.samples) {
     if (has_exact_logprobs(rollout) && sample.first_token_of(version) == 0) {
       sample.proximal_logprobs = sample.rollout_logprobs;  // a forward would give the same bits
-    } else {
+    } else if (!sample.is_given) {
       scored.push_back(&sample);
     }
   }

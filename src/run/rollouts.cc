@@ -15,6 +15,7 @@
 #include "base/size.h"
 #include "evaluation/rollout_metrics.h"
 #include "report/sample_file.h"
+#include "rl/distillation.h"
 #include "rollout_worker/replica_weights.h"
 #include "sampling/connections.h"
 #include "sampling/rollout_file.h"
@@ -184,6 +185,11 @@ sampling::RolloutRequest Rollouts::request(int64_t rollout_id, evaluation::Rewar
     request.in_flight = in_flight_request(rollout_id);
   } else if (!request.dynamic) {
     for (int64_t i = 0; i < config.rollout_batch_size; ++i) {
+      const rl::OpdConfig& opd = config.loss.loss.opd;
+      if (opd.has_given_answers()) {
+        request.takes_answer.push_back(rl::takes_answer(opd, static_cast<uint64_t>(config.rollout.rollout_seed),
+                                                        static_cast<uint64_t>(order_.num_taken())));
+      }
       request.prompts.push_back(&inputs_.prompts.prompts[static_cast<size_t>(order_.next())]);
     }
   }

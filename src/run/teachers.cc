@@ -98,11 +98,14 @@ size_t Teachers::index_of(const rl::Sample& sample) const {
 report::Metrics Teachers::score(std::span<rl::Sample> samples, const trainer::Ranks& ranks) {
   report::Metrics metrics;
   for (size_t i = 0; i < models_.size(); ++i) {
-    std::vector<rl::Sample*> own;
+    std::vector<rl::Sample*> own;  // those that were sampled: of others no log-prob is asked for
+    int64_t num_samples = 0;
     for (rl::Sample& sample : samples) {
-      if (index_of(sample) == i) own.push_back(&sample);
+      if (index_of(sample) != i) continue;
+      ++num_samples;
+      if (!sample.is_given) own.push_back(&sample);
     }
-    if (!of_prompt_.empty()) metrics["rollout/opd_samples/" + names_[i]] = static_cast<double>(own.size());
+    if (!of_prompt_.empty()) metrics["rollout/opd_samples/" + names_[i]] = static_cast<double>(num_samples);
     if (own.empty()) continue;
     trainer::Scores scores =
         models_[i].score({own.begin(), own.end()}, inputs_.trainer.batch, inputs_.trainer.temperature, ranks);

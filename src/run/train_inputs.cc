@@ -27,6 +27,7 @@
 #include "session/advantage_setup.h"
 #include "session/answer_end.h"
 #include "session/generator_setup.h"
+#include "session/given_answers.h"
 #include "session/plan_together.h"
 #include "session/ranks.h"
 #include "session/read_model.h"
@@ -42,6 +43,20 @@ namespace {
 config::TrainConfig checked(config::TrainConfig config) {
   config.check();
   return config;
+}
+
+session::PromptSet load_prompts(const config::TrainConfig& config, session::ModelSession& session) {
+  const config::DataOptions data = config.reward.data(config.data);
+  session::PromptSet prompts = session::load_all_prompts(data, session.text());
+  if (config.loss.loss.opd.has_given_answers()) {
+    session::read_given_answers(data,
+                                {.key = config.loss.opd_answer_key,
+                                 .max_tokens = config.rollout.response_len(),
+                                 .max_context_tokens = config.rollout.max_context_len,
+                                 .skip_special_tokens = config.rollout.skip_special_tokens},
+                                session.text(), session.config(), prompts);
+  }
+  return prompts;
 }
 
 int64_t num_prompts(const session::PromptSet& prompts) { return static_cast<int64_t>(prompts.prompts.size()); }
@@ -130,7 +145,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       config(checked(given)),
       mode(run_mode),
       session(config.model, config.lora, config.optimizer, mesh->tensor()),
-      prompts(session::load_all_prompts(config.reward.data(config.data), session.text())),
+      prompts(load_prompts(config, session)),
       evaluation(config.eval, config.rollout, config.data, config.reward, session.text()),
       num_rollouts(config.rollouts(num_prompts(prompts))),
       plan(plan_of(config, session, prompts, evaluation, *mesh)),

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "base/message_text.h"
 #include "groups/schedule.h"
 #include "sampling/in_flight_drawing.h"
@@ -18,6 +19,23 @@ namespace {
 // Each reason to drop groups is a metric of its own, so a rollout has at most that many.
 constexpr size_t kMaxDropReasons = 32;
 
+// Returns the group of a prompt whose completion is the answer of its line.
+groups::Group given_group(const session::PromptLine& line, uint64_t sample_id) {
+  TANDEM_CHECK(!line.answer.tokens.empty(), "the line's answer was not read", line.record.line);
+  groups::Group group = {.line = &line, .members = std::vector<groups::Member>(1), .graded = {}};
+  rl::Sample& sample = group.members.front().sample;
+  sample.group_id = sample.sample_id = sample_id;
+  sample.prompt = line.prompt;
+  sample.completion = line.answer.tokens;
+  sample.text = line.answer.text;
+  sample.loss_mask.assign(sample.completion.size(), 1);
+  sample.has_reward = false;
+  sample.is_given = true;
+  group.graded.grades.resize(1);
+  group.graded.grades.front().sample_id = sample_id;
+  return group;
+}
+
 // Draws whole groups, and takes the first of those that the filter keeps.
 class WholeGroups final : public Drawing {
  public:
@@ -25,13 +43,22 @@ class WholeGroups final : public Drawing {
       : request_(request),
         pool_(pool),
         lengths_(lengths),
-        schedule_(num_wanted(), num_at_once(), request.dynamic ? request.dynamic->limits : groups::SearchLimits()) {}
+        schedule_(num_wanted(), num_at_once(), request.dynamic ? request.dynamic->limits : groups::SearchLimits()) {
+    TANDEM_CHECK(request.takes_answer.empty() || (!request.dynamic && request.n_samples_per_prompt == 1 &&
+                                                  request.takes_answer.size() == request.prompts.size()));
+  }
 
   void draw() override {
     for (int64_t left = schedule_.num_to_draw(); left > 0; --left) {
       const size_t number = schedule_.num_drawn();
       const session::PromptLine* const line =
           request_.dynamic ? request_.dynamic->next_prompt() : request_.prompts[number];
+      if (takes_answer(number)) {
+        pool_.put_back(number, given_group(*line, request_.first_sample_id + number));
+        schedule_.draw();
+        schedule_.decide(number, /*is_kept=*/true);
+        continue;
+      }
       pool_.open(number, *line,
                  lengths_ == nullptr ? groups::GroupLength()
                                      : lengths_->expected(*line->prompt, request_.sampling.max_new_tokens));
@@ -56,14 +83,15 @@ class WholeGroups final : public Drawing {
     if (request_.dynamic) taken.filtered = filtered(taken.numbers.size());
     for (const size_t number : taken.numbers) {
       taken.groups.push_back(pool_.take(number));
-      if (lengths_ != nullptr) lengths_->remember(taken.groups.back());
+      if (lengths_ != nullptr && !takes_answer(number)) lengths_->remember(taken.groups.back());
     }
     return taken;
   }
 
   void show_progress(const Coordinator& coordinator, report::Report& report) const override {
     const std::string tokens = base::with_commas(coordinator.numbers().stats.generated_tokens);
-    const int64_t num_groups = std::ssize(request_.prompts);
+    const int64_t num_groups =
+        std::ssize(request_.prompts) - std::ranges::count(request_.takes_answer, true);  // that are sampled
     if (const std::optional<DynamicSampling>& dynamic = request_.dynamic) {
       const int64_t kept = std::min(schedule_.num_kept(), dynamic->num_groups);
       report.progress(request_.title, kept, dynamic->num_groups,
@@ -76,6 +104,7 @@ class WholeGroups final : public Drawing {
   }
 
  private:
+  bool takes_answer(size_t number) const { return !request_.takes_answer.empty() && request_.takes_answer[number]; }
   int64_t num_wanted() const { return request_.dynamic ? request_.dynamic->num_groups : std::ssize(request_.prompts); }
   int64_t num_at_once() const {
     return request_.dynamic ? request_.dynamic->groups_at_once : std::ssize(request_.prompts);

@@ -1,6 +1,7 @@
 #include "sampling/failure_reward.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/check.h"
 
@@ -21,7 +22,14 @@ std::optional<double> failure_reward_among(const config::FailureReward& policy, 
 void put_failure_rewards(const config::FailureReward& policy, std::span<const reward::Grade> grades,
                          std::span<rl::Sample> samples) {
   TANDEM_CHECK_EQ(grades.size(), samples.size());
-  const std::optional<double> among_all = failure_reward_among(policy, grades);
+  // Nobody graded the samples that were given.
+  std::vector<reward::Grade> asked;
+  const bool has_given = std::ranges::find(samples, true, &rl::Sample::is_given) != samples.end();
+  for (size_t i = 0; has_given && i < samples.size(); ++i) {
+    if (!samples[i].is_given) asked.push_back(grades[i]);
+  }
+  const std::optional<double> among_all =
+      failure_reward_among(policy, has_given ? std::span<const reward::Grade>(asked) : grades);
   for (size_t begin = 0, end = 0; begin < samples.size(); begin = end) {
     while (end < samples.size() && samples[end].group_id == samples[begin].group_id) ++end;
     std::optional<double> reward = failure_reward_among(policy, grades.subspan(begin, end - begin));

@@ -261,7 +261,7 @@ using Message = std::variant<Hello, Welcome, Refused, Prepared, WeightLine, Weig
                              WeightChecksums, TookWeights, Open, Pull, LendSamples, LendGrading, Sampled, Graded, Abort,
                              Pause, Close, RankHello, StopAsked, Alive, Leaving, Failed, Stop>;
 // The number changes with whatever a message is made of.
-inline constexpr uint32_t kMessageFormat = 0x534D0008;
+inline constexpr uint32_t kMessageFormat = 0x534D0009;
 std::string to_bytes(const Message& message);
 // Throws EnvironmentError for bytes that are no message.
 Message message_of(std::string_view bytes);

@@ -39,6 +39,11 @@ class SampleReader {
     prompt.text = text("prompt");
     sample.text = text("response");
     prompt.label = text("label");
+    if (record_.contains("off_policy")) {
+      fail("off_policy",
+           "the response is an answer of the data and was not sampled (--opd-on-policy-share), so it has no log-probs; "
+           "leave this rollout out");
+    }
     sample.grading_failed = record_.contains("failure");
     sample.has_reward = !member("reward").is_null();
     if (!sample.has_reward && !sample.grading_failed) fail("reward", "is null, and no failure says why; give a number");

@@ -17,7 +17,7 @@ namespace tandem::sampling {
 using PromptOf = std::function<rl::SharedPrompt(size_t group)>;
 
 // The number changes with whatever the message is made of.
-inline constexpr uint32_t kRolloutMessageFormat = 0x524D0004;
+inline constexpr uint32_t kRolloutMessageFormat = 0x524D0005;
 // Returns the message. nullopt stands for a rollout that a stop ended. `groups` are those of the samples, in order.
 std::string to_bytes(const std::optional<Rollout>& rollout, const std::vector<size_t>& groups);
 // Throws EnvironmentError for bytes that are no message of this build, and for a rollout of other prompts.

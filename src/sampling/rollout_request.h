@@ -61,6 +61,9 @@ struct InFlightRequest {
 
 struct RolloutRequest {
   std::vector<const session::PromptLine*> prompts;  // prompts of all groups; empty with `dynamic` or `in_flight`
+  // It says for each of `prompts` whether its completion is the answer that its line gives, which nobody samples or
+  // grades; the group is done when it is drawn. Empty: all are sampled. It needs n_samples_per_prompt 1.
+  std::vector<bool> takes_answer = {};
   std::optional<DynamicSampling> dynamic = {};
   std::optional<InFlightRequest> in_flight = {};
   int64_t n_samples_per_prompt = 1;

@@ -19,10 +19,17 @@
 
 namespace tandem::session {
 
+// The answer that a line gives to its prompt.
+struct GivenAnswer {
+  std::vector<int32_t> tokens;  // with the token that ends it; empty: the line's was not read
+  std::string text;
+};
+
 // A line of the data, and the prompt that was made of it.
 struct PromptLine {
   rl::PromptRecord record;
   rl::SharedPrompt prompt;
+  GivenAnswer answer = {};  // read_given_answers() sets it; who samples needs none
 
   static void fields(auto& wire, auto& m) {
     wire(m.record);

@@ -22,6 +22,7 @@ const float* per_token(const std::vector<float>& values, const rl::Sample& sampl
 rl::LossInput rollout_input(const rl::LossConfig& config, const rl::Sample& sample) {
   rl::LossInput input;
   input.length = static_cast<int64_t>(sample.completion.size());
+  input.is_given = sample.is_given;
   input.rollout_logprobs = per_token(sample.rollout_logprobs, sample, "rollout log-probs");
   input.old_logprobs = config.old_logprobs == "proximal"
                            ? per_token(sample.proximal_logprobs, sample, "proximal log-probs")

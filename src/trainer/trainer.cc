@@ -89,7 +89,7 @@ class TrainerImpl final : public Trainer {
     const TokenAges ages(samples, logprobs, version);
     for (const rl::Sample* sample : samples) {
       const TrainedTokens trained = trained_tokens(config_.loss, ages, *sample);
-      normaliser.add(trained.mask, trained.num_rejected, trained.num_masked);
+      normaliser.add(trained.mask, trained.num_rejected, trained.num_masked, sample->is_given);
     }
     const TokenChoices choices = choose(samples, ages);
     const StepLoss loss{

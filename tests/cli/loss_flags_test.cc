@@ -422,8 +422,9 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
   train("g", {"--pg-loss-type", "kl_cov", "--kl-cov-ratio", "0.1", "--kl-cov-coef", "1"});
   train("e", {"--use-opd", "--opd-teacher-load", in_folder("base/hf/latest"), "--opd-kl-coef", "0.5",
               "--no-opd-use-task-rewards", "--opd-loss-coef", "0.1", "--opd-beta", "0.5", "--opd-top-k", "10"});
-  given_.insert("--lr");               // given in all of them
-  given_.insert("--opd-teacher-key");  // not with a rollout of a file: distillation_test.cc
+  given_.insert("--lr");  // given in all of them
+  // Not with a rollout of a file: distillation_test.cc and given_answers_test.cc.
+  for (const char* flag : {"--opd-teacher-key", "--opd-on-policy-share", "--opd-answer-key"}) given_.insert(flag);
   config::LossOptions loss;
   config::OptimizerOptions optimizer;
   base::Options options;

@@ -280,6 +280,8 @@ TEST(LossOptions, EveryFlagIsAmongTheCases) {
   std::set<std::string> tried = {"disable-rewards-normalization", "ref-load", "ref-mixup-alpha", "ref-update-interval"};
   for (const char* name : {"use-opd", "opd-teacher-load", "opd-teacher-key", "opd-beta", "opd-top-k"})
     tried.insert(name);
+  // Which samples are given is decided before there is a loss (tests/cli/given_answers_test.cc).
+  for (const char* name : {"opd-on-policy-share", "opd-answer-key"}) tried.insert(name);
   for (const FlagCase& one : kCases) tried.insert(one.flag.starts_with("no-") ? one.flag.substr(3) : one.flag);
   LossOptions loss;
   base::Options options;
@@ -307,6 +309,16 @@ TEST(LossOptions, ATeacherThatCannotBeToldIsRefused) {
       {{"--opd-loss-coef", "0.5"}, "--opd-loss-coef: does nothing without --use-opd;"},
       {{"--use-opd", "--opd-teacher-load", "a", "--opd-beta", "0.5"}, "--opd-beta: does nothing without --opd-loss-"},
       {{"--use-opd", "--opd-teacher-load", "a", "--opd-top-k", "5"}, "--opd-top-k: does nothing without --opd-loss-"},
+      {{"--use-opd", "--opd-teacher-load", "a", "--opd-on-policy-share", "0.5"},
+       "--opd-on-policy-share: does nothing without --opd-loss-coef;"},
+      {{"--use-opd", "--opd-teacher-load", "a", "--opd-loss-coef", "1", "--opd-answer-key", "gold"},
+       "--opd-answer-key: does nothing without --opd-on-policy-share below 1;"},
+      {{"--use-opd", "--opd-teacher-load", "a", "--opd-loss-coef", "1", "--opd-on-policy-share", "0.5",
+        "--pg-loss-type", "clip_cov"},
+       "--opd-on-policy-share 0.5: the tokens that --top-entropy-quantile, clip_cov and kl_cov choose"},
+      {{"--use-opd", "--opd-teacher-load", "a", "--opd-loss-coef", "1", "--opd-on-policy-share", "0",
+        "--opd-answer-key", "gold"},
+       "accepted"},
       {{"--use-opd", "--opd-teacher-load", "a", "--no-opd-use-task-rewards", "--opd-kl-coef", "0"},
        "--no-opd-use-task-rewards with --opd-kl-coef 0: nothing is left to train on;"},
       {{"--use-opd", "--opd-teacher-load", "a", "b"}, "--opd-teacher-load: 2 directories are given;"},

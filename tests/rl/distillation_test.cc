@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <random>
 #include <vector>
@@ -164,6 +166,110 @@ TEST(Distillation, TheDivergenceIsATermOfTheLossLikeTheKl) {
     accumulate_loss(config, input, {.dlogprobs = dlogprobs.data(), .ddivergence = ddivergence.data()}, unknown);
     EXPECT_EQ(ddivergence, before);
     EXPECT_FALSE(unknown.contains("opd_loss"));
+  }
+}
+
+// The draw is a function of seed and group: its share is that of the flag, and other seeds and groups are other draws.
+TEST(GivenAnswers, AreDrawnBySeedAndGroup) {
+  OpdConfig config;
+  config.is_on = true;
+  constexpr uint64_t kGroups = 20'000;
+  const auto drawn = [&](uint64_t seed) {
+    std::vector<bool> given;
+    for (uint64_t group = 0; group < kGroups; ++group) given.push_back(takes_answer(config, seed, group));
+    return given;
+  };
+  const auto share = [](const std::vector<bool>& given) {
+    return static_cast<double>(std::ranges::count(given, true)) / static_cast<double>(given.size());
+  };
+  for (const double on_policy : {0.0, 0.1, 0.5, 0.75, 1.0}) {
+    config.on_policy_share = on_policy;
+    // Five standard deviations of a share of 20000 draws are below 0.018.
+    EXPECT_NEAR(share(drawn(42)), 1.0 - on_policy, on_policy == 0.0 || on_policy == 1.0 ? 0.0 : 0.018);
+  }
+  config.on_policy_share = 0.5;
+  const std::vector<bool> one = drawn(42), other = drawn(43);
+  EXPECT_EQ(one, drawn(42));
+  double equal = 0.0, repeats = 0.0;
+  for (size_t i = 0; i < one.size(); ++i) equal += one[i] == other[i] ? 1.0 : 0.0;
+  for (size_t i = 1; i < one.size(); ++i) repeats += one[i] == one[i - 1] ? 1.0 : 0.0;
+  EXPECT_NEAR(equal / kGroups, 0.5, 0.018);
+  EXPECT_NEAR(repeats / kGroups, 0.5, 0.018);
+  // A larger share keeps the groups that a smaller one samples.
+  config.on_policy_share = 0.75;
+  const std::vector<bool> more = drawn(42);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(one[i] || !more[i]);
+  config.is_on = false;
+  EXPECT_FALSE(takes_answer(config, 42, 0));
+}
+
+// A step of one sampled and one given sample, against the formula in double: the given one has the divergence alone,
+// and what compares log-probs is a mean over the sampled one.
+TEST(GivenAnswers, HaveTheDivergenceAloneInTheLoss) {
+  for (const std::string_view aggregation : aggregation_names()) {
+    LossConfig config = with_teacher(1.0, true);
+    config.opd.loss_coef = 0.25;
+    config.opd.on_policy_share = 0.5;
+    config.entropy_coef = 0.1;
+    config.kl_loss_coef = 0.2;
+    config.use_tis = true;
+    config.behavior_kl_coef = 0.3;
+    config.tis_veto = 1e-9;
+    config.loss_aggregation = aggregation;
+    config.loss_norm_tokens = 7.0;
+    const std::vector<float> logprobs = {-1.0F, -2.0F, -0.5F}, rollout = {-1.25F, -2.0F, -0.5F},
+                             teacher = {-1.5F, -1.0F, -2.0F}, reference = {-1.0F, -1.0F, -1.0F},
+                             divergence = {0.5F, 0.25F, 2.0F}, entropy(3, 1.0F);
+    const std::vector<uint8_t> mask = {1, 1, 1}, given_mask = {1, 1};
+    const std::vector<double> advantages(3, 0.5), none(2, 0.0);
+    LossNormaliser normaliser(config);
+    normaliser.add(mask);
+    normaliser.add(given_mask, 0, 0, /*is_given=*/true);
+    LossSums sampled, given;
+    std::vector<double> dlogprobs(3, 9.0), dentropy(3, 9.0), ddivergence(3, 9.0);
+    const LossGradient gradient = {
+        .dlogprobs = dlogprobs.data(), .dentropy = dentropy.data(), .ddivergence = ddivergence.data()};
+    accumulate_loss(config,
+                    {.length = 3,
+                     .logprobs = logprobs.data(),
+                     .old_logprobs = rollout.data(),
+                     .rollout_logprobs = rollout.data(),
+                     .ref_logprobs = reference.data(),
+                     .teacher_logprobs = teacher.data(),
+                     .divergence = divergence.data(),
+                     .entropy = entropy.data(),
+                     .mask = mask.data(),
+                     .advantages = advantages.data()},
+                    gradient, sampled);
+    LossInput input = {.length = 2,
+                       .logprobs = logprobs.data(),
+                       .ref_logprobs = reference.data(),
+                       .divergence = divergence.data(),
+                       .entropy = entropy.data(),
+                       .mask = given_mask.data(),
+                       .advantages = none.data()};
+    input.is_given = true;
+    std::vector<uint8_t> kept = given_mask;
+    LossConfig rejecting = config;
+    rejecting.tis_mode = "reject";
+    EXPECT_EQ(reject_tokens(rejecting, input, kept), 0);
+    accumulate_loss(config, input, gradient, given);
+    for (size_t t = 0; t < 2; ++t) {
+      EXPECT_EQ(dlogprobs[t], 0.0);
+      EXPECT_EQ(dentropy[t], 0.0);
+    }
+    EXPECT_NEAR(given.at("loss"), 0.25 * given.at("opd_loss"), 1e-12) << aggregation;
+    EXPECT_NEAR(given.at("opd_loss"), ddivergence[0] / 0.25 * 0.75, 1e-12) << aggregation;
+    EXPECT_GT(ddivergence[0], 0.0);
+    EXPECT_EQ(given.at("pg_loss"), 0.0);
+    LossSums both = sampled;
+    for (const auto& [name, sum] : given) both[name] += sum;
+    const std::map<std::string, double> metrics = normaliser.metrics(both);
+    EXPECT_NEAR(metrics.at("train_rollout_logprob_abs_diff"), 0.25 / 3.0, 1e-12) << aggregation;
+    EXPECT_NEAR(metrics.at("opd_reverse_kl"), (0.5 - 1.0 + 1.5) / 3.0, 1e-12) << aggregation;
+    EXPECT_NEAR(metrics.at("entropy"), 1.0, 1e-12) << aggregation;
+    EXPECT_NEAR(metrics.at("opd_loss"), (sampled.at("opd_loss") + given.at("opd_loss")) * normaliser.loss_scale(),
+                1e-12);
   }
 }
 
