@@ -207,7 +207,7 @@ class Function:
             prompts=[request["prompt"] for request in requests],
             completions=[completion_of(request) for request in requests],
             completion_ids=[request["response_tokens"] for request in requests],
-            trainer_state=None,
+            trainer_state=trainer_state_of(requests[0]),
             log_extra=log.extra,
             log_metric=log.metric,
         )
@@ -234,6 +234,12 @@ class Function:
             is_list=self.takes_group,
             what_else=lambda i: written_into(samples[i], requests[i]),
         )
+
+
+def trainer_state_of(request):
+    """What TRL's trainer_state says of the run; None outside of one."""
+    state = request.get("trainer_state")
+    return None if state is None else types.SimpleNamespace(**state)
 
 
 def takes_list(parameter):

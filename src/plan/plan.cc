@@ -222,6 +222,7 @@ class MemoryEstimate {
         model_,
         {.max_batch_tokens = std::min<Size>(config_.rollout.limits.max_batch_tokens, sequences_ * engine_context_),
          .max_running = config_.rollout.limits.most_decode_rows(sequences_),
+         .recorded_rows = config_.rollout.limits.most_recorded_rows(),
          .largest_group = config_.rollout.n_samples_per_prompt,
          .context_tokens = engine_context_,
          .sharing_ranks =

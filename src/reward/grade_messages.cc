@@ -39,6 +39,12 @@ Json request_json(const GradeRequest& sample) {
                {"truncated", sample.truncated}};
   if (!sample.loss_mask.empty()) json["loss_mask"] = sample.loss_mask;
   if (!sample.attributes.empty()) json["attributes"] = sample.attributes;
+  if (const std::optional<TrainingState>& state = sample.state) {
+    json["trainer_state"] = {{"global_step", state->global_step},
+                             {"max_steps", state->max_steps},
+                             {"epoch", state->epoch},
+                             {"num_train_epochs", state->num_train_epochs}};
+  }
   if (const std::optional<Graded>& graded = sample.graded) {
     json["graded"] = {{"reward", graded->reward},
                       {"extras", graded->extras},

@@ -58,6 +58,16 @@ struct Graded {
   std::string status;  // "completed", "truncated" or "aborted"
 };
 
+// How far the run is for which a sample is graded: what TRL's trainer_state tells a reward function.
+struct TrainingState {
+  int64_t global_step = 0;       // optimizer steps of the rollouts before this one
+  int64_t max_steps = 0;         // those of the whole run
+  double epoch = 0.0;            // prompts of the rollouts before this one, over those of the data
+  int64_t num_train_epochs = 0;  // begun by the whole run
+
+  static void fields(auto& wire, auto& m) { wire(m.global_step, m.max_steps, m.epoch, m.num_train_epochs); }
+};
+
 struct GradeRequest {
   uint64_t group_id = 0, sample_id = 0;
   std::string shown_as;  // to people: "sample 3 of eval held_out"; empty: "sample ID"
@@ -74,6 +84,7 @@ struct GradeRequest {
   // what else it wrote into the sample.
   std::vector<uint8_t> loss_mask = {};
   base::Json attributes = base::Json::object();
+  std::optional<TrainingState> state = {};  // unset outside of a run
 };
 
 // Holds one of several rewards of a sample.

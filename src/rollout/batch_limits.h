@@ -20,6 +20,8 @@ struct BatchLimits {
     const int64_t running = std::min(sequences, max_running);
     return max_draft_tokens > 0 ? std::max(running, kMostDraftRows) : running;
   }
+  // Returns the most rows of a recorded step. The engine takes memory for so many, however many sequences there are.
+  int64_t most_recorded_rows() const { return std::min(most_decode_rows(max_running), max_batch_tokens); }
 };
 
 }  // namespace tandem::rollout

@@ -90,7 +90,7 @@ StepRunnerConfig runner_config(const EngineConfig& config, const model::Model& m
   const BatchLimits& limits = config.limits;
   const bool records = can_record(model);
   return {.max_batch_tokens = limits.max_batch_tokens,
-          .max_decodes = std::min(limits.most_decode_rows(limits.max_running), limits.max_batch_tokens),
+          .max_decodes = limits.most_recorded_rows(),
           // Windows would mean so many more launches; on the CPU they keep the logits small.
           .window_rows = records ? limits.max_batch_tokens + limits.max_running
                                  : int64_t{logits_window_rows(model.config().vocab)},

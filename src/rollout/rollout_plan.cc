@@ -32,7 +32,7 @@ Size logits_window_rows(Size vocab) {
 }
 
 Size most_shared_rows(const BatchLimits& limits) {
-  return bucket_rows(std::min({limits.most_decode_rows(limits.max_running), limits.max_batch_tokens, kLargestBucket}));
+  return bucket_rows(std::min(limits.most_recorded_rows(), kLargestBucket));
 }
 
 namespace {
@@ -57,7 +57,7 @@ Size step_memory_bytes(const EngineShape& shape, const device::OpsPlan& ops) {
   const auto prepared_bytes = [&ops](const StepShape& step) {
     return ops.prepared_bytes(step.num_rows, step.num_sequences, step.max_blocks);
   };
-  const int64_t rows = std::min<int64_t>(shape.max_running, kLargestBucket);
+  const int64_t rows = std::min<int64_t>(shape.recorded_rows, kLargestBucket);
   return lay_out_buckets(rows, bucket_blocks(shape.context_tokens), prepared_bytes).rbegin()->second.end;
 }
 

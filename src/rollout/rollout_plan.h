@@ -26,6 +26,7 @@ Size logits_window_rows(Size vocab);
 struct EngineShape {
   Size max_batch_tokens = 0;
   Size max_running = 0;
+  Size recorded_rows = 0;              // BatchLimits::most_recorded_rows()
   Size largest_group = 1;              // samples of a prompt, at most
   Size context_tokens = 0;             // of a sequence, at most
   Size sharing_ranks = 1;              // ranks that share experts, this one among them

@@ -13,6 +13,7 @@ sampling::RolloutRequest request_of(const sampling::Open& open, const WorkerPart
   sampling::RolloutRequest request;
   request.n_samples_per_prompt = open.n_samples_per_prompt;
   request.first_sample_id = open.first_sample_id;
+  request.state = open.state;
   request.sampling = open.sampling;
   request.skip_special_tokens = open.skip_special_tokens;
   request.is_graded = open.graded_by != sampling::GradedBy::kNobody;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -148,6 +149,19 @@ const session::PromptLine* Rollouts::next_prompt() {
   return &inputs_.prompts.prompts[index];
 }
 
+// With dynamic sampling a rollout takes more prompts than it keeps, and the run more epochs.
+reward::TrainingState Rollouts::state_before(int64_t rollout_id) const {
+  const config::TrainConfig& config = inputs_.config;
+  const auto epochs = [&](int64_t prompts) {
+    return static_cast<double>(prompts) / static_cast<double>(inputs_.prompts.prompts.size());
+  };
+  return {
+      .global_step = rollout_id * config.steps_per_rollout(),
+      .max_steps = inputs_.num_rollouts * config.steps_per_rollout(),
+      .epoch = epochs(order_.num_taken()),
+      .num_train_epochs = static_cast<int64_t>(std::ceil(epochs(inputs_.num_rollouts * config.rollout_batch_size)))};
+}
+
 // A group has the number of its prompt in the whole run, so its samples have ids of their own, and the same ones
 // whenever it is sampled.
 sampling::RolloutRequest Rollouts::request(int64_t rollout_id, evaluation::Rewards& rewards) {
@@ -162,6 +176,7 @@ sampling::RolloutRequest Rollouts::request(int64_t rollout_id, evaluation::Rewar
   request.sampling = config.rollout.sampling();
   request.skip_special_tokens = config.rollout.skip_special_tokens;
   request.failure_reward = config.reward.failure();
+  request.state = state_before(rollout_id);
   if (config.custom_generate.is_on()) {
     request.generation.emplace(sampling::CustomGeneration{.processes = rewards.generators(),
                                                           .function = config.custom_generate.function,

@@ -66,6 +66,7 @@ class Rollouts {
   std::unique_ptr<sampling::RolloutPhase> make_phase(const mesh::Launch& launch, mesh::Mesh& mesh,
                                                      text::TextWorker& text);
   sampling::RolloutRequest request(int64_t rollout_id, evaluation::Rewards& rewards);
+  reward::TrainingState state_before(int64_t rollout_id) const;
   sampling::InFlightRequest in_flight_request(int64_t rollout_id);
   void log_schedule(int64_t rollout_id, const sampling::Rollout& rollout);
   const session::PromptLine* next_prompt();

@@ -54,7 +54,8 @@ void Coordinator::joined(groups::SamplerId id) {
                .generates = request_.generation.has_value(),
                .is_evaluation = request_.generation && request_.generation->is_evaluation,
                .is_filtered = request_.dynamic.has_value(),
-               .samples_at_once = (num_samples_ + num_samplers - 1) / std::max<int64_t>(num_samplers, 1)});
+               .samples_at_once = (num_samples_ + num_samplers - 1) / std::max<int64_t>(num_samplers, 1),
+               .state = request_.state});
 }
 
 void Coordinator::pause() {

@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "groups/group.h"
+#include "reward/graders.h"
 #include "rl/sample.h"
 #include "rollout/request.h"
 #include "sampling/process_losses.h"
@@ -155,12 +156,13 @@ struct Open {
   bool is_evaluation = false;
   bool is_filtered = false;     // dynamic sampling judges its groups
   int64_t samples_at_once = 1;  // samples that a worker may have in flight
+  std::optional<reward::TrainingState> state = {};
 
   static void fields(auto& wire, auto& m) {
     wire(m.rollout);
     wire.choice(m.graded_by, 3);
     wire(m.eval_set, m.n_samples_per_prompt, m.first_sample_id, m.sampling, m.skip_special_tokens, m.generates);
-    wire(m.is_evaluation, m.is_filtered, m.samples_at_once);
+    wire(m.is_evaluation, m.is_filtered, m.samples_at_once, m.state);
   }
 };
 // Asks for at most `count` samples.
@@ -261,7 +263,7 @@ using Message = std::variant<Hello, Welcome, Refused, Prepared, WeightLine, Weig
                              WeightChecksums, TookWeights, Open, Pull, LendSamples, LendGrading, Sampled, Graded, Abort,
                              Pause, Close, RankHello, StopAsked, Alive, Leaving, Failed, Stop>;
 // The number changes with whatever a message is made of.
-inline constexpr uint32_t kMessageFormat = 0x534D0009;
+inline constexpr uint32_t kMessageFormat = 0x534D000A;
 std::string to_bytes(const Message& message);
 // Throws EnvironmentError for bytes that are no message.
 Message message_of(std::string_view bytes);

@@ -11,6 +11,7 @@
 #include "groups/in_flight.h"
 #include "groups/schedule.h"
 #include "reward/generators.h"
+#include "reward/graders.h"
 #include "rl/sample.h"
 #include "sampling/failure_reward.h"
 #include "sampling/schedule_log.h"
@@ -72,7 +73,8 @@ struct RolloutRequest {
   // They name the random streams.
   uint64_t first_sample_id = 0;
   bool skip_special_tokens = false;
-  bool is_graded = true;  // samples get a reward, here or in the processes that sample
+  bool is_graded = true;                            // samples get a reward, here or in the processes that sample
+  std::optional<reward::TrainingState> state = {};  // for rewards; unset outside of a run
   config::FailureReward failure_reward;
   std::optional<CustomGeneration> generation = {};  // unset: the engine alone makes samples
   int64_t eval_set = -1;                            // index of the data set of an evaluation; -1: not of an evaluation

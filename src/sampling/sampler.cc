@@ -123,6 +123,7 @@ void Sampler::add(groups::GradeLoan loan) {
     const groups::Member& member = grading.loan.members[i];
     if (member.failure.empty()) {
       requests.push_back(grade_request(grading.loan.line->record, member));
+      requests.back().state = request_.state;
       if (request_.eval_set >= 0) {
         requests.back().shown_as =
             fmt::format("sample {} of {}", member.sample.sample_id - request_.first_sample_id, request_.title);

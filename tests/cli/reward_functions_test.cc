@@ -80,6 +80,39 @@ TEST(RewardFunctions, OfTrlHaveWholeGroupsAndTheirLogsAreKept) {
   }
 }
 
+// A rollout has two optimizer steps; the run goes on after the first.
+TEST(RewardFunctions, OfTrlAreToldHowFarTheRunIs) {
+  base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "reward.py",
+                           "def reward(completions, trainer_state, log_metric, **kwargs):\n"
+                           "    if trainer_state is None:\n"
+                           "        return [0.5] * len(completions)\n"
+                           "    log_metric('epoch', trainer_state.epoch)\n"
+                           "    log_metric('max_steps', trainer_state.max_steps)\n"
+                           "    return [float(trainer_state.global_step)] * len(completions)\n");
+  Arguments words = with_custom_reward(
+      train_arguments(folder / "run", {"--eval-prompt-data", "small", kPrompts + "@[0:2]", "--eval-interval", "1"}),
+      folder / "reward.py:reward");
+  const Captured first = run(with_flag(words, "--num-rollout", "1"));
+  ASSERT_EQ(first.code, 0) << first.err;
+  words.insert(words.end(), {"--load", folder / "run"});
+  const Captured rest = run(with_flag(words, "--num-rollout", "3"));
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  std::vector<double> rewards, epochs, max_steps;
+  for (const base::Json& record : json_lines(folder / "run/metrics.jsonl")) {
+    if (record.contains("eval/small")) EXPECT_EQ(record["eval/small"], 0.5);
+    if (!record.contains("rollout/raw_reward")) continue;
+    rewards.push_back(record["rollout/raw_reward"]);
+    epochs.push_back(record["rollout/reward_metric/epoch"]);
+    max_steps.push_back(record["rollout/reward_metric/max_steps"]);
+  }
+  EXPECT_EQ(rewards, (std::vector<double>{0.0, 2.0, 4.0}));
+  EXPECT_EQ(max_steps, (std::vector<double>{2.0, 6.0, 6.0}));
+  ASSERT_EQ(epochs.size(), 3U);
+  EXPECT_EQ(epochs[0], 0.0);
+  EXPECT_DOUBLE_EQ(epochs[2], 2 * epochs[1]);
+}
+
 TEST(RewardFunctions, OfVerlHaveTheGroundTruthOfPublishedRows) {
   base::TemporaryDirectory folder;
   base::write_file_durably(

@@ -180,6 +180,22 @@ TEST(Plan, TheFlagForKeysAndValuesIsObeyed) {
   EXPECT_THROW(plan_of(tiny), UserError);
 }
 
+// The engine does not know how many sequences a rollout has.
+TEST(Plan, RecordedStepsHaveTheRowsOfTheEngineHoweverFewSequencesThereAre) {
+  PlanCase few{tiny_config(), model::qwen3_0_6b(), {.longest_prompt = 100}};
+  few.model.dtype = model::Dtype::kBFloat16;
+  few.config.model.device = "cuda";
+  few.config.rollout.limits = {.max_batch_tokens = 2048, .max_running = 256};
+  const auto graphs = [](const PlanCase& drawn) { return plan_of(drawn).memory.bytes(Tag::kGraphs, Phase::kRollout); };
+  PlanCase many = few;
+  many.config.rollout_batch_size = 128;
+  EXPECT_GT(graphs(few), 0);
+  EXPECT_EQ(graphs(few), graphs(many));
+  PlanCase bounded = few;
+  bounded.config.rollout.limits.max_running = 8;
+  EXPECT_LT(graphs(bounded), graphs(few));
+}
+
 TEST(Plan, ASharedMachineKeepsTheCacheSmallADeviceOfOnesOwnFillsIt) {
   PlanCase large{tiny_config(), model::qwen3_0_6b(), {.longest_prompt = 1000}};
   large.config.rollout_batch_size = 64;

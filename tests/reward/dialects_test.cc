@@ -239,6 +239,14 @@ TEST(TrlDialect, SaysWhichColumnsItNeeds) {
             std::string::npos);
 }
 
+TEST(TrlDialect, TellsHowFarTheRunIs) {
+  Graders graders(function("columns.py:of_progress"));
+  EXPECT_EQ(grade_one(graders, request(1, "")).reward, -1.0) << "there is no run";
+  GradeRequest sample = request(2, "");
+  sample.state = {.global_step = 3, .max_steps = 50, .epoch = 0.25, .num_train_epochs = 2};
+  EXPECT_DOUBLE_EQ(grade_one(graders, sample).reward, 3 + 0.5 + 0.00025 + 2);
+}
+
 TEST(SlimeDialect, TakesAGroupWithItsFlagAlone) {
   GraderConfig one = function("columns.py:of_sample"), group = function("columns.py:of_samples");
   EXPECT_NE(refusal(group).find("takes all samples of a group; add --group-rm"), std::string::npos);
