@@ -166,7 +166,8 @@ TEST_F(LoraRun, ABaseThatIsQuantisedInItsFileNeedsNoFlag) {
         run(of_file("none", {"--dtype", "bfloat16"})), 2,
         "are " + dtype + "; give --dtype " + dtype + ", or name the checkpoint that it was made from");
     const std::string source = "name the checkpoint that it was made from";
-    expect_one_line_failure(run(of_file("none", {"--device", "cuda"})), 2, "give --device cpu, or " + source);
+    expect_one_line_failure(run({"plan", "--hf-checkpoint", model, "--lora-rank", "8", "--device", "npu"}), 2,
+                            "give --device cpu, or " + source);
     Arguments whole = with_custom_reward(train_arguments(folder_ / "none"), reward_);
     expect_one_line_failure(run(with_flag(whole, "--hf-checkpoint", model)), 2,
                             "give --lora-rank to train an adapter over them, or " + source);
@@ -561,8 +562,9 @@ TEST_F(LoraRun, FlagsThatDoNotGoTogetherAreRefused) {
   fails({"--lora-rank", "8", "--lora-alpha", "0"}, "--lora-alpha: must be greater than 0");
   fails({"--lora-alpha", "8"}, "--lora-alpha: needs --lora-rank");
   fails({"--dtype", "nf4"}, "--dtype nf4: quantised weights are not trained; give --lora-rank to train an adapter");
-  fails({"--dtype", "int8", "--lora-rank", "8", "--device", "npu"},
-        "--dtype int8: --device npu does not compute with quantised matrices yet; give --device cpu");
+  expect_one_line_failure(
+      run({"plan", "--hf-checkpoint", kModel, "--dtype", "int8", "--lora-rank", "8", "--device", "npu"}), 2,
+      "--dtype int8: --device npu does not compute with quantised matrices yet; give --device cpu");
   fails({"--target-modules", "all-linear"}, "--target-modules: needs --lora-rank");
   fails({"--lora-rank", "8", "--target-modules", "q_proj,linear_qkv"},
         "--target-modules: \"linear_qkv\" is no module of this model; give all-linear, or some of "
