@@ -7,6 +7,7 @@ Random weights, prompts of 256 tokens, 1,024 new tokens each, log-probs on. The 
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -30,18 +31,30 @@ def bench(options, shape, *arguments):
     return f"`{said}` ({time.time() - begin:.0f} s)\n\n```\n{text}\n```\n"
 
 
-def main():
+def parser_of_page():
+    """What all pages of one GPU take."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--seconds", type=int, default=300, help="of one call")
+    parser.add_argument("--out")
+    return parser
+
+
+def begun_page(title, doc):
+    """A page's first lines: its title, the machine, and the last paragraph of its script's text."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,power.limit", "--format=csv,noheader"]
+    gpu = subprocess.run(query, capture_output=True, text=True).stdout.strip() if shutil.which(query[0]) else "none"
+    return [f"# {title}", "", json.dumps({"gpu": gpu, **machine.describe("cuda")}), "", doc.split("\n\n")[2].replace("\n", " "), ""]
+
+
+def main():
+    parser = parser_of_page()
+    parser.set_defaults(seconds=400)
     parser.add_argument("--shapes", nargs="+", default=list(PEER_DECODE))
     parser.add_argument("--steps", nargs="*", default=["qwen3-4b", "qwen3-1.7b"], help="shapes of which a whole GRPO step is measured")
-    parser.add_argument("--threads", type=int, default=8)
-    parser.add_argument("--seconds", type=int, default=400, help="of one call")
-    parser.add_argument("--out")
     options = parser.parse_args()
-    gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,power.limit", "--format=csv,noheader"], capture_output=True, text=True)
-    page = ["# Speed on one GPU", "", json.dumps({"gpu": gpu.stdout.strip(), **machine.describe("cuda")}), "", __doc__.split("\n\n")[2].replace("\n", " "),
-            ""]
+    page = begun_page("Speed on one GPU", __doc__)
     for shape in options.shapes:
         peers = PEER_DECODE[shape]
         page += [f"## {shape}", "", "vLLM, tokens/s: " + "; ".join(f"{n} at once {rate}" for n, rate in peers.items())

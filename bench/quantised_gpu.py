@@ -1,13 +1,11 @@
-"""A base in 4 or 8 bits beside bfloat16 on one GPU: what Qwen3-4B's shape with random weights decodes, and GRPO steps of an adapter of
-rank 16 over it in 12 GiB of device memory, as a page.
+"""A base in 4 or 8 bits beside bfloat16 on one GPU, as a page: what Qwen3-4B's shape with random weights decodes, GRPO steps of an adapter
+of rank 16 over it in 12 GiB of device memory, and how long a sequence Llama 3.1 8B's shape is planned for in how much memory.
 
-    .venv/bin/python bench/quantised_gpu.py [--device cuda] [--out bench/results/quantised_gpu.md]
+    .venv/bin/python bench/quantised_gpu.py [--device cuda] [--parts decode steps lengths] [--out bench/results/quantised_gpu.md]
 
 Prompts of 256 tokens that are drawn, each its own, log-probs on. A step is 8 prompts of 256 tokens with 8 completions of 2,048 tokens
-each. Needs `make cuda`."""
+each. The part "lengths" is planned, not run, and needs no GPU. Needs `make cuda`."""
 
-import argparse
-import json
 import pathlib
 import subprocess
 import sys
@@ -18,29 +16,24 @@ import machine
 import sparse_gpu
 import tiny_model
 
-DTYPES = ("bfloat16", "int8", "nf4")
 SHOWN = ("train/train_rollout_logprob_abs_diff",)
+# Unsloth's table (docs.unsloth.ai, "Unsloth Benchmarks"): by GiB, tokens of Unsloth, and of Hugging Face with FlashAttention-2.
+PEERS = {8: ("2,972", "-"), 12: ("21,848", "932"), 16: ("40,724", "2,551"), 24: ("78,475", "5,789"), 40: ("153,977", "12,264"),
+         80: ("342,733", "28,454")}
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtypes", nargs="+", default=DTYPES)
-    parser.add_argument("--sequences", nargs="*", type=int, default=[64, 32, 16, 8, 4, 1], help="that decode together; none: no decoding")
-    parser.add_argument("--rollouts", type=int, default=2, help="of the steps; 0: no steps")
-    parser.add_argument("--memory", default="12GiB", help="device memory of the steps")
-    parser.add_argument("--threads", type=int, default=8)
-    parser.add_argument("--seconds", type=int, default=300, help="of one call")
-    parser.add_argument("--out")
-    options = parser.parse_args()
-    gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,power.limit", "--format=csv,noheader"], capture_output=True, text=True)
-    page = ["# A base in 4 or 8 bits on one GPU", "", json.dumps({"gpu": gpu.stdout.strip(), **machine.describe("cuda")}), "",
-            __doc__.split("\n\n")[2].replace("\n", " "), ""]
-    for dtype in options.dtypes if options.sequences else ():
+def decoding(options):
+    page = []
+    for dtype in options.dtypes:
         page += [f"## Decoding, {dtype}", "",
                  gpu_speed.bench(options, "qwen3-4b", "--dtype", dtype, "--what", "ceilings", "decode", "--sequences", *options.sequences,
-                                 "--response-len", 256)]
-    for dtype in options.dtypes if options.rollouts else ():
+                                 "--response-len", 128)]
+    return page
+
+
+def steps(options):
+    page = []
+    for dtype in options.dtypes:
         page += [f"## Steps in {options.memory}, {dtype}", ""]
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
@@ -50,6 +43,54 @@ def main():
                 "--rollout-max-response-len", "2048", "--recompute-granularity", "full", "--max-tokens-per-gpu",
                 "2304" if dtype == "bfloat16" else "4608"]))
         print(page[-1], flush=True)
+    return page
+
+
+def longest(folder, device, gib):
+    """The most tokens of a sequence, to a hundredth, for which `tandem plan` says that a run fits."""
+    def fits(tokens):
+        words = ["plan", "--device", device, "--hf-checkpoint", folder / "model", "--random-init", "--lora-rank", 32, "--dtype", "nf4",
+                 "--prompt-data", folder / "prompts.jsonl", "--custom-rm-path", f"{folder}/reward.py:reward", "--rollout-batch-size", 1,
+                 "--n-samples-per-prompt", 2, "--global-batch-size", 2, "--rollout-max-prompt-len", 128, "--rollout-max-response-len",
+                 tokens - 128, "--rollout-max-batch-tokens", 512, "--max-tokens-per-gpu", tokens, "--logprob-chunk-rows", 256,
+                 "--recompute-granularity", "full", "--device-memory-bytes", f"{gib}GiB", "--gpu-memory-utilization", 0.97,
+                 "--train-memory-margin-bytes", 0]
+        return subprocess.run([machine.tandem("cuda"), *map(str, words)], capture_output=True).returncode == 0
+
+    low, high = 256, 1 << 19
+    if not fits(low):
+        return "does not fit"
+    while high - low > max(64, low // 100):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return f"{low:,}"
+
+
+def lengths(options):
+    page = ["## Tokens of a sequence, Llama 3.1 8B's shape in nf4 with an adapter of rank 32, planned", "",
+            "| memory | Unsloth | Tandem, planned | Hugging Face with FlashAttention-2 |", "|---|---|---|---|"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        sparse_gpu.write_inputs(folder, tiny_model.LLAMA_3_1_8B, 16, 100)
+        page += [f"| {gib} GiB | {unsloth} | {longest(folder, options.device, gib)} | {other} |" for gib, (unsloth, other) in PEERS.items()]
+    print("\n".join(page))
+    return [*page, ""]
+
+
+PARTS = {"decode": decoding, "steps": steps, "lengths": lengths}
+
+
+def main():
+    parser = gpu_speed.parser_of_page()
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "int8", "nf4"])
+    parser.add_argument("--sequences", nargs="+", type=int, default=[64, 24, 16, 8, 4, 1], help="that decode together")
+    parser.add_argument("--rollouts", type=int, default=2, help="of the steps")
+    parser.add_argument("--memory", default="12GiB", help="device memory of the steps")
+    options = parser.parse_args()
+    page = gpu_speed.begun_page("A base in 4 or 8 bits on one GPU", __doc__)
+    for part in options.parts:
+        page += PARTS[part](options)
     if options.out:
         pathlib.Path(options.out).write_text("\n".join(page), encoding="utf-8")
     return 0

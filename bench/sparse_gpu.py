@@ -7,7 +7,6 @@ Prompts of 256 tokens that are drawn, each its own, log-probs on. vLLM 0.24.0 wa
 random weights, prompts of 256 and 512 new tokens: 10.1-10.2k / 1.95-1.99k / 223-226 tokens/s for 256 / 32 / 1 sequences. It is not
 installed here. Needs `make cuda`."""
 
-import argparse
 import json
 import pathlib
 import random
@@ -78,18 +77,12 @@ def grpo_steps(folder, device, rollouts, shown, arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--device", default="cuda")
+    parser = gpu_speed.parser_of_page()
     parser.add_argument("--rollouts", type=int, default=3)
     parser.add_argument("--target-modules", default="all-linear", help="of the adapter")
     parser.add_argument("--only-steps", action="store_true", help="the GRPO steps alone")
-    parser.add_argument("--threads", type=int, default=8)
-    parser.add_argument("--seconds", type=int, default=300, help="of one call")
-    parser.add_argument("--out")
     options = parser.parse_args()
-    gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,power.limit", "--format=csv,noheader"], capture_output=True, text=True)
-    page = ["# Qwen3-30B-A3B's shape on one GPU", "", json.dumps({"gpu": gpu.stdout.strip(), **machine.describe("cuda")}), "",
-            __doc__.split("\n\n")[2].replace("\n", " "), ""]
+    page = gpu_speed.begun_page("Qwen3-30B-A3B's shape on one GPU", __doc__)
     if not options.only_steps:
         page += decoding(options)
     page += ["## GRPO steps of an adapter: 32 prompts, 8 completions of 1,024 tokens each", ""]

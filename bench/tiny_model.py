@@ -31,6 +31,9 @@ def sparse(shape, experts, chosen, width):
 
 QWEN3_4B = dict(QWEN3_0_6B, hidden_size=2560, num_hidden_layers=36, max_window_layers=36, num_attention_heads=32,
                 intermediate_size=9728)
+LLAMA_3_1_8B = dict(CONFIG, architectures=["LlamaForCausalLM"], model_type="llama", head_dim=128, hidden_size=4096, intermediate_size=14336,
+                    max_position_embeddings=1 << 19, max_window_layers=32, num_attention_heads=32, num_hidden_layers=32,
+                    num_key_value_heads=8, rms_norm_eps=1e-5, rope_theta=500000.0, tie_word_embeddings=False, vocab_size=128256)
 QWEN3_30B_A3B = dict(sparse(dict(QWEN3_0_6B, hidden_size=2048, num_hidden_layers=48, max_window_layers=48, num_attention_heads=32,
                                  num_key_value_heads=4, tie_word_embeddings=False), experts=128, chosen=8, width=768), intermediate_size=6144)
 SHAPES = {

@@ -36,12 +36,10 @@ void draw_quantised(const weights::WeightStore& store, const weights::PackedTens
   for (const weights::Slice& slice : packed.slices) {
     const at::Tensor drawn = at::empty(slice.shape, at::TensorOptions(at::kBFloat16).device(store.device()));
     const at::Tensor numbers = drawn.normal_(0.0, deviation, generator).cpu().to(at::kFloat);
-    weights::write_part(store.quantised(packed.name), slice.row_begin,
-                        [&](const device::QuantisedPart& part, std::byte* bytes) {
-                          weights::QuantisedWriter writer(part, bytes, slice.hf_name);
-                          writer.add({numbers.const_data_ptr<float>(), static_cast<size_t>(numbers.numel())});
-                          writer.finish();
-                        });
+    weights::quantise_part(store.quantised(packed.name), slice.row_begin, slice.hf_name,
+                           [&](weights::QuantisedWriter& writer) {
+                             writer.add({numbers.const_data_ptr<float>(), static_cast<size_t>(numbers.numel())});
+                           });
   }
 }
 

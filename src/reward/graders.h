@@ -58,7 +58,7 @@ struct Graded {
   std::string status;  // "completed", "truncated" or "aborted"
 };
 
-// How far the run is for which a sample is graded: what TRL's trainer_state tells a reward function.
+// Says how far the run is for which a sample is graded. A reward function in TRL's dialect gets it as trainer_state.
 struct TrainingState {
   int64_t global_step = 0;       // optimizer steps of the rollouts before this one
   int64_t max_steps = 0;         // those of the whole run

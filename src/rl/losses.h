@@ -135,7 +135,7 @@ class LossNormaliser {
   int64_t num_rejected_ = 0;
   int64_t num_given_tokens_ = 0;
   int64_t num_counted_tokens_ = 0;  // a removed sample may count as one
-  // What the policy term measures: no masked tokens, and no given samples.
+  // Metrics of the policy term are means over these: over sampled completions alone, without masked tokens.
   int64_t num_measured_samples_ = 0, num_measured_tokens_ = 0;
 };
 

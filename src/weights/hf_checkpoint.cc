@@ -60,14 +60,11 @@ void load_slice(const SliceSource& match, const CheckpointFiles& files, const We
     reader.read(*file, *info, box, first, bytes_of(piece));
   };
   if (!match.packed->is_quantised()) return staging.fill(store.slice(*match.packed, *match.slice), dtype, read);
-  write_part(store.quantised(match.packed->name), match.slice->row_begin,
-             [&](const device::QuantisedPart& part, std::byte* bytes) {
-               QuantisedWriter writer(part, bytes,
-                                      fmt::format("{}: tensor {}", file->path(), quoted_name(match.slice->hf_name)));
-               staging.stream(box.num_elements(), dtype, read,
-                              [&](std::span<const float> weights) { writer.add(weights); });
-               writer.finish();
-             });
+  quantise_part(
+      store.quantised(match.packed->name), match.slice->row_begin,
+      fmt::format("{}: tensor {}", file->path(), quoted_name(match.slice->hf_name)), [&](QuantisedWriter& writer) {
+        staging.stream(box.num_elements(), dtype, read, [&](std::span<const float> weights) { writer.add(weights); });
+      });
 }
 
 // A shard is the tensors of one output file, in layout order.

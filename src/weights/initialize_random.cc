@@ -114,11 +114,9 @@ void draw_quantised(const WeightStore& store, const PackedTensor& packed, const 
     const auto draw = [&](const at::Tensor& piece, int64_t first) {
       draw_piece<at::BFloat16>(piece, box, first, stream, drawing.threads);
     };
-    write_part(store.quantised(packed.name), slice.row_begin, [&](const device::QuantisedPart& part, std::byte* bytes) {
-      QuantisedWriter writer(part, bytes, slice.hf_name);
+    quantise_part(store.quantised(packed.name), slice.row_begin, slice.hf_name, [&](QuantisedWriter& writer) {
       drawing.staging.stream(box.num_elements(), at::kBFloat16, draw,
                              [&](std::span<const float> weights) { writer.add(weights); });
-      writer.finish();
     });
   }
 }

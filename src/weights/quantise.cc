@@ -76,6 +76,15 @@ void write_part(const device::QuantisedMatrix& matrix, int64_t row_begin,
   matrix.bytes.narrow(0, place.first_byte, part.end_byte).copy_(bytes);
 }
 
+void quantise_part(const device::QuantisedMatrix& matrix, int64_t row_begin, const std::string& name,
+                   const std::function<void(QuantisedWriter& writer)>& add) {
+  write_part(matrix, row_begin, [&](const device::QuantisedPart& part, std::byte* bytes) {
+    QuantisedWriter writer(part, bytes, name);
+    add(writer);
+    writer.finish();
+  });
+}
+
 QuantisedWriter::QuantisedWriter(const device::QuantisedPart& part, std::byte* matrix, std::string name)
     : part_(part),
       matrix_(matrix),

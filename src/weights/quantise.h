@@ -44,6 +44,11 @@ class QuantisedWriter {
   int64_t num_encoded_ = 0;
 };
 
+// Quantises the part of a matrix that begins at this row: `add` gives the writer all of its weights. `name` is the
+// tensor's for messages, as above. The part is made in host memory, as by write_part().
+void quantise_part(const device::QuantisedMatrix& matrix, int64_t row_begin, const std::string& name,
+                   const std::function<void(QuantisedWriter& writer)>& add);
+
 // Has `write` fill the part of a matrix that begins at this row, in host memory: in its place, or, where the matrix
 // lies on a device, in memory of its size that is copied there.
 void write_part(const device::QuantisedMatrix& matrix, int64_t row_begin,

@@ -127,7 +127,8 @@ TEST_F(GivenAnswers, AShareOfThePromptsHasTheAnswerOfItsLine) {
               num_given / 6.0);
   }
   EXPECT_TRUE(records("all", "rollout/opd_off_policy_share").empty());
-  // What was sampled is still exact, and the others are not compared with anything.
+  // Log-probs of engine and trainer are still equal for completions that were sampled; given answers have none of the
+  // engine.
   const std::vector<base::Json> steps = records("half", "train/opd_loss");
   ASSERT_EQ(steps.size(), 6U);
   for (size_t i = 0; i < steps.size(); i += 2) {
@@ -285,7 +286,7 @@ TEST_F(GivenAnswers, WhatCannotBeIsRefusedBeforeAnythingIsSampled) {
   write_prompts(lines);
   train("empty", "0", {"--num-rollout", "1"});
   EXPECT_EQ(samples("empty", 0).at(1).at("response"), kNoThoughts);
-  // Its samples are not read back as what a policy sampled.
+  // Rollouts with given answers are not trained on again from their files, as what a policy sampled.
   expect_refused(
       with_flag(train_arguments(path("read"), {"--load-debug-rollout-data", path("empty/{rollout_id}.jsonl")}),
                 "--hf-checkpoint", kStudent),

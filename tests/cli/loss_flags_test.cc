@@ -423,7 +423,8 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
   train("e", {"--use-opd", "--opd-teacher-load", in_folder("base/hf/latest"), "--opd-kl-coef", "0.5",
               "--no-opd-use-task-rewards", "--opd-loss-coef", "0.1", "--opd-beta", "0.5", "--opd-top-k", "10"});
   given_.insert("--lr");  // given in all of them
-  // Not with a rollout of a file: distillation_test.cc and given_answers_test.cc.
+  // These flags cannot be tried with a rollout that is read from a file: distillation_test.cc and
+  // given_answers_test.cc try them.
   for (const char* flag : {"--opd-teacher-key", "--opd-on-policy-share", "--opd-answer-key"}) given_.insert(flag);
   config::LossOptions loss;
   config::OptimizerOptions optimizer;

@@ -98,9 +98,9 @@ TEST(RewardFunctions, OfTrlAreToldHowFarTheRunIs) {
   words.insert(words.end(), {"--load", folder / "run"});
   const Captured rest = run(with_flag(words, "--num-rollout", "3"));
   ASSERT_EQ(rest.code, 0) << rest.err;
-  std::vector<double> rewards, epochs, max_steps;
+  std::vector<double> rewards, epochs, max_steps, evaluations;
   for (const base::Json& record : json_lines(folder / "run/metrics.jsonl")) {
-    if (record.contains("eval/small")) EXPECT_EQ(record["eval/small"], 0.5);
+    if (record.contains("eval/small")) evaluations.push_back(record["eval/small"]);
     if (!record.contains("rollout/raw_reward")) continue;
     rewards.push_back(record["rollout/raw_reward"]);
     epochs.push_back(record["rollout/reward_metric/epoch"]);
@@ -108,6 +108,8 @@ TEST(RewardFunctions, OfTrlAreToldHowFarTheRunIs) {
   }
   EXPECT_EQ(rewards, (std::vector<double>{0.0, 2.0, 4.0}));
   EXPECT_EQ(max_steps, (std::vector<double>{2.0, 6.0, 6.0}));
+  ASSERT_GE(evaluations.size(), 3U);
+  EXPECT_EQ(evaluations, std::vector<double>(evaluations.size(), 0.5)) << "they are told nothing";
   ASSERT_EQ(epochs.size(), 3U);
   EXPECT_EQ(epochs[0], 0.0);
   EXPECT_DOUBLE_EQ(epochs[2], 2 * epochs[1]);

@@ -280,7 +280,7 @@ TEST(LossOptions, EveryFlagIsAmongTheCases) {
   std::set<std::string> tried = {"disable-rewards-normalization", "ref-load", "ref-mixup-alpha", "ref-update-interval"};
   for (const char* name : {"use-opd", "opd-teacher-load", "opd-teacher-key", "opd-beta", "opd-top-k"})
     tried.insert(name);
-  // Which samples are given is decided before there is a loss (tests/cli/given_answers_test.cc).
+  // These flags change which completions are trained on, not their loss: tests/cli/given_answers_test.cc tries them.
   for (const char* name : {"opd-on-policy-share", "opd-answer-key"}) tried.insert(name);
   for (const FlagCase& one : kCases) tried.insert(one.flag.starts_with("no-") ? one.flag.substr(3) : one.flag);
   LossOptions loss;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 #include <utility>
 
 namespace tandem::device::cuda {
@@ -109,6 +110,18 @@ TEST(AttentionParts, HaveTheShapesThatTheirBoundsNameAsExamples) {
   EXPECT_LE(int64_t{workspace_bytes(calls.at(0).shape)}, kMostCallBytes);
   calls = cut_into_parts(rows_of({{32768, 32768}}), kQwen4B);
   EXPECT_EQ(int64_t{workspace_bytes(calls.at(0).shape)} / kMiB, 8256);
+}
+
+// cuDNN compiles a kernel for each number of rows and keys.
+TEST(AttentionParts, CompletionsOfAllLengthsShareFewKernels) {
+  std::set<int64_t> steps;
+  for (int64_t rows = kFewestKeys; rows <= 8192; ++rows) {
+    const PartsCall call = cut_into_parts(rows_of({{rows, rows}}), kQwen4B).at(0);
+    EXPECT_GE(call.shape.rows, rows);
+    EXPECT_LT(call.shape.rows, rows + std::max<int64_t>(256, rows / 4)) << "room that is not filled takes workspace";
+    steps.insert(call.shape.rows);
+  }
+  EXPECT_EQ(steps.size(), 15U);
 }
 
 TEST(AttentionParts, AreNoneWhereCudnnMayNotCompute) {

@@ -111,7 +111,8 @@ std::vector<Message> one_of_each(uint64_t seed = 1) {
            .generates = true,
            .is_evaluation = true,
            .is_filtered = true,
-           .samples_at_once = 13},
+           .samples_at_once = 13,
+           .state = reward::TrainingState{.global_step = 14, .max_steps = 15, .epoch = 0.75, .num_train_epochs = 16}},
       Pull{.rollout = 1, .count = 2},
       LendSamples{.rollout = 1,
                   .key = 2,
@@ -180,6 +181,9 @@ TEST(Messages, OpenHasTheSamplingOfTheRun) {
   EXPECT_EQ(open.graded_by, GradedBy::kEvalSet);
   EXPECT_EQ(std::tie(open.eval_set, open.n_samples_per_prompt, open.first_sample_id, open.samples_at_once),
             std::tuple(2, 3, 4U, 13));
+  ASSERT_TRUE(open.state);
+  EXPECT_EQ(std::tie(open.state->global_step, open.state->max_steps, open.state->epoch, open.state->num_train_epochs),
+            std::tuple(14, 15, 0.75, 16));
   EXPECT_TRUE(open.skip_special_tokens && open.generates && open.is_evaluation && open.is_filtered);
   const rl::SamplingParams& sampling = open.sampling;
   EXPECT_EQ(std::tie(sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.max_new_tokens,

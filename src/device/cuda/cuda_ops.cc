@@ -459,14 +459,12 @@ class CudaOps final : public Ops {
     return std::static_pointer_cast<CudaRows>(std::const_pointer_cast<void>(made));
   }
 
-  static const std::byte* bytes_of(const QuantisedMatrix& w) {
-    return static_cast<const std::byte*>(w.bytes.const_data_ptr());
-  }
   static cuda::QuantisedWeight quantised(const QuantisedMatrix& w) {
     TANDEM_CHECK(std::ssize(w.parts) <= cuda::QuantisedWeight::kMostParts, "a quantised matrix of many parts");
+    const auto* const bytes = static_cast<const std::byte*>(w.bytes.const_data_ptr());
     cuda::QuantisedWeight weight;
     for (const QuantisedPart& part : w.parts) {
-      weight.parts[weight.num_parts] = quantised_bytes(part, bytes_of(w));
+      weight.parts[weight.num_parts] = quantised_bytes(part, bytes);
       weight.rows[weight.num_parts++] = part.num_rows;
     }
     return weight;

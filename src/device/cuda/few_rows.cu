@@ -79,7 +79,7 @@ struct Operands {
   uint2 weight[kSteps], x[kSteps];
 };
 
-// What the sums of a warp's strips have in common: its way through the pieces, and the rows of x.
+// The base of both multipliers, of bfloat16 and of codes: it goes through a warp's pieces, and reads rows of x.
 template <typename Weights>
 class Sums {
  public:

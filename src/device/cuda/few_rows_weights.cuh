@@ -23,7 +23,7 @@
 #include <cstdint>
 
 #include "device/cuda/kernel_choice.h"
-#include "device/cuda/nf4.cuh"
+#include "device/cuda/code_numbers.cuh"
 #include "device/cuda/quantised.h"
 #include "device/cuda/vectors.cuh"
 #include "device/cuda/warpgroups.cuh"

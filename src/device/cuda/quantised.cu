@@ -2,7 +2,7 @@
 // whole grid further on; a lane makes eight neighbours of each 256 of them, so that a warp writes whole lines.
 #include "device/cuda/quantised.h"
 
-#include "device/cuda/nf4.cuh"
+#include "device/cuda/code_numbers.cuh"
 #include "device/cuda/vectors.cuh"
 
 namespace tandem::device::cuda {
