@@ -16,11 +16,11 @@ from array import array
 from dataclasses import dataclass, field
 
 from tandem_worker import hints, protocol
-from tandem_worker.outcomes import Failed, NotFinite, WrongCount, WrongType, failure, number
-from tandem_worker.overlap import seed_generators
+from tandem_worker.generators import seed_generators
+from tandem_worker.line_metadata import own_metadata
+from tandem_worker.outcomes import Failed, NotFinite, WrongCount, WrongType, describe, failure, number
 from tandem_worker.protocol import UserFault, with_article
-from tandem_worker.reward_file import describe, load_function
-from tandem_worker.slime_sample import own_metadata
+from tandem_worker.reward_file import load_function
 
 FLAG = "--custom-advantage-path"
 GIVEN = ("groups", "state", "args")

@@ -25,9 +25,9 @@ import re
 import types
 
 from tandem_worker import outcomes
-from tandem_worker.outcomes import NotApplicable, WrongCount, WrongType
+from tandem_worker.outcomes import NotApplicable, WrongCount, WrongType, describe
 from tandem_worker.protocol import UserFault
-from tandem_worker.reward_file import describe, load_function
+from tandem_worker.reward_file import load_function
 from tandem_worker.slime_sample import sample_of, written_into
 from tandem_worker.trl_log import Log
 

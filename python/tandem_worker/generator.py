@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 from tandem_worker import agent_http, engine_calls, hints, protocol, slime_generation, slime_sample
 from tandem_worker.agent_endpoint import Endpoint
-from tandem_worker.outcomes import DeadlinePassed, Failed, WrongType
+from tandem_worker.line_metadata import own_metadata
+from tandem_worker.outcomes import DeadlinePassed, Failed, WrongType, describe
 from tandem_worker.overlap import Overlap
 from tandem_worker.protocol import MachineFault, UserFault, one_line, with_article
-from tandem_worker.reward_file import describe, load_function
+from tandem_worker.reward_file import load_function
 
 FLAG = "--custom-generate-function-path"
 MAX_TRACE_CHARACTERS = 10000  # the end, which says most
@@ -176,7 +177,7 @@ def sample_to_make(request, metadata_key):
         prompt=request["prompt_text"] or request["prompt"],
         tokens=list(request["prompt_tokens"]),
         label=request["label"],
-        metadata=slime_sample.own_metadata(request, metadata_key),
+        metadata=own_metadata(request, metadata_key),
         session_id=str(request["sample_id"]),
     )
 

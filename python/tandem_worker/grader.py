@@ -4,17 +4,16 @@ why."""
 import os
 import signal
 import sys
-import tempfile
 import traceback
 
 from tandem_worker import hints, outcomes, protocol, rewards, rules
-from tandem_worker.dialects import Function
-from tandem_worker.group_filter import GroupFilter
+from tandem_worker.generators import seed_generators
+from tandem_worker.line_metadata import own_metadata
 from tandem_worker.outcomes import Failed, failure
-from tandem_worker.overlap import Overlap, seed_generators
 from tandem_worker.protocol import MachineFault, one_line
-from tandem_worker.reward_file import describe
-from tandem_worker.slime_sample import own_metadata
+
+# A worker starts in each run, and most run no code of the user's. So what only such code needs (asyncio, inspect: half of
+# the time of a start) is imported where it is asked for, before the worker's forks.
 
 MAX_DESCRIPTORS_LEFT = 64  # open after a call, more than before the first
 MAX_TRACE_CHARACTERS = 10000  # the end, which says most; a message can be as long as it likes
@@ -42,8 +41,12 @@ class Worker:
         and whether to try it out; or None."""
         if self._facts is None:  # else this is a worker whose warm parent has done it
             if custom_rm_path:
+                from tandem_worker.dialects import Function
+
                 self._function = Function(custom_rm_path, group_rm, label_key, metadata_key, arguments, sandboxed)
             elif group_filter:
+                from tandem_worker.group_filter import GroupFilter
+
                 self._function = GroupFilter(group_filter, metadata_key, arguments, sandboxed)
             elif service is not None:
                 self._function = self._load_service(**service)
@@ -100,7 +103,8 @@ class Worker:
         if dict(os.environ) != self._environment:
             os.environ.clear()
             os.environ.update(self._environment)
-        tempfile.tempdir = None
+        if "tempfile" in sys.modules:  # which remembers the folder that it has used
+            sys.modules["tempfile"].tempdir = None
         try:
             os.chdir(self._folder)
             descriptors_left = len(os.listdir("/proc/self/fd")) - self._descriptors
@@ -122,6 +126,8 @@ class Worker:
 
     def _overlapping(self, calls, wait_s):
         if self._overlap is None:
+            from tandem_worker.overlap import Overlap
+
             self._overlap = Overlap(self._function.loop)
         for entry in calls:
             call = self._function.call(entry["samples"])
@@ -154,7 +160,7 @@ class Worker:
             return failure("exception", self._describe(error))
 
     def _describe(self, error):
-        text = describe(error) if self._function is None else self._function.describe(error)
+        text = outcomes.describe(error) if self._function is None else self._function.describe(error)
         return text + hints.hint_of(error, self._sandboxed)
 
 

@@ -12,9 +12,9 @@ import types
 from dataclasses import dataclass
 
 from tandem_worker import slime_sample
-from tandem_worker.outcomes import WrongType
+from tandem_worker.outcomes import WrongType, describe
 from tandem_worker.protocol import UserFault, one_line, with_article
-from tandem_worker.reward_file import describe, load_function
+from tandem_worker.reward_file import load_function
 
 FLAG = "--dynamic-sampling-filter-path"
 MAX_REASON_CHARACTERS = 80  # it becomes part of a metric's name

@@ -3,7 +3,6 @@
 import ctypes
 import fcntl
 import os
-import platform
 import socket
 import struct
 
@@ -22,7 +21,7 @@ LANDLOCK_RULE_PATH_BENEATH = 1
 
 # The numbers of capset() and keyctl(), which differ between machines.
 NUMBERS = {"x86_64": {"capset": 126, "keyctl": 250}, "aarch64": {"capset": 91, "keyctl": 219}}
-MACHINE = platform.machine()
+MACHINE = os.uname().machine
 
 
 class Refused(Exception):

@@ -6,6 +6,7 @@ import re
 import string
 import types
 
+MAX_CHARACTERS = 16 << 20  # of one rendered conversation, and of what one call in its template makes
 MAX_POWER_BITS = 4096
 TOO_LARGE = 1 << 62
 # %-10.3f, %(name)*d: width and precision, as digits or as "*" for a number among the arguments.

@@ -2,6 +2,8 @@
 same bounds (src/reward/grade_messages.cc)."""
 
 import math
+import os
+import traceback
 
 from tandem_worker.protocol import one_line, with_article
 
@@ -44,6 +46,15 @@ class SaidToHaveFailed(Failed):
 
 class DeadlinePassed(Failed):
     kind = "deadline"
+
+
+def describe(error, path=""):
+    """`ValueError: text (reward.py:12)`: the last line of the user's own file that the error passed through."""
+    text = f"{type(error).__name__}: {one_line(error, 300)}" if str(error) else type(error).__name__
+    if isinstance(error, SyntaxError):
+        return text
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f"{text} ({os.path.basename(path)}:{lines[-1]})" if lines else text
 
 
 def failure(kind, reason):

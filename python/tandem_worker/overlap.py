@@ -3,32 +3,13 @@ clock that does not count the time in which another one computes, and with rando
 
 import asyncio
 import inspect
-import random
-import sys
 import time
 import types
 
+from tandem_worker.generators import generator_states, seed_generators, set_generator_states
 from tandem_worker.outcomes import DeadlinePassed
 
 MIN_TURN_S = 0.1  # of computing, before the program is answered
-
-
-def seed_generators(seed):
-    """Of Python and NumPy, so that a function draws the same numbers whichever process it runs in."""
-    random.seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
-
-
-def generator_states():
-    numpy = sys.modules.get("numpy")
-    return random.getstate(), numpy and numpy.random.get_state()
-
-
-def set_generator_states(states):
-    random.setstate(states[0])
-    if states[1] is not None:
-        sys.modules["numpy"].random.set_state(states[1])
 
 
 class _Call:

@@ -20,9 +20,8 @@ import urllib3.exceptions
 import urllib3.util
 
 from tandem_worker.dialects import Call
-from tandem_worker.outcomes import Failed, WrongType
+from tandem_worker.outcomes import Failed, WrongType, describe
 from tandem_worker.protocol import MachineFault, UserFault, one_line
-from tandem_worker.reward_file import describe
 
 MAX_REPLY_BYTES = 1 << 20
 MAX_SHOWN = 60  # characters of a reply, in messages

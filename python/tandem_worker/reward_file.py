@@ -7,7 +7,8 @@ import sys
 import traceback
 
 from tandem_worker import hints, slime_generation, slime_sample
-from tandem_worker.protocol import UserFault, one_line, with_article
+from tandem_worker.outcomes import describe
+from tandem_worker.protocol import UserFault, with_article
 
 
 def load_function(spec, sandboxed, flag="--custom-rm-path"):
@@ -42,12 +43,3 @@ def load_function(spec, sandboxed, flag="--custom-rm-path"):
     if not callable(function):
         raise UserFault(f"{flag} {spec}: {name} is {with_article(type(function).__name__)}, not a function")
     return function
-
-
-def describe(error, path=""):
-    """`ValueError: text (reward.py:12)`: the last line of the user's own file that the error passed through."""
-    text = f"{type(error).__name__}: {one_line(error, 300)}" if str(error) else type(error).__name__
-    if isinstance(error, SyntaxError):
-        return text
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return f"{text} ({os.path.basename(path)}:{lines[-1]})" if lines else text

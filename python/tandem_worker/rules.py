@@ -1,12 +1,26 @@
 """The built-in rewards by the names that --rm-type and a line's metadata.rm_type have for them. src/reward/reward_rules.h
 has the same names, for the program."""
 
-from tandem_worker import code_rule, ifbench_rule, rewards, slime_rules
+from tandem_worker import rewards, slime_rules
 from tandem_worker.protocol import UserFault
 
 BOXED = "boxed_"
 # They look at the whole response, or at none: an unfinished thought is wrong to `exact` as it is.
 OF_WHOLE_RESPONSES = ("exact", "random")
+
+
+def _code():
+    from tandem_worker import code_rule  # what it imports takes longer than all of the others
+
+    return code_rule.code
+
+
+def _ifbench():
+    from tandem_worker import ifbench_rule  # likewise
+
+    return ifbench_rule.Ifbench()
+
+
 MAKERS = {
     "exact": lambda: rewards.exact,
     "math": rewards.Math,
@@ -15,8 +29,8 @@ MAKERS = {
     "f1": lambda: slime_rules.f1,
     "gpqa": lambda: slime_rules.gpqa,
     "random": lambda: slime_rules.random,
-    "code": lambda: code_rule.code,
-    "ifbench": ifbench_rule.Ifbench,
+    "code": _code,
+    "ifbench": _ifbench,
 }
 
 

@@ -22,7 +22,6 @@ that asks a service for rewards, and runs nothing of the user's, has all of them
 
 import errno
 import os
-import platform
 import resource
 import sys
 
@@ -43,7 +42,7 @@ TRUNCATE_VERSION, TCP_VERSION, SCOPE_VERSION = 3, 4, 6  # no TCP bind and connec
 
 def counts_processes_by_namespace():
     """Before Linux 5.14 the limit of processes counted all that the user runs anywhere, and would stop a bystander."""
-    return tuple(int(part) for part in platform.release().split(".")[:2]) >= (5, 14)
+    return tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (5, 14)
 
 
 def set_limit(which, value):

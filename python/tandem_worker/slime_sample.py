@@ -8,6 +8,7 @@ import sys
 import types
 from dataclasses import dataclass, field
 
+from tandem_worker.line_metadata import own_metadata
 from tandem_worker.outcomes import SaidToHaveFailed, WrongType
 from tandem_worker.protocol import with_article
 
@@ -82,12 +83,6 @@ class Sample:
 
 
 STATUS_OF_REASON = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
-
-
-def own_metadata(request, metadata_key):
-    """The line's metadata object; without one, all its other keys."""
-    own = request["metadata"].get(metadata_key)
-    return own if isinstance(own, dict) else request["metadata"]
 
 
 def sample_of(request, metadata_key):
