@@ -150,16 +150,21 @@ struct Gemm {
   template <int R>
   static void micro_rows(int64_t kc, const void* a, const void* b, float* c, int64_t ldc, bool from_zero) {
     F acc[R][S::kMicroVectors];
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
       for (int v = 0; v < S::kMicroVectors; ++v) acc[r][v] = from_zero ? S::zero() : S::load(c + r * ldc + 16 * v);
     if constexpr (kPairs) {
       const uint32_t* pa = static_cast<const uint32_t*>(a);
       const uint32_t* pb = static_cast<const uint32_t*>(b);
       for (int64_t k = 0; k < kc; k += 2, pa += R, pb += kPanel) {
         Words w[S::kMicroVectors];
+#pragma GCC unroll 4
         for (int v = 0; v < S::kMicroVectors; ++v) w[v] = S::load_words(pb + 16 * v);
+#pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
           const Words x = S::set1_word(pa[r]);
+#pragma GCC unroll 4
           for (int v = 0; v < S::kMicroVectors; ++v) acc[r][v] = S::dot_bf16(acc[r][v], x, w[v]);
         }
       }
@@ -168,14 +173,19 @@ struct Gemm {
       const float* pb = static_cast<const float*>(b);
       for (int64_t k = 0; k < kc; ++k, pa += R, pb += kPanel) {
         F w[S::kMicroVectors];
+#pragma GCC unroll 4
         for (int v = 0; v < S::kMicroVectors; ++v) w[v] = S::load(pb + 16 * v);
+#pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
           const F x = S::set1(pa[r]);
+#pragma GCC unroll 4
           for (int v = 0; v < S::kMicroVectors; ++v) acc[r][v] = S::fma(x, w[v], acc[r][v]);
         }
       }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
       for (int v = 0; v < S::kMicroVectors; ++v) S::store(c + r * ldc + 16 * v, acc[r][v]);
   }
 

@@ -79,11 +79,14 @@ struct SimdAvx512 {
   // Turns rows of 16 32-bit words (stride in words) into column vectors: out[c] lane r = word c of row r.
   static void transpose16(const uint32_t* const rows[16], __m512i out[16]) {
     __m512i a[16], b[16];
+#pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(rows[i]);
+#pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
       b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
       b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       a[4 * i] = _mm512_unpacklo_epi64(b[4 * i], b[4 * i + 2]);
       a[4 * i + 1] = _mm512_unpackhi_epi64(b[4 * i], b[4 * i + 2]);
@@ -91,6 +94,7 @@ struct SimdAvx512 {
       a[4 * i + 3] = _mm512_unpackhi_epi64(b[4 * i + 1], b[4 * i + 3]);
     }
     // In a[4i + j], the 128-bit lane q holds words (4q + j) of rows 4i .. 4i+3.
+#pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       const __m512i p0 = _mm512_shuffle_i32x4(a[j], a[4 + j], 0x88);  // lanes 0,2 of rows 0-3, 4-7
       const __m512i p1 = _mm512_shuffle_i32x4(a[8 + j], a[12 + j], 0x88);
