@@ -348,6 +348,7 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
 
   memory::TagBytes base = standing;
   base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/true) + routing_load_bytes(config);
+  if (config.lora && config.lora->dropout > 0.0) base[Tag::kBatch] += memory::allocated_bytes(T * sizeof(int64_t));
   BalanceBytes balance;
   if (shape.balances) balance = balance_bytes(config, shape.batch);
   base[Tag::kBatch] += balance.batch;
@@ -356,7 +357,7 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   forward[Tag::kCheckpointedInputs] += config.num_layers * p.residual;
   forward[Tag::kSavedActivations] += std::max<Size>(kept_layers - 1, 0) * graph;  // graphs of the blocks that are done
   forward[Tag::kLayerWorkspace] +=
-      idle_cache + (kept_layers > 0 ? p.block.forward + graph_rounding : p.block.inference) + rounding;
+      idle_cache + (kept_layers > 0 ? p.block.forward + graph_rounding : p.block.forward_again) + rounding;
   plan.add(Phase::kTrain, "forward of the last block", forward);
 
   memory::TagBytes done = base;  // state after all blocks
