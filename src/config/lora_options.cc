@@ -31,11 +31,18 @@ void LoraOptions::visit(base::Options& options) {
               "modules that are trained whole next to the adapter and saved with it, like embed_tokens,lm_head; unset: "
               "none")
       .one_or_more();
+  options
+      .option(dropout, "lora-dropout", group,
+              "share of the inputs of each adapter that a training step drops, multiplying the others by 1 / (1 - "
+              "share); sampling, scoring and evaluation drop none; unset: 0, or that of the adapter that is trained on")
+      .at_least(0.0)
+      .less_than(1.0);
 }
 
 void LoraOptions::check() const {
   TANDEM_USER_CHECK(rank || !alpha, "--lora-alpha: needs --lora-rank, without which all weights are trained");
   TANDEM_USER_CHECK(rank || !use_rslora, "--use-rslora: needs --lora-rank, without which all weights are trained");
+  TANDEM_USER_CHECK(rank || !dropout, "--lora-dropout: needs --lora-rank, without which all weights are trained");
   TANDEM_USER_CHECK(rank || target_modules.empty(),
                     "--target-modules: needs --lora-rank, without which all weights are trained");
   TANDEM_USER_CHECK(rank || modules_to_save.empty(),

@@ -18,6 +18,7 @@ struct LoraOptions {
   std::vector<std::string> target_modules;   // empty: "all-linear"
   bool use_rslora = false;                   // scale by alpha over the square root of the rank
   std::vector<std::string> modules_to_save;  // modules that are trained whole
+  std::optional<double> dropout;             // unset: 0, or that of the adapter that is trained on
 
   void visit(base::Options& options);
   // UserError for a flag that needs --lora-rank.

@@ -166,7 +166,7 @@ constexpr auto kNamesOfTrl = std::to_array<OtherName>({
      "the experts' matrices are `gate_proj,up_proj,down_proj` ([EXPERTS.md](EXPERTS.md#an-adapter-of-experts))"},
     {"lora_modules_to_save", "`--modules-to-save`",
      "embedding, head and norms ([LOSSES.md](LOSSES.md#modules-that-are-trained-whole))"},
-    {"lora_dropout", "none", "an adapter has no dropout"},
+    {"lora_dropout", "`--lora-dropout`", "[LOSSES.md](LOSSES.md#dropout)"},
     {"use_rslora", "`--use-rslora`", ""},
     {"use_dora", "none", "LoRA alone ([LOSSES.md](LOSSES.md#training-an-adapter-lora))"},
     {"tools", "`--custom-generate-function-path`",

@@ -26,8 +26,8 @@ constexpr const char* kHealth =
     "a device that only samples is given up when it is silent for --rollout-health-check-timeout";
 constexpr const char* kNoHook = "this hook is not in this version; --custom-rm-path takes Python functions for rewards";
 constexpr const char* kLoraFlags =
-    "an adapter is --lora-rank, --lora-alpha, --use-rslora, --target-modules and --modules-to-save of train and sft, "
-    "no more";
+    "an adapter is --lora-rank, --lora-alpha, --use-rslora, --lora-dropout, --target-modules and --modules-to-save of "
+    "train and sft, no more";
 constexpr const char* kTrainedParameters = "all parameters are trained, or with --lora-rank an adapter";
 constexpr const char* kExpertsAreCut =
     "experts are cut as the rest of the model, by --tensor-model-parallel-size; leave it out (1 is accepted)";
@@ -200,7 +200,6 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"lambd", "1|1.0", kNoCritic},
     {"only-train-params-name-list", nullptr, kTrainedParameters},
     {"freeze-params-name-list", nullptr, kTrainedParameters},
-    {"lora-dropout", "0|0.0", "an adapter has no dropout: engine and trainer compute the same numbers"},
     {"lora-type", "lora", kLoraFlags},
     {"lora-*", nullptr, kLoraFlags},
     {"exclude-modules", nullptr, "name the modules that get an adapter: --target-modules"},

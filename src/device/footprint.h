@@ -20,6 +20,8 @@ struct Footprint {
   bool has_windows = true;
   // Whether its operations take quantised matrices (Ops::linear_quantised).
   bool has_quantised = false;
+  // Whether its operations drop elements (Ops::dropout).
+  bool has_dropout = false;
   int64_t context_bytes = 0;       // a process's context on the device, before anything is computed
   int64_t library_bytes = 0;       // what libraries take beside the context, for all that a run computes
   int64_t communicator_bytes = 0;  // what the library that moves tensors takes for one group of ranks

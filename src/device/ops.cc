@@ -1,6 +1,7 @@
 #include "device/ops.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty_like.h>
 
 #include <utility>
 
@@ -80,6 +81,24 @@ void Ops::results_of_experts(const Tensor& x_TE, const Tensor& gate_up_X2FE, con
   const Tensor gate_up_P2F = linear_of_experts(x_TE, RowsAre::kTokens, weights_of_share(gate_up_X2FE), share, dtype);
   y_PE.narrow(0, begin, count)
       .copy_(linear_of_experts(silu_mul(gate_up_P2F), RowsAre::kPlaces, weights_of_share(down_XEF), share, dtype));
+}
+
+Tensor Ops::dropout(const Tensor& x_TK, const Tensor& row_keys_T, const Dropout& dropout) const {
+  TANDEM_CHECK(is_on_host(), name(), "has no dropout");
+  const int64_t rows = x_TK.size(0), width = x_TK.size(1);
+  TANDEM_CHECK_EQ(row_keys_T.numel(), rows);
+  const auto* const keys = row_keys_T.const_data_ptr<int64_t>();
+  Tensor y_TK = at::empty_like(x_TK);
+  const auto drop = [&](const auto* x, auto* y) {
+    for (int64_t t = 0; t < rows; ++t)
+      drop_row(dropout, static_cast<uint64_t>(keys[t]), x + t * width, y + t * width, width);
+  };
+  if (x_TK.scalar_type() == at::kFloat) {
+    drop(x_TK.const_data_ptr<float>(), y_TK.mutable_data_ptr<float>());
+  } else {
+    drop(x_TK.const_data_ptr<at::BFloat16>(), y_TK.mutable_data_ptr<at::BFloat16>());
+  }
+  return y_TK;
 }
 
 std::unique_ptr<Ops::Fetch> Ops::fetch(const Tensor& x) const { return std::make_unique<CopiedFetch>(x); }

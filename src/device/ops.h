@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "device/block.h"
+#include "device/dropout.h"
 #include "device/experts.h"
 #include "device/gelu.h"
 #include "device/quantised_matrix.h"
@@ -108,6 +109,11 @@ class Ops {
   virtual Tensor linear_quantised_add(const Tensor& x_TK, const QuantisedMatrix& w_NK, const Tensor& residual_TN) const;
   virtual Tensor linear_quantised_grad_input(const Tensor& dy_TN, const QuantisedMatrix& w_NK,
                                              at::ScalarType out) const;
+
+  // Returns x_TK with elements dropped by the rule of device/dropout.h: row t has the key row_keys_T[t], int64, whose
+  // bits count. It is its own backward. Only for a backend whose footprint says that it has dropout; others throw
+  // BugError.
+  virtual Tensor dropout(const Tensor& x_TK, const Tensor& row_keys_T, const Dropout& dropout) const;
 
   // Returns rows of `table` [V,E]; ids are int32 [T], each in 0..V-1. The caller has checked the ids on the host
   // (trainer::pack_micro_batch, rollout::Engine::add): the CPU's operations check again and throw, a GPU's do not.

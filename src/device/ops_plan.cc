@@ -63,6 +63,11 @@ OpBytes OpsPlan::linear_quantised_grad_input(Size rows, Size inner, Size outer, 
   return {.result = product.result, .most = product.most + inner * outer * element_};
 }
 
+OpBytes OpsPlan::dropout(Size rows, Size width) const {
+  const Size result = rows * width * element_;
+  return {.result = result, .most = result};
+}
+
 // The temporary is the sum before it is rounded.
 OpBytes OpsPlan::sum_parts(Size elements) const { return op(0, elements * kFloatBytes); }
 

@@ -81,6 +81,7 @@ class OpsPlan {
   virtual OpBytes linear_quantised(Size rows, Size inner, Size outer, Size out_bytes) const;
   virtual OpBytes linear_quantised_add(Size rows, Size inner) const;
   virtual OpBytes linear_quantised_grad_input(Size rows, Size inner, Size outer, Size out_bytes) const;
+  OpBytes dropout(Size rows, Size width) const;
   virtual OpBytes sum_parts(Size elements) const;
   virtual OpBytes add(Size rows) const;
   virtual OpBytes rms_norm(Size rows) const;

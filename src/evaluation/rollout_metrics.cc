@@ -115,10 +115,12 @@ std::optional<double> highest_without_pass(const sampling::Rollout& rollout, con
 }
 
 report::Metrics rollout_report(const sampling::Rollout& rollout, bool per_token,
-                               const std::optional<config::PassRule>& pass) {
+                               const std::optional<config::PassRule>& pass, rl::SignalOf signal) {
   const std::vector<const rl::Sample*> samples = rollout.views();
   report::Metrics metrics;
-  for (const auto& [name, value] : rl::rollout_metrics(samples, per_token)) metrics["rollout/" + name] = value;
+  for (const auto& [name, value] : rl::rollout_metrics(samples, per_token, signal)) {
+    metrics["rollout/" + name] = value;
+  }
   if (pass) {
     for (const auto& [name, value] : pass_metrics(rollout, *pass)) metrics["passrate/" + name] = value;
   }

@@ -7,6 +7,7 @@
 
 #include "config/reward_options.h"
 #include "report/report.h"
+#include "rl/rollout_signal.h"
 #include "sampling/rollout.h"
 
 namespace tandem::evaluation {
@@ -35,7 +36,8 @@ std::optional<double> highest_without_pass(const sampling::Rollout& rollout, con
 // Returns the record's rollout/* metrics: rl::rollout_metrics, grader failures by class, and means of the other numbers
 // that rewards return or log; with `pass` also passrate/*.
 report::Metrics rollout_report(const sampling::Rollout& rollout, bool per_token,
-                               const std::optional<config::PassRule>& pass);
+                               const std::optional<config::PassRule>& pass,
+                               rl::SignalOf signal = rl::SignalOf::kAdvantages);
 // Returns perf/* of its generation.
 report::Metrics rollout_times(const sampling::Rollout& rollout);
 

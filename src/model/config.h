@@ -26,6 +26,8 @@ struct LoraConfig {
   bool is_rank_stabilized = false;
   // Modules that are trained whole, next to the adapter: "embed_tokens", ... in the model's order.
   std::vector<std::string> saved_modules = {};
+  // In the trainer's forward of a step A reads its input with this share of elements dropped, in [0, 1).
+  double dropout = 0.0;
 
   double scale() const;
   bool saves(const std::string& module) const {

@@ -79,14 +79,34 @@ at::Tensor Linear::input_gradient(const at::Tensor& dy_TN) const {
   return stream_.sum(ops_.linear_grad_input(dy_TN, weight_NK_, at::kFloat), /*residual=*/{}, dtype);
 }
 
+at::Tensor Linear::dropped(const at::Tensor& x_TK, size_t j) const {
+  return ops_.dropout(
+      x_TK, dropout()->row_keys_T,
+      {.rate = dropout()->rate, .stream = adapter_.dropout_stream + static_cast<uint64_t>(adapter_.windows[j].begin)});
+}
+
 at::Tensor Linear::narrowed(const at::Tensor& x_TK) const {
-  at::Tensor u_TR = ops_.linear(x_TK, a_RK_, x_TK.scalar_type());
+  at::Tensor u_TR;
+  if (dropout() == nullptr) {
+    u_TR = ops_.linear(x_TK, a_RK_, x_TK.scalar_type());
+  } else {
+    std::vector<at::Tensor> u;
+    for (size_t j = 0; j < adapter_.windows.size(); ++j) {
+      u.push_back(ops_.linear(dropped(x_TK, j), a_of(a_RK_, j), x_TK.scalar_type()));
+    }
+    u_TR = u.size() == 1 ? u.front() : at::cat(u, 1);
+  }
   return adapter_.scale == 1.0 ? u_TR : u_TR.mul_(adapter_.scale);
 }
 
 at::Tensor Linear::part_of(const at::Tensor& u_TR, size_t j) const {
   const int64_t rank = b_NR_.size(1);
   return u_TR.narrow(1, static_cast<int64_t>(j) * rank, rank).contiguous();
+}
+
+at::Tensor Linear::a_of(const at::Tensor& a_RK, size_t j) const {
+  const int64_t rank = b_NR_.size(1);
+  return a_RK.narrow(0, static_cast<int64_t>(j) * rank, rank);
 }
 
 void Linear::add_adapter(const at::Tensor& x_TK, const at::Tensor& y_TN) const {
@@ -119,6 +139,14 @@ void Linear::adapter_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, c
                               const GradientSlot& sink) const {
   const at::Tensor du_TR = narrowed_backward(dy_TN, x_TK, sink);
   const GradientTarget da_RK = sink(a_name_);
+  if (dropout() != nullptr) {
+    for (size_t j = 0; j < adapter_.windows.size(); ++j) {
+      const at::Tensor du_j = part_of(du_TR, j);
+      ops_.linear_grad_weight(du_j, dropped(x_TK, j), a_of(da_RK.memory, j), da_RK.use);
+      dx_TK.add_(dropped(ops_.linear_grad_input(du_j, a_of(a_RK_, j), a_RK_.scalar_type()), j));
+    }
+    return;
+  }
   ops_.linear_grad_weight(du_TR, x_TK, da_RK.memory, da_RK.use);
   dx_TK.add_(ops_.linear_grad_input(du_TR, a_RK_, a_RK_.scalar_type()));
 }

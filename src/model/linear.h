@@ -53,11 +53,21 @@ class GradientSlot {
   GradientSink* sink_ = nullptr;
 };
 
+// The dropout of what adapters read, in the forward and the backward of one batch (PEFT's lora_dropout).
+struct AdapterDropout {
+  double rate = 0.0;      // the share that is dropped, in (0, 1)
+  at::Tensor row_keys_T;  // int64: the key of each row (device/dropout.h)
+};
+
 // The LoRA adapter of a packed matrix (model/lora.h): the windows are the columns of its result that have one. The
 // adapter's own matrices are a_RK, the A of each window one below the other, and b_NR, their B.
 struct Adapter {
   double scale = 0.0;
   std::vector<AdapterWindow> windows;  // empty: there is none
+  // The model's dropout, which is set and unset, or null; and the stream of the packed matrix's first column, from
+  // which those of the other columns count on.
+  const AdapterDropout* const* dropout = nullptr;
+  uint64_t dropout_stream = 0;
 };
 
 // A matrix w_NK may be spread over tensor ranks in two ways. Cut by rows, each rank computes as many columns of y; cut
@@ -66,7 +76,9 @@ enum class Cut : uint8_t { kNone, kRows, kColumns };
 
 // A packed matrix w_NK, by name, with its bias_N and its adapter if it has them, computes
 //   y = x w^T + bias;  then for each window j, u = scale * (x a^T): y_j += u_j b_j^T
-// in the model dtype, each product rounded. A new adapter's B is zero, and adding the products changes no value of y.
+// in the model dtype, each product rounded. Where the adapter has dropout at present, each window's a reads x with
+// other elements dropped, as PEFT's modules do. A new adapter's B is zero, and adding the products changes no value of
+// y.
 //
 // Over several tensor ranks N or K is that of the part, each sum that the cut splits is ResidualStream::sum() of
 // products in float32, and all ranks make the same calls. A matrix that is cut by rows reads all rows of x, and returns
@@ -111,10 +123,15 @@ class Linear {
   bool is_cut_by(Cut cut) const { return cut_ == cut && !is_alone(); }
   at::Tensor product(const at::Tensor& x_TK, at::ScalarType out) const;
   at::Tensor input_gradient(const at::Tensor& dy_TN) const;
+  // Returns the dropout that holds at present, or null.
+  const AdapterDropout* dropout() const { return adapter_.dropout == nullptr ? nullptr : *adapter_.dropout; }
+  // Returns x as window j reads it, or the gradient of x from that of what the window reads.
+  at::Tensor dropped(const at::Tensor& x_TK, size_t j) const;
   // Returns scale * (x a^T), which forward() drops and backward() computes again: it is narrow.
   at::Tensor narrowed(const at::Tensor& x_TK) const;
-  // Returns the columns of narrowed() that belong to window j.
+  // Returns the columns of narrowed() that belong to window j; and its rows of a, or of a's gradient.
   at::Tensor part_of(const at::Tensor& u_TR, size_t j) const;
+  at::Tensor a_of(const at::Tensor& a_RK, size_t j) const;
   void add_adapter(const at::Tensor& x_TK, const at::Tensor& y_TN) const;
   // Adds the adapter's gradients to the sink, and its part of the input's gradient to dx.
   void adapter_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const at::Tensor& dx_TK,

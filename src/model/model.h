@@ -72,6 +72,9 @@ class Model {
   // From now on the backward of a sparse layer adds the gradient of this term of the loss. It is borrowed; null, as at
   // first: there is no such term.
   virtual void set_routing_loss(RoutingLoss* loss) = 0;
+  // From now on block() and its backward drop elements of what adapters read. The keys are those of the batch that
+  // block() is given. It is borrowed; null, as at first: nothing is dropped. Experts have no adapter.
+  virtual void set_adapter_dropout(const AdapterDropout* dropout) = 0;
   // From now on block(), without gradients, computes the experts of a sparse model together with the ranks of this
   // exchange, each of which calls it with as many rows; the bits are the same. It is borrowed; null, as at first: this
   // rank computes all of its rows. The model is whole, and its experts have no adapter.

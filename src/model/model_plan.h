@@ -32,6 +32,7 @@ struct BlockBytes {
   // The most that is alive at once: while the block runs and keeps its graph (graph and result are among it); while it
   // runs without one (the result is among it); in the backward of its MLP; and in the rest of the backward.
   Size forward = 0, inference = 0, mlp_backward = 0, attention_backward = 0;
+  Size forward_again = 0;  // as `inference`, in a step whose backward will run the block again: with adapters' dropout
 };
 // routing_loss: the bytes that a RoutingLoss takes at most for the gradient of a layer's logits, which is among them; 0
 // without one.

@@ -71,6 +71,8 @@ AdapterFile parse_adapter_config(const std::string& text, const std::string& nam
   file.alpha = reader.required_number("lora_alpha");
   if (!(file.alpha > 0.0 && file.alpha < 1e9)) reader.refuse("lora_alpha", "must be a positive number");
   file.use_rslora = reader.bool_or("use_rslora", false);
+  file.dropout = reader.number_or("lora_dropout", 0.0);
+  if (!(file.dropout >= 0.0 && file.dropout < 1.0)) reader.refuse("lora_dropout", "must be at least 0 and below 1");
   const Json& targets = reader.required("target_modules");
   if (targets.is_string() && targets == kAllLinear) {
     file.target_modules = {kAllLinear};
@@ -107,7 +109,7 @@ std::string adapter_config_text(const LoraConfig& lora, const std::string& base,
   } else {
     json["lora_alpha"] = lora.alpha;
   }
-  json["lora_dropout"] = 0.0;
+  json["lora_dropout"] = lora.dropout;
   if (lora.is_rank_stabilized) json["use_rslora"] = true;
   json["target_modules"] = lora.target_modules;
   if (!lora.saved_modules.empty()) json["modules_to_save"] = lora.saved_modules;

@@ -19,6 +19,7 @@ struct AdapterFile {
   double alpha = 0.0;
   std::vector<std::string> target_modules;  // as written: a word like "all-linear" alone, or names
   bool use_rslora = false;                  // rank-stabilised scaling
+  double dropout = 0.0;                     // lora_dropout, in [0, 1)
   // The modules that are trained whole, as written, but "model.embed_tokens" by its last part; empty: none.
   std::vector<std::string> modules_to_save;
   bool ensures_weight_tying = false;  // a tied embedding among them stays tied

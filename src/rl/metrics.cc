@@ -83,12 +83,12 @@ void add_zero_std(std::span<const Sample* const> samples, std::map<std::string, 
   }
 }
 
-void add_signal(std::span<const Sample* const> samples, std::map<std::string, double>& metrics) {
+void add_signal(std::span<const Sample* const> samples, SignalOf signal, std::map<std::string, double>& metrics) {
   const auto has_advantages = [](const Sample* sample) { return !sample->advantages.empty(); };
   if (std::none_of(samples.begin(), samples.end(), has_advantages)) return;  // an evaluation has none
   double& without_signal = metrics["groups_without_signal"];
   double& with_equal_rewards = metrics["groups_with_equal_rewards"];
-  for (const GroupSignal& group : group_signals(samples)) {
+  for (const GroupSignal& group : group_signals(samples, signal)) {
     without_signal += group.has_signal ? 0.0 : 1.0;
     with_equal_rewards += group.has_equal_rewards ? 1.0 : 0.0;
     if (!group.has_reward) metrics["groups_without_reward"] += 1.0;
@@ -170,14 +170,14 @@ double Reducer::value() const {
   return sum_ / static_cast<double>(per_token_ ? num_tokens_ : num_samples_);
 }
 
-std::map<std::string, double> rollout_metrics(std::span<const Sample* const> samples, bool per_token) {
+std::map<std::string, double> rollout_metrics(std::span<const Sample* const> samples, bool per_token, SignalOf signal) {
   std::map<std::string, double> metrics;
   if (samples.empty()) return metrics;
   add_rewards(samples, metrics);
   add_lengths(samples, metrics);
   add_statuses(samples, metrics);
   add_zero_std(samples, metrics);
-  add_signal(samples, metrics);
+  add_signal(samples, signal, metrics);
   add_token_means(samples, per_token, metrics);
   return metrics;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "rl/rollout_signal.h"
 #include "rl/sample.h"
 
 namespace tandem::rl {
@@ -36,8 +37,9 @@ class Reducer {
 // truncated_ratio, repetition_frac, zero_std/count_{reward} (rounded to tenths), groups_without_signal,
 // groups_with_equal_rewards, rollout_log_probs, ref_log_probs, advantages, and if there are any: groups_without_reward,
 // failed, aborted, removed (numbers of samples). Samples without a reward stay out of raw_reward, rewards and zero_std;
-// if none has one, those are absent.
-std::map<std::string, double> rollout_metrics(std::span<const Sample* const> samples, bool per_token);
+// if none has one, those are absent. `signal` says which groups are without one.
+std::map<std::string, double> rollout_metrics(std::span<const Sample* const> samples, bool per_token,
+                                              SignalOf signal = SignalOf::kAdvantages);
 
 // Returns true when the text's last 10,000 characters deflate to less than a tenth: a completion that repeats itself.
 bool is_repetitive(std::string_view text);

@@ -14,8 +14,9 @@ namespace {
 // Rewards that differ by far less than --group-epsilon have advantages that are not 0 and move no weight.
 constexpr double kZeroAdvantage = 1e-6;
 
-bool has_signal(const Sample& sample) {
+bool has_signal(const Sample& sample, SignalOf of) {
   if (sample.remove) return false;
+  if (of == SignalOf::kEveryTrainedToken) return std::ranges::count(sample.loss_mask, 0) < std::ssize(sample.loss_mask);
   TANDEM_CHECK(sample.advantages.size() <= 1 || sample.advantages.size() == sample.loss_mask.size());
   for (size_t t = 0; t < sample.loss_mask.size() && !sample.advantages.empty(); ++t) {
     if (sample.loss_mask[t] != 0 && sample.advantages[sample.advantages.size() == 1 ? 0 : t] != 0.0) return true;
@@ -78,7 +79,7 @@ RolloutStats measure_signal(std::span<const Sample* const> samples) {
   return signal;
 }
 
-std::vector<GroupSignal> group_signals(std::span<const Sample* const> samples) {
+std::vector<GroupSignal> group_signals(std::span<const Sample* const> samples, SignalOf of) {
   struct Seen {
     GroupSignal signal;
     int64_t num_rewards = 0;
@@ -89,7 +90,7 @@ std::vector<GroupSignal> group_signals(std::span<const Sample* const> samples) {
   for (const Sample* sample : samples) {
     if (sample->is_given) continue;
     Seen& group = groups[sample->group_id];
-    group.signal.has_signal = group.signal.has_signal || has_signal(*sample);
+    group.signal.has_signal = group.signal.has_signal || has_signal(*sample, of);
     if (!sample->has_reward) continue;
     if (group.num_rewards == 0) group.first_reward = sample->reward;
     group.differs = group.differs || sample->reward != group.first_reward;

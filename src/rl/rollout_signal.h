@@ -37,17 +37,21 @@ struct RolloutStats {
 // `samples` have rewards and advantages; groups are told apart by group_id.
 RolloutStats measure_signal(std::span<const Sample* const> samples);
 
+// Names the tokens that have a signal: trained ones with an advantage other than 0, or, where a term of the loss reads
+// no advantage (distillation of whole distributions), every trained token.
+enum class SignalOf : uint8_t { kAdvantages, kEveryTrainedToken };
+
 // Tells whether one group has a signal.
 struct GroupSignal {
   uint64_t group_id = 0;
   bool has_reward = false;         // at least one sample has a reward
   bool has_equal_rewards = false;  // two or more samples have a reward, and all rewards are equal
-  // True if a trained token has an advantage other than 0. That is what the estimator means by signal: equal rewards
-  // have none if it subtracts the group's mean; if it does not, or whitens over the rollout, they may have one.
+  // True if a token has a signal. Of advantages, that is what the estimator means by it: equal rewards have none if it
+  // subtracts the group's mean; if it does not, or whitens over the rollout, they may have one.
   bool has_signal = false;
 };
 
 // Returns the signals by group_id, ascending. `samples` are as above.
-std::vector<GroupSignal> group_signals(std::span<const Sample* const> samples);
+std::vector<GroupSignal> group_signals(std::span<const Sample* const> samples, SignalOf of = SignalOf::kAdvantages);
 
 }  // namespace tandem::rl

@@ -91,7 +91,8 @@ model::ModelConfig read_model(const config::ModelOptions& options) {
                                                                place.adapter + "/adapter_config.json: target_modules"),
                  .is_rank_stabilized = file.use_rslora,
                  .saved_modules = model::parse_saved_modules(file.modules_to_save, config,
-                                                             place.adapter + "/adapter_config.json: modules_to_save")};
+                                                             place.adapter + "/adapter_config.json: modules_to_save"),
+                 .dropout = file.dropout};
   return config;
 }
 
@@ -101,7 +102,7 @@ namespace {
 // ask for another one.
 model::LoraConfig begun_adapter(const config::ModelOptions& options, const config::LoraOptions& lora) {
   const model::ModelConfig config = read_model(options);
-  const model::LoraConfig& begun = *config.lora;
+  model::LoraConfig begun = *config.lora;
   const std::string adapter =
       fmt::format("--hf-checkpoint {}: is an adapter of rank {}", options.hf_checkpoint, begun.rank);
   TANDEM_USER_CHECK(lora.rank, fmt::format("{}; give --lora-rank {} to train it on, or write the merged model with "
@@ -127,7 +128,22 @@ model::LoraConfig begun_adapter(const config::ModelOptions& options, const confi
   same(saves_same, "--modules-to-save",
        begun.saved_modules.empty() ? "no whole modules"
                                    : fmt::format("its whole modules {}", fmt::join(begun.saved_modules, ",")));
+  begun.dropout = lora.dropout.value_or(begun.dropout);
   return begun;
+}
+
+// UserError where the adapter's dropout is not computed.
+void check_dropout(const config::ModelOptions& options, const model::ModelConfig& config) {
+  if (!config.lora || config.lora->dropout == 0.0) return;
+  const std::string flag = fmt::format("--lora-dropout {}", config.lora->dropout);
+  TANDEM_USER_CHECK(device::footprint_of(options.device).has_dropout,
+                    fmt::format("{}: --device {} does not compute dropout yet; give --lora-dropout 0 or --device cpu",
+                                flag, options.device));
+  TANDEM_USER_CHECK(
+      !model::adapts_experts(config),
+      fmt::format("{}: the adapters of experts have no dropout; give --lora-dropout 0, or --target-modules "
+                  "without gate_proj, up_proj and down_proj",
+                  flag));
 }
 
 }  // namespace
@@ -152,6 +168,7 @@ model::ModelConfig read_model(const config::ModelOptions& options, const config:
   }
   if (model::is_adapter_directory(options.hf_checkpoint)) {
     config.lora = begun_adapter(options, lora);
+    check_dropout(options, config);
     return config;
   }
   TANDEM_USER_CHECK(lora.rank || !config.is_quantised(),
@@ -169,7 +186,9 @@ model::ModelConfig read_model(const config::ModelOptions& options, const config:
                  .target_modules = model::parse_target_modules(lora.target_modules.empty() ? all : lora.target_modules,
                                                                config, "--target-modules"),
                  .is_rank_stabilized = lora.use_rslora,
-                 .saved_modules = model::parse_saved_modules(lora.modules_to_save, config, "--modules-to-save")};
+                 .saved_modules = model::parse_saved_modules(lora.modules_to_save, config, "--modules-to-save"),
+                 .dropout = lora.dropout.value_or(0.0)};
+  check_dropout(options, config);
   return config;
 }
 

@@ -11,20 +11,21 @@
 namespace tandem::session {
 
 trainer::TrainerConfig trainer_config(const config::OptimizerOptions& options, const rl::LossConfig& loss,
-                                      int64_t num_layers, int64_t total_steps) {
+                                      int64_t num_layers, int64_t total_steps, uint64_t seed) {
   return {.adamw = options.adamw,
           .schedule = options.run_schedule(total_steps),
           .gradient = options.gradient,
           .batch = options.batch,
           .loss = loss,
           .router = options.router,
+          .seed = seed,
           .recompute_layers = options.recompute_layers(num_layers)};
 }
 
 trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t num_layers, int64_t num_rollouts) {
   trainer::TrainerConfig result =
-      trainer_config(config.optimizer, config.loss_config(), num_layers, num_rollouts * config.steps_per_rollout());
-  result.seed = static_cast<uint64_t>(config.model.seed);
+      trainer_config(config.optimizer, config.loss_config(), num_layers, num_rollouts * config.steps_per_rollout(),
+                     static_cast<uint64_t>(config.model.seed));
   result.temperature = config.rollout.temperature;
   return result;
 }
@@ -39,9 +40,10 @@ report::Metrics recorded(const trainer::Metrics& of_step) {
 }
 
 std::string lora_text(const model::ModelConfig& config) {
-  return fmt::format("LoRA: {} trained parameters: rank {}, alpha {:g}{} on {}",
+  return fmt::format("LoRA: {} trained parameters: rank {}, alpha {:g}{}{} on {}",
                      base::with_commas(model::adapter_layout(config).num_elements()), config.lora->rank,
                      config.lora->alpha, config.lora->is_rank_stabilized ? " over the rank's root" : "",
+                     config.lora->dropout > 0.0 ? fmt::format(", dropout {:g}", config.lora->dropout) : "",
                      fmt::join(config.lora->target_modules, ", ")) +
          (config.lora->saved_modules.empty() ? ""
                                              : fmt::format("; {} whole", fmt::join(config.lora->saved_modules, ", ")));

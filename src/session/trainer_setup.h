@@ -16,7 +16,7 @@
 namespace tandem::session {
 
 trainer::TrainerConfig trainer_config(const config::OptimizerOptions& options, const rl::LossConfig& loss,
-                                      int64_t num_layers, int64_t total_steps);
+                                      int64_t num_layers, int64_t total_steps, uint64_t seed = 0);
 
 // Returns the configuration for `tandem train`.
 trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t num_layers, int64_t num_rollouts);

@@ -15,6 +15,7 @@
 #include "rl/losses.h"
 #include "rl/packing.h"
 #include "trainer/adamw.h"
+#include "trainer/adapter_dropout.h"
 #include "trainer/balance_loss.h"
 #include "trainer/distillation.h"
 #include "trainer/gradient_sum.h"
@@ -206,6 +207,7 @@ class TrainerImpl final : public Trainer {
   // its samples add to the loss.
   std::vector<rl::LossSums> train_on(const PackedBatch& batch, const StepLoss& step) {
     std::optional<Distillation> distillation = run_teachers(batch);
+    const AdapterDropoutScope dropout(model_, batch, dropout_seed());
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
     const at::Tensor normed_TE = forward(layers);
     const memory::TagScope head(memory::Tag::kHead);
@@ -227,12 +229,15 @@ class TrainerImpl final : public Trainer {
   }
 
   // Does the same where the samples bring the log-probs that the forward will give. The scores serve the sums alone.
+  // With dropout the forward gives others, and the loss's gradient is taken at those of the weights without it: the
+  // ratio of a step on policy is 1.
   TokenScores train_on_known(const PackedBatch& batch, const StepLoss& step) {
     const memory::TagScope head(memory::Tag::kHead);
     const LossTerms loss = policy_loss_of_rollout(step, batch);
     const bool has_gradient = begin_backward(step, batch, loss);
     std::optional<Distillation> distillation = run_teachers(batch);
     if (distillation) distillation->set_weights(loss.ddivergence_R);
+    const AdapterDropoutScope dropout(model_, batch, dropout_seed());
     LayerLoop layers(model_, batch, num_recomputed_layers(batch.num_tokens()));
     const at::Tensor normed_TE = forward(layers);
     if (!has_gradient) {
@@ -244,6 +249,8 @@ class TrainerImpl final : public Trainer {
     layers.backward(std::move(scored.dnormed_TE), gradients_);
     return std::move(scored.scores);
   }
+
+  DropoutSeed dropout_seed() const { return {.seed = config_.seed, .step = static_cast<uint64_t>(num_steps_)}; }
 
   // Runs the teachers of the batch, if the loss compares whole distributions with theirs.
   std::optional<Distillation> run_teachers(const PackedBatch& batch) const {

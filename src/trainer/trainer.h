@@ -39,7 +39,8 @@ using Metrics = std::map<std::string, double>;
 
 // Names the weights that gave the samples' rollout log-probs. With these weights, a forward here gives the very same
 // numbers, bit for bit (docs/EXACTNESS.md), as in a rollout's first optimizer step. Then the loss's gradient is known
-// before the forward, logits are computed once, and nothing waits for the device between two micro-batches.
+// before the forward, logits are computed once, and nothing waits for the device between two micro-batches. An
+// adapter's dropout is in the step's forward alone: the gradient then is that of a forward with it, at these log-probs.
 enum class RolloutLogprobs : uint8_t { kOfOtherWeights, kOfTheseWeights };
 
 class Trainer {

@@ -57,7 +57,7 @@ struct TrainerConfig {
   BatchConfig batch;
   rl::LossConfig loss;
   RouterConfig router = {};
-  uint64_t seed = 0;             // of the loss's random choice of tokens
+  uint64_t seed = 0;             // of the loss's random choice of tokens, and of adapters' dropout
   double temperature = 1.0;      // divisor of the logits, > 0
   int64_t recompute_layers = 0;  // blocks whose graph is dropped and re-run; -1: by batch.activation_bytes
   // It is called between micro-batches. If it returns true, the step ends with StepAbandoned, and nothing has changed.

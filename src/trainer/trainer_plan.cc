@@ -348,6 +348,7 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
 
   memory::TagBytes base = standing;
   base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/true) + routing_load_bytes(config);
+  if (config.lora && config.lora->dropout > 0.0) base[Tag::kBatch] += memory::allocated_bytes(T * sizeof(int64_t));
   BalanceBytes balance;
   if (shape.balances) balance = balance_bytes(config, shape.batch);
   base[Tag::kBatch] += balance.batch;
@@ -356,7 +357,7 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   forward[Tag::kCheckpointedInputs] += config.num_layers * p.residual;
   forward[Tag::kSavedActivations] += std::max<Size>(kept_layers - 1, 0) * graph;  // graphs of the blocks that are done
   forward[Tag::kLayerWorkspace] +=
-      idle_cache + (kept_layers > 0 ? p.block.forward + graph_rounding : p.block.inference) + rounding;
+      idle_cache + (kept_layers > 0 ? p.block.forward + graph_rounding : p.block.forward_again) + rounding;
   plan.add(Phase::kTrain, "forward of the last block", forward);
 
   memory::TagBytes done = base;  // state after all blocks
@@ -377,13 +378,13 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
       std::max({model::scoring_backward_bytes(config, p.ops, p.chunk_rows, shape.has_entropy_term), dhidden.most,
                 dhidden.result + p.ops.embedding_backward(p.chunk_rows, model::dtype_bytes(config.dtype)).most});
   logits = head;
-  // Logits of a single chunk still exist from the forward. With log-probs that are known before it, both happen in the
-  // same pass.
-  const Size again = p.chunk_rows < R ? p.head.most : Size(0);
+  // Logits are computed while the gradient of normed_TE is there: again for each of several chunks, and those of a
+  // single one too where the log-probs are known before, because forward and backward of the head are then one pass.
+  // Computing them may take more than logits and gradients do, where few rows are a part of a library call's rows.
   const DivergenceBytes divergence = divergence_bytes(config, shape, p.ops, p.chunk_rows);
   logits[Tag::kHead] +=
       T * config.hidden * kFloatBytes + p.chunk_hidden +
-      std::max(again, p.head.result + std::max({divergence.result + gradients, p.scoring, divergence.most})) +
+      std::max(p.head.most, p.head.result + std::max({divergence.result + gradients, p.scoring, divergence.most})) +
       memory::rounding_of(6);
   plan.add(Phase::kTrain, "backward of a chunk of logits", logits);
   // The gradient is rounded to the model's dtype and goes through the final norm.

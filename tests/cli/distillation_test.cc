@@ -113,6 +113,19 @@ TEST_F(DistillationRuns, ResidentOffloadedAndResumedAreTheSameBits) {
   expect_one_line_failure(run(rest), 2, "--opd-beta");
 }
 
+// A group of one has no advantage, and whole distributions of a teacher train it all the same.
+TEST_F(DistillationRuns, SamplesThatTheTeacherAloneTrainsAreNotSaidToGiveNoSignal) {
+  Arguments words = arguments("single", {"--opd-teacher-load", kTeacher, "--opd-loss-coef", "0.3", "--opd-kl-coef", "0",
+                                         "--no-opd-use-task-rewards"});
+  words = with_flag(with_flag(words, "--n-samples-per-prompt", "1"), "--global-batch-size", "3");
+  const Captured result = run(with_flag(words, "--num-rollout", "1"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out.find("no signal"), std::string::npos) << result.out;
+  const std::vector<base::Json> rollouts = records("single", "rollout/step");
+  EXPECT_EQ(rollouts.at(0).at("rollout/groups_without_signal"), 0.0);
+  EXPECT_GT(records("single", "train/opd_loss").at(0).at("train/grad_norm").get<double>(), 0.0);
+}
+
 TEST_F(DistillationRuns, EachLineHasTheTeacherThatItNames) {
   std::string lines;
   for (int i = 0; i < 6; ++i) {

@@ -332,6 +332,45 @@ TEST_F(LoraRun, AnAdapterIsTrainedOn) {
   EXPECT_EQ(adapter_of(folder_ / "killed"), adapter_of(folder_ / "second"));
 }
 
+// Dropout is in a step's forward alone: the difference of log-probs is 0 where it is measured without it. A run that
+// is resumed, or that runs blocks again, drops the same elements; adapter_config.json keeps the share, which goes on.
+TEST_F(LoraRun, DropsWhatAdaptersReadInTheStepsForwardAlone) {
+  const Arguments flags = {"--lora-dropout", "0.2", "--get-mismatch-metrics", "--save-interval", "1"};
+  const std::string whole = folder_ / "whole", cut = folder_ / "cut";
+  const Captured result = run(words(whole, flags));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("rank 4, alpha 6, dropout 0.2 on " + kAllNames), std::string::npos) << result.out;
+  int steps = 0;
+  for (const base::Json& record : json_lines(whole + "/metrics.jsonl")) {
+    if (!record.contains("train/step")) continue;
+    // B is 0 at first, so that the adapter adds nothing, dropped or not.
+    if (steps > 0) {
+      EXPECT_GT(number(record, "train/train_rollout_logprob_abs_diff"), 0.0) << steps;
+    }
+    if (steps % 2 == 0) {
+      EXPECT_EQ(number(record, "train/recomputed_logprob_abs_diff"), 0.0) << steps;
+    }
+    ++steps;
+  }
+  EXPECT_EQ(steps, 4);
+  EXPECT_EQ(base::read_json_file(whole + "/hf/latest/adapter_config.json")["lora_dropout"], 0.2);
+  const Arguments again = flags + Arguments{"--recompute-granularity", "full"};
+  ASSERT_EQ(run(with_flag(words(cut, again), "--num-rollout", "1")).code, 0);
+  const Captured rest = run(words(cut, flags + Arguments{"--load", cut}));
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_TRUE(everything_of(cut, 2) == everything_of(whole, 2));
+  // The adapter's share is that of a run that trains it on, unless a flag says another.
+  const auto says = [&](const Arguments& more) {
+    const Arguments on =
+        with_custom_reward(train_arguments(folder_ / "on", Arguments{"--lora-rank", "4", "--dry-run"} + more), reward_);
+    const Captured planned = run(with_flag(on, "--hf-checkpoint", whole + "/hf/latest"));
+    EXPECT_EQ(planned.code, 0) << planned.err;
+    return planned.out.find("dropout 0.2") != std::string::npos;
+  };
+  EXPECT_TRUE(says({}));
+  EXPECT_FALSE(says({"--lora-dropout", "0"}));
+}
+
 TEST_F(LoraRun, FlagsThatDoNotGoTogetherAreRefused) {
   const auto fails = [&](const Arguments& more, const std::string& says) {
     expect_one_line_failure(run(with_custom_reward(train_arguments(folder_ / "none", more), reward_)), 2, says);
@@ -349,7 +388,14 @@ TEST_F(LoraRun, FlagsThatDoNotGoTogetherAreRefused) {
         "--target-modules: \"linear_qkv\" is no module of this model; give all-linear, or some of "
         "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj with commas between them");
   fails({"--lora-rank", "8", "--target-modules", "q_proj", "q_proj"}, "--target-modules: \"q_proj\" is named twice");
-  fails({"--lora-rank", "8", "--lora-dropout", "0.1"}, "--lora-dropout: not supported: an adapter has no dropout");
+  fails({"--lora-rank", "8", "--lora-dropout", "1"}, "--lora-dropout: must be less than 1");
+  fails({"--lora-dropout", "0.1"}, "--lora-dropout: needs --lora-rank");
+  expect_one_line_failure(
+      run({"plan", "--hf-checkpoint", kModel, "--lora-rank", "8", "--lora-dropout", "0.1", "--device", "npu"}), 2,
+      "--lora-dropout 0.1: --device npu does not compute dropout yet; give --lora-dropout 0 or --device cpu");
+  expect_one_line_failure(run({"plan", "--hf-checkpoint", kSparseModel, "--lora-rank", "8", "--lora-dropout", "0.1",
+                               "--target-modules", "q_proj,up_proj"}),
+                          2, "--lora-dropout 0.1: the adapters of experts have no dropout; give --lora-dropout 0");
   fails({"--lora-rank", "8", "--exclude-modules", "q_proj"}, "--exclude-modules: not supported: name the modules");
   fails(
       {"--lora-rank", "8", "--use-kl-loss", "--kl-loss-coef", "0", "--ref-load", kModel, "--ref-update-interval", "1"},

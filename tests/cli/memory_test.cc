@@ -170,6 +170,10 @@ TEST(RunMemory, ThePlanIsAsNearBesideAnAdapter) {
     for (const char* quantised : {"nf4", "int8"}) {
       cases.push_back({"--dtype", quantised, "--lora-rank", "16", "--ignore-eos"});
     }
+    const Arguments dropping = {"--dtype", "bfloat16", "--lora-rank", "16", "--lora-dropout", "0.1", "--ignore-eos"};
+    cases.push_back(dropping);
+    cases.push_back(dropping);
+    cases.back().insert(cases.back().end(), {"--recompute-granularity", "full", "--recompute-num-layers", "4"});
     for (const char* dtype : {"float32", "bfloat16"}) {
       cases.push_back({"--dtype", dtype, "--lora-rank", "16", "--modules-to-save", "embed_tokens", "norm",
                        "--use-kl-loss", "--kl-loss-coef", "0.1", "--ignore-eos"});

@@ -334,5 +334,29 @@ TEST_F(MultiTurn, TheExampleRuns) {
   EXPECT_TRUE(last_record(folder / "run", "rollout/step").contains("rollout/reward_asked"));
 }
 
+// The quiz too, with an advantage for each turn: four of them where nothing is asked.
+TEST_F(MultiTurn, TheQuizRuns) {
+  const base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "quiz.jsonl",
+                           R"({"prompt": [{"role": "user", "content": "17+25="}], "label": "42",)"
+                           R"( "metadata": {"more": ["1+1=", "90-9=", "5+6="]}})"
+                           "\n");
+  const std::string file = "examples/calculator/quiz.py";
+  Arguments arguments = with_custom_reward(with_function(folder / "run", "generate", {}, file), file + ":reward");
+  arguments = with_flag(with_flag(arguments, "--hf-checkpoint", "examples/arithmetic/checkpoint"), "--prompt-data",
+                        folder / "quiz.jsonl");
+  arguments = with_flag(with_flag(arguments, "--rollout-batch-size", "1"), "--global-batch-size", "4");
+  arguments = with_flag(with_flag(arguments, "--rollout-max-response-len", "96"), "--num-rollout", "1");
+  arguments.insert(arguments.end(), {"--reward-key", "score", "--custom-advantage-path",
+                                     "examples/advantages/turn_rewards.py:advantages"});
+  const Captured result = run(arguments);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const base::Json record = last_record(folder / "run", "rollout/step");
+  EXPECT_EQ(record["rollout/grader_failed"], 0.0) << result.err;
+  EXPECT_GE(record["multi_turn/multi_turn_metric/round_number_mean"], 4.0);
+  EXPECT_TRUE(record.contains("rollout/reward_turn_3"));
+  EXPECT_FALSE(record.contains("fault/custom_advantage")) << result.err;
+}
+
 }  // namespace
 }  // namespace tandem::cli

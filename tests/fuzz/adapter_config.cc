@@ -23,11 +23,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                                                               .alpha = file->alpha,
                                                                               .target_modules = file->target_modules,
                                                                               .is_rank_stabilized = file->use_rslora,
-                                                                              .saved_modules = file->modules_to_save},
+                                                                              .saved_modules = file->modules_to_save,
+                                                                              .dropout = file->dropout},
                                                                              file->base),
                                           "adapter_config.json");
   require(again.rank == file->rank && again.alpha == file->alpha && again.use_rslora == file->use_rslora &&
-              again.base == file->base && again.modules_to_save == file->modules_to_save,
+              again.base == file->base && again.modules_to_save == file->modules_to_save &&
+              again.dropout == file->dropout,
           "it is written as read");
   return 0;
 }

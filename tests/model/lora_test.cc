@@ -269,6 +269,18 @@ TEST_F(AdapterConfigTest, ARankStabilizedScaleIsOverTheRanksRoot) {
   EXPECT_TRUE(read().use_rslora);
 }
 
+TEST_F(AdapterConfigTest, DropoutIsPeftsAndOursReadBack) {
+  EXPECT_EQ(read().dropout, 0.0);
+  json_["lora_dropout"] = 0.05;
+  EXPECT_EQ(read().dropout, 0.05);
+  json_.erase("lora_dropout");
+  EXPECT_EQ(read().dropout, 0.0);
+  json_ = base::parse_json(
+      adapter_config_text({.rank = 7, .alpha = 8.0, .target_modules = kAll, .dropout = 0.1}, "models/x"), "x");
+  EXPECT_EQ(json_["lora_dropout"], 0.1);
+  EXPECT_EQ(read().dropout, 0.1);
+}
+
 TEST_F(AdapterConfigTest, WhatIsNotComputedIsRefusedByItsKey) {
   for (const auto& [key, value] : std::map<std::string, base::Json>{{"use_dora", true},
                                                                     {"rank_pattern", {{"q_proj", 8}}},
@@ -283,6 +295,8 @@ TEST_F(AdapterConfigTest, WhatIsNotComputedIsRefusedByItsKey) {
                                                                     {"r", 0},
                                                                     {"r", "8"},
                                                                     {"lora_alpha", -1},
+                                                                    {"lora_dropout", 1.0},
+                                                                    {"lora_dropout", "0.1"},
                                                                     {"target_modules", ".*proj"},
                                                                     {"target_modules", base::Json::array()},
                                                                     {"base_model_name_or_path", nullptr}}) {

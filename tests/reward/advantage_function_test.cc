@@ -205,6 +205,11 @@ Json two_rewards(double first, const Json& second) {
   return sample(first, {{"rewards", {{"exact", first}, {"short", second}}}});
 }
 
+Json with_extras(Json sample, const Json& extras) {
+  sample["extras"] = extras;
+  return sample;
+}
+
 // The numbers of GDPO are those of a float64 computation with numpy, apart from the example.
 TEST(AdvantageFunction, ExamplesComputeWhatTheySay) {
   const std::vector<Example> examples = {
@@ -218,6 +223,11 @@ TEST(AdvantageFunction, ExamplesComputeWhatTheySay) {
       {"turn_credit.py",
        {group({sample_of_turns(1, "Error: no such key"), sample_of_turns(1, "42")}), group({sample(2)})},
        {{{{0.5, 1.0}}, {{1.0, 1.0}}}, {{{2.0}}}}},
+      // Rewards of turns 1, 0 and 1, 1: the mean is 3/4, the standard deviation the root of 3 over 4.
+      {"turn_rewards.py",
+       {group({with_extras(sample_of_turns(0.5), {{"turn_0", 1.0}, {"turn_1", 0.0}}), sample_of_turns(1)}),
+        group({sample(2), sample(2)})},
+       {{{{0.57734894, -1.73204681}}, {{0.57734894, 0.57734894}}}, {{{0.0}}, {{0.0}}}}},
   };
   for (const Example& example : examples) {
     AdvantageFunction function(config_of("examples/advantages/" + example.file + ":advantages"));

@@ -121,6 +121,10 @@ TEST(RolloutMetrics, GroupsWithoutSignalAreThoseOfTheEstimator) {
   samples[3].remove = true;
   samples[2].loss_mask = {0, 0};
   EXPECT_EQ(counts("grpo"), 3.0) << "none of its tokens is trained";
+  // A term of the loss that reads no advantage trains every token that the mask has.
+  const auto of_every_token = rollout_metrics(pointers(samples), false, SignalOf::kEveryTrainedToken);
+  EXPECT_EQ(of_every_token.at("groups_without_signal"), 1.0);
+  EXPECT_EQ(of_every_token.at("groups_with_equal_rewards"), 1.0);
 }
 
 // vime considers texts of more than 10,000 characters only.

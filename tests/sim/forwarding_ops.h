@@ -36,6 +36,9 @@ class ForwardingOps : public device::Ops {
   void linear_add_to(const Tensor& x, const Tensor& w, const Tensor& y) const override {
     inner_.linear_add_to(x, w, y);
   }
+  Tensor dropout(const Tensor& x, const Tensor& row_keys, const device::Dropout& dropout) const override {
+    return inner_.dropout(x, row_keys, dropout);
+  }
   Tensor embedding(const Tensor& table, const Tensor& ids) const override { return inner_.embedding(table, ids); }
   Tensor embedding_part(const Tensor& table, int64_t first, const Tensor& ids) const override {
     return inner_.embedding_part(table, first, ids);

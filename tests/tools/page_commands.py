@@ -73,6 +73,7 @@ SKIPPED = {
     "--shape qwen3-0.6b": "takes minutes on a CPU",
     "--ckpt-step 40": "needs a run of 40 rollouts (tests/cli/resume_test.cc)",
     "--lr-decay-iters 300": "needs a run that decays (tests/cli/sft_resume_test.cc)",
+    "runs/quiz": "follows a warm-up that takes minutes (tests/cli/multi_turn_test.cc runs the functions)",
     "runs/base": "follows examples/arithmetic/demo.sh, which takes minutes",
     "--use-wandb": "needs a package that is installed on demand (tests/cli/wandb_test.cc)",
     "--use-trackio": "needs a package that is installed on demand (tests/cli/trackers_test.cc)",

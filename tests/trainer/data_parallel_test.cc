@@ -54,6 +54,7 @@ struct RankModel {
                      .alpha = 8.0,
                      .target_modules = {"q_proj", "o_proj", "down_proj"},
                      .saved_modules = {"embed_tokens", "norm"}};
+      if (!config.experts) config.lora->dropout = 0.2;
     }
     base = std::make_unique<weights::WeightStore>(model::build_layout(config), c.dtype);
     model::draw_weights(*base, 0.2, 11);

@@ -80,6 +80,7 @@ class WatchedModel final : public model::Model {
   void set_gradient_sink(model::GradientSink* sink) override { inner_.set_gradient_sink(sink); }
   void set_routing_sink(model::RoutingSink* sink) override { inner_.set_routing_sink(sink); }
   void set_routing_loss(model::RoutingLoss* loss) override { inner_.set_routing_loss(loss); }
+  void set_adapter_dropout(const model::AdapterDropout* dropout) override { inner_.set_adapter_dropout(dropout); }
   void share_experts(device::ExpertExchange* exchange) override { inner_.share_experts(exchange); }
 
  private:

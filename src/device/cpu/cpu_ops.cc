@@ -118,6 +118,27 @@ class CpuOps : public Ops {
     return quantised_product(dy_TN, w_NK, /*transposed=*/true, out);
   }
 
+  Tensor dropout(const Tensor& x_TK, const Tensor& row_keys_T, const Dropout& dropout) const override {
+    const int64_t width = x_TK.size(1);
+    TANDEM_CHECK_EQ(row_keys_T.numel(), x_TK.size(0));
+    const auto* const keys = static_cast<const int64_t*>(in(row_keys_T));
+    Tensor y_TK = at::empty_like(x_TK);
+    const Elem elem = elem_of(x_TK);
+    for_row_chunks(x_TK.size(0), [&](int64_t begin, int64_t rows, int64_t) {
+      for (int64_t t = begin; t < begin + rows; ++t) {
+        const auto key = static_cast<uint64_t>(keys[t]);
+        const void* const x = offset(in(x_TK), t * width, elem);
+        void* const y = offset(y_TK.data_ptr(), t * width, elem);
+        if (elem == Elem::kF32) {
+          drop_row(dropout, key, static_cast<const float*>(x), static_cast<float*>(y), width);
+        } else {
+          drop_row(dropout, key, static_cast<const at::BFloat16*>(x), static_cast<at::BFloat16*>(y), width);
+        }
+      }
+    });
+    return y_TK;
+  }
+
   Tensor embedding(const Tensor& table_VE, const Tensor& ids_T) const override {
     const int64_t vocab = table_VE.size(0), rows = ids_T.numel();
     const int32_t* ids = static_cast<const int32_t*>(in(ids_T));

@@ -78,7 +78,11 @@ void LinearCost::hidden_gradient(Walk& walk, Size outer) const {
 }
 
 AdapterCost::AdapterCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows)
-    : ops_(ops), rows_(rows), element_(dtype_bytes(dtype)), rank_(config.lora ? config.lora->rank : 0) {
+    : ops_(ops),
+      rows_(rows),
+      element_(dtype_bytes(dtype)),
+      rank_(config.lora ? config.lora->rank : 0),
+      has_dropout_(config.lora && config.lora->dropout > 0.0) {
   if (!config.lora) return;
   ModelConfig one_layer = config;  // all layers are alike
   one_layer.num_layers = 1;
@@ -92,19 +96,32 @@ AdapterCost::AdapterCost(const ModelConfig& config, Dtype dtype, const device::O
   }
 }
 
+void AdapterCost::narrowed(Walk& walk, const Shape& shape) const {
+  const Size num_windows = static_cast<int64_t>(shape.widths.size());
+  if (!has_dropout_) return walk.run(ops_.linear(rows_, shape.inner, num_windows * rank_, element_));
+  const device::OpBytes dropped = ops_.dropout(rows_, shape.inner);
+  for (Size window = 0; window < num_windows; window += 1) {
+    walk.run(dropped);
+    walk.run(ops_.linear(rows_, shape.inner, rank_, element_));
+    walk.drop(dropped.result);
+  }
+  if (num_windows == 1) return;
+  walk.take(num_windows * rows_ * rank_ * element_);
+  walk.drop(num_windows * rows_ * rank_ * element_);  // the parts
+}
+
 void AdapterCost::forward(Walk& walk, const std::string& matrix) const {
   const auto found = matrices_.find(matrix);
   if (found == matrices_.end()) return;
   const Shape& shape = found->second;
   const Size num_windows = static_cast<int64_t>(shape.widths.size());
-  const device::OpBytes narrowed = ops_.linear(rows_, shape.inner, num_windows * rank_, element_);
-  walk.run(narrowed);
+  narrowed(walk, shape);
   // A window's part of it is copied where there are several.
   const Size part = num_windows > 1 ? rows_ * rank_ * element_ : Size(0);
   for (const Size width : shape.widths) {
     walk.run({.result = 0, .most = part + ops_.linear_add_to(rows_, rank_, width).most});
   }
-  walk.drop(narrowed.result);
+  walk.drop(num_windows * rows_ * rank_ * element_);
 }
 
 void AdapterCost::backward(Walk& walk, const std::string& matrix) const {
@@ -112,8 +129,7 @@ void AdapterCost::backward(Walk& walk, const std::string& matrix) const {
   if (found == matrices_.end()) return;
   const Shape& shape = found->second;
   const Size num_windows = static_cast<int64_t>(shape.widths.size()), part = rows_ * rank_ * element_;
-  const device::OpBytes narrowed = ops_.linear(rows_, shape.inner, num_windows * rank_, element_);
-  walk.run(narrowed);
+  narrowed(walk, shape);
   for (const Size width : shape.widths) {
     // The columns of a window are copied, unless they are all.
     const Size copied = width < shape.outer ? rows_ * width * element_ : Size(0);
@@ -125,8 +141,16 @@ void AdapterCost::backward(Walk& walk, const std::string& matrix) const {
     walk.take(num_windows * part);
     walk.drop(num_windows * part);  // the parts
   }
-  walk.drop(narrowed.result);
-  walk.run({.result = 0, .most = ops_.linear_grad_input(rows_, shape.inner, num_windows * rank_, element_).most});
+  walk.drop(num_windows * part);
+  if (has_dropout_) {
+    // The input's gradient of a window, and what dropout leaves of it; before them the input is dropped again.
+    const device::OpBytes gradient = ops_.linear_grad_input(rows_, shape.inner, rank_, element_);
+    walk.run({.result = 0,
+              .most = (num_windows > 1 ? part : Size(0)) +
+                      std::max(gradient.most, gradient.result + ops_.dropout(rows_, shape.inner).most)});
+  } else {
+    walk.run({.result = 0, .most = ops_.linear_grad_input(rows_, shape.inner, num_windows * rank_, element_).most});
+  }
   walk.drop(num_windows * part);
 }
 
@@ -469,10 +493,9 @@ double mlp_weights(const ModelConfig& config, const Family& family) {
   return weights;
 }
 
-}  // namespace
-
-BlockBytes block_bytes(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops,
-                       Size rows, const AttentionBytes& attention, Size routing_loss) {
+// Counts a block with the dropout of its adapters, if they have it, also in `inference`.
+BlockBytes walked_block_bytes(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops,
+                              Size rows, const AttentionBytes& attention, Size routing_loss) {
   const LayerCost layer(config, family, dtype, ops, rows, routing_loss);
   const PieceCost attention_piece = attention_cost(layer, attention), mlp = mlp_cost(layer);
   const auto most_of_forward = [&](bool has_graph) {
@@ -486,12 +509,27 @@ BlockBytes block_bytes(const ModelConfig& config, const Family& family, Dtype dt
     piece.backward(walk);
     return walk.most();
   };
+  const Size inference = most_of_forward(/*has_graph=*/false);
   return {.graph = attention_piece.graph + mlp.graph,
           .mlp_graph = mlp.graph,
           .forward = attention.kept + most_of_forward(/*has_graph=*/true),
-          .inference = most_of_forward(/*has_graph=*/false),
+          .inference = inference,
           .mlp_backward = most_of_backward(mlp),
-          .attention_backward = most_of_backward(attention_piece)};
+          .attention_backward = most_of_backward(attention_piece),
+          .forward_again = inference};
+}
+
+}  // namespace
+
+BlockBytes block_bytes(const ModelConfig& config, const Family& family, Dtype dtype, const device::OpsPlan& ops,
+                       Size rows, const AttentionBytes& attention, Size routing_loss) {
+  BlockBytes bytes = walked_block_bytes(config, family, dtype, ops, rows, attention, routing_loss);
+  if (config.lora && config.lora->dropout > 0.0) {
+    ModelConfig sampled = config;
+    sampled.lora->dropout = 0.0;
+    bytes.inference = walked_block_bytes(sampled, family, dtype, ops, rows, attention, routing_loss).inference;
+  }
+  return bytes;
 }
 
 double forward_flops(const ModelConfig& config, const Family& family, const ForwardWork& work) {

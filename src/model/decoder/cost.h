@@ -78,8 +78,12 @@ class AdapterCost {
     Size inner = 0, outer = 0;  // of the packed matrix
     std::vector<Size> widths;   // of its windows
   };
+  // Counts what gives x a^T of all windows, which stays.
+  void narrowed(Walk& walk, const Shape& shape) const;
+
   const device::OpsPlan& ops_;
   const Size rows_, element_, rank_;
+  const bool has_dropout_;
   std::map<std::string, Shape> matrices_;
 };
 

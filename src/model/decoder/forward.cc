@@ -49,6 +49,7 @@ class Decoder final : public Model {
                                  .routing_loss = routing_loss_,
                                  .expert_exchange = expert_exchange_,
                                  .adapters = adapters_,
+                                 .adapter_dropout = adapter_dropout_,
                                  .index = layer});
     }
     set_weights(view);
@@ -106,6 +107,10 @@ class Decoder final : public Model {
   void set_gradient_sink(GradientSink* sink) override { sink_.set(sink); }
   void set_routing_sink(RoutingSink* sink) override { routing_sink_ = sink; }
   void set_routing_loss(RoutingLoss* loss) override { routing_loss_ = loss; }
+  void set_adapter_dropout(const AdapterDropout* dropout) override {
+    TANDEM_CHECK(dropout == nullptr || !adapts_experts(config_), "the adapters of experts have no dropout");
+    adapter_dropout_ = dropout;
+  }
   void share_experts(device::ExpertExchange* exchange) override { expert_exchange_ = exchange; }
 
  private:
@@ -120,6 +125,7 @@ class Decoder final : public Model {
   RoutingSink* routing_sink_ = nullptr;
   RoutingLoss* routing_loss_ = nullptr;
   device::ExpertExchange* expert_exchange_ = nullptr;
+  const AdapterDropout* adapter_dropout_ = nullptr;
   const bool scales_embeddings_;
   double embedding_scale_ = 1.0;
   Tensor embed_VE_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "device/expert_exchange.h"
 #include "device/ops.h"
@@ -26,6 +27,7 @@ struct Layer {
   RoutingLoss* const& routing_loss;                // the same
   device::ExpertExchange* const& expert_exchange;  // the same
   const AdapterWindows& adapters;
+  const AdapterDropout* const& adapter_dropout;  // the one that is set at present, or null
   int64_t index;
   // Returns "layers.3.qkv" for "qkv".
   std::string packed_name(const std::string& tensor) const { return "layers." + std::to_string(index) + "." + tensor; }
@@ -35,5 +37,9 @@ struct Layer {
   // Returns the adapter of that matrix of this layer: one without windows if it has none.
   Adapter adapter(const std::string& tensor) const;
 };
+
+// Returns the stream of dropout of a matrix's first column, such as "qkv"; its other columns, of which there are fewer
+// than 2^32, have the numbers that follow.
+uint64_t dropout_stream(int64_t layer, std::string_view tensor);
 
 }  // namespace tandem::model::decoder
