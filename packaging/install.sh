@@ -34,6 +34,17 @@ new_environment() {
   python3 -m venv "$1"
 }
 
+# install FOLDER SKIPPED WHAT...: pip install WHAT. pip compiles one file after the other, which takes it longer than all
+# else here: so the files are compiled afterwards, on all cores, and those whose path has SKIPPED are not. Workers write no
+# compiled files, so what they import has to be compiled here. Some packages hold templates that are no Python: as pip
+# does, this leaves them as they are.
+install() {
+  local environment=$1 skipped=$2
+  shift 2
+  "$environment/bin/pip" install --disable-pip-version-check --quiet --no-compile "$@"
+  "$environment/bin/python" -m compileall -q -j 0 -x "$skipped" "$environment/lib" >/dev/null 2>&1 || true
+}
+
 case "${1:-} $#" in
   "system 1")
     apt-get update -q
@@ -42,13 +53,16 @@ case "${1:-} $#" in
   "cpu 3")
     wheel=$(the_wheel "$2" tandem)
     new_environment "$3"
-    "$3/bin/pip" install --disable-pip-version-check --quiet --no-deps -r "$2/requirements-cpu.txt" "$wheel"
+    # Without the libraries of CUDA nothing here can import torch: its Python is not compiled, and its part for GPUs, which
+    # the program does not load, is half a GB that an image need not carry.
+    install "$3" '/(torch|pip|setuptools|tests?)/' --no-deps -r "$2/requirements-cpu.txt" "$wheel"
+    rm -f "$3"/lib/python3*/site-packages/torch/lib/libtorch_cuda*.so
     ;;
   "cuda 3")
     wheel=$(the_wheel "$2" tandem)
     module=$(the_wheel "$2" tandem_cuda)
     new_environment "$3"
-    "$3/bin/pip" install --disable-pip-version-check --quiet "$wheel" "$module"
+    install "$3" '/(pip|setuptools|tests?)/' "$wheel" "$module"
     ;;
   *)
     say "usage: packaging/install.sh system | cpu DIST FOLDER | cuda DIST FOLDER"

@@ -134,11 +134,11 @@ install_ray() {
   cp "$list" "$stamp"
 }
 
-# openai-agents has an environment of its own, which a run is given as --rm-python.
+# openai-agents and pydantic-ai have an environment of their own, which a run is given as --rm-python.
 install_agents() {
   local list=requirements-agents.txt stamp=.venv-agents/installed-requirements
   if [ -f "$stamp" ] && cmp -s "$stamp" "$list"; then return; fi
-  say "installing openai-agents into .venv-agents (about 60 MB), once"
+  say "installing openai-agents and pydantic-ai into .venv-agents (about 70 MB), once"
   .venv/bin/python -m venv --clear .venv-agents
   .venv-agents/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "$list"
   cp "$list" "$stamp"

@@ -1,4 +1,5 @@
-"""`python -m tandem.ray [--max-restarts N] [--wait-minutes M] train ...`: a run of `tandem train ...` on a Ray cluster.
+"""`python -m tandem.ray [--max-restarts N] [--wait-minutes M] train|sft ...`: a run of `tandem train ...` or `tandem sft
+...` on a Ray cluster.
 
 Ray only finds the machines and starts processes there: samples and weights go between these as in any other run, and
 `tandem placement` says what is needed, so that no flag of a run is read here. One actor on each machine that trains,
@@ -206,7 +207,7 @@ class _Attempt:
             launch += ["--master-addr", self._master, "--master-port", str(ports[0])] if hosts > 1 else []
             listen = ["--rollout-listen", str(ports[1])] if engine_actors else []
             listen += ["--network-interface", address] if engine_actors or hosts > 1 else []
-            member.start([*launch, "--", "train", *words, *listen], self._secret, self._visible(node, devices))
+            member.start([*launch, "--", self._spec["verb"], *words, *listen], self._secret, self._visible(node, devices))
             trainers.append(member)
         for i, (actor, (node, address, devices)) in enumerate(zip(engine_actors, places[hosts:])):
             self._start_engine(i, actor, node, address, devices)
@@ -215,7 +216,7 @@ class _Attempt:
     def _start_engine(self, i: int, actor: Any, node: str, address: str, devices: list[str]) -> None:
         member = _Member(f"engine {i} {address}", actor, self._events)
         launch = ["launch", "--nproc-per-node", str(self._spec["devices_per_engine"]), "--end-with-stdin"]
-        words = [*launch, "--", "train", *self._spec["join"], "--rollout-join-address", self._door]
+        words = [*launch, "--", self._spec["verb"], *self._spec["join"], "--rollout-join-address", self._door]
         member.start(words, self._secret, self._visible(node, devices))
         self._engines[i] = member
 
@@ -311,7 +312,7 @@ def _wait_for(group: PlacementGroup, spec: dict[str, Any], sizes: list[int], is_
     return True
 
 
-def train(words: list[str]) -> int:
+def run(words: list[str]) -> int:
     """Runs `tandem.ray WORDS` on the cluster that RAY_ADDRESS or this machine's Ray names. Returns the exit code."""
     spec = _placement(words)
     try:
@@ -342,7 +343,7 @@ def train(words: list[str]) -> int:
 
 def main() -> None:
     try:
-        sys.exit(train(sys.argv[1:]))
+        sys.exit(run(sys.argv[1:]))
     except TandemError as error:
         print(f"tandem: error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

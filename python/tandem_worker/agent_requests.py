@@ -19,7 +19,7 @@ IGNORED = {"model", "seed", "user", "store", "metadata", "service_tier", "parall
 WITHOUT_EFFECT = {
     "n": (1,), "best_of": (1,), "echo": (False,), "suffix": ("",), "frequency_penalty": (0,), "presence_penalty": (0,),
     "repetition_penalty": (1,), "logit_bias": ({},), "top_logprobs": (0,), "response_format": ({"type": "text"},),
-    "modalities": (["text"],), "tool_choice": ("auto",),
+    "modalities": (["text"],), "tool_choice": ("auto", "required"),  # an answer is what was sampled, called or not
 }  # fmt: skip
 
 

@@ -62,6 +62,8 @@ def start(control, wanted, forks):
         os.close(control)
         if report is not None:
             os.close(report)
+        elif confinement.namespaces:
+            confinement.furnish_without_room()
         confinement.enter_sandbox()
         return confinement
     os.close(CHANNEL_FD)

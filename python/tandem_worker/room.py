@@ -87,8 +87,13 @@ def furnish(layer, scratch, scratch_bytes, num_processes):
     """In the first process of new namespaces, which has a /proc of its own: shared memory and scratch folder. `layer` is
     called with a layer's name and what makes it, and notes what the kernel refuses. Whether shared memory is the room's
     own."""
-    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     layer("limit of processes", limit_process_ids, num_processes)
+    return furnish_mounts(layer, scratch, scratch_bytes)
+
+
+def furnish_mounts(layer, scratch, scratch_bytes):
+    """The part of `furnish` for a table of mounts of one's own, also without a namespace of processes."""
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     layer("read-only /proc", kernel.set_read_only, "/proc", True)
     if scratch is None:
         return False

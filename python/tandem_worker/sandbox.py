@@ -185,6 +185,13 @@ class Confinement:
         """In the first process of a room."""
         self.own_shared_memory = room.furnish(self.layer, self.scratch, self.scratch_bytes, num_processes)
 
+    def furnish_without_room(self):
+        """In the worker, where the kernel gives no namespace of processes, as in a container whose /proc has covered
+        parts: the scratch folder that all mounts but its own leave read-only, in a table of mounts that ends with the
+        worker's processes."""
+        kernel.unshare(kernel.CLONE_NEWNS)
+        self.own_shared_memory = room.furnish_mounts(self.layer, self.scratch, self.scratch_bytes)
+
     def enter_nested_namespaces(self):
         """Of one room, below those of `prepare`. What their mounts forbid is locked from then on."""
         kernel.unshare(kernel.CLONE_NEWNS)

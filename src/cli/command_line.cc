@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <new>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "base/check.h"
 #include "base/option_mistakes.h"
@@ -42,6 +44,8 @@ const Verb& find_verb(const std::string& name) {
     if (name == verb.name) return verb;
     names.emplace_back(verb.name);
   }
+  const std::string ours = verb_of_other_trainer(name);
+  TANDEM_USER_CHECK(ours.empty(), fmt::format("unknown verb '{}': here it is `tandem {} ...`", name, ours));
   const std::optional<std::string> nearest = base::nearest_name(name, names);
   throw UserError(fmt::format("unknown verb '{}'{}; `tandem --help` lists them", name,
                               nearest ? fmt::format(": did you mean {}?", *nearest) : ""));
@@ -94,6 +98,15 @@ void check_stack() {
 }
 
 }  // namespace
+
+std::string verb_of_other_trainer(const std::string& word) {
+  constexpr auto kOfOthers = std::to_array<std::pair<const char*, const char*>>(
+      {{"dpo", "sft --preference-loss sigmoid"}, {"kto", "sft --preference-loss kto"}, {"grpo", "train"}});
+  for (const auto& [theirs, ours] : kOfOthers) {
+    if (word == theirs) return ours;
+  }
+  return "";
+}
 
 bool was_answered(base::ParsedAction action, const base::Options& options, const std::string& usage,
                   const std::string& description) {

@@ -17,6 +17,10 @@ constexpr int kExitBug = 1, kExitUser = 2, kExitEnvironment = 3;
 // stopped by a signal. A failure prints one line on stderr, "tandem: error: ...". It throws nothing.
 int run_command_line(const std::vector<std::string>& arguments);
 
+// Returns how a command of another trainer is typed here: "sft --preference-loss sigmoid" for its `dpo`; "" for a word
+// that is none.
+std::string verb_of_other_trainer(const std::string& word);
+
 // Prints the answer to --help or --print-config; returns false if there is something to run instead. `usage` shows how
 // the command is typed. Throws EnvironmentError as check_printed() does.
 bool was_answered(base::ParsedAction action, const base::Options& options, const std::string& usage,

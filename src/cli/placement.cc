@@ -1,5 +1,7 @@
 #include "cli/placement.h"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <cstdio>
 
@@ -44,16 +46,22 @@ void PlacementOptions::visit(base::Options& options) {
 }  // namespace
 
 int print_placement(const Verb& verb, const std::vector<std::string>& arguments) {
-  const auto train = std::find(arguments.begin(), arguments.end(), "train");
+  const auto verb_of_run = std::find_if(arguments.begin(), arguments.end(),
+                                        [](const std::string& word) { return word == "train" || word == "sft"; });
+  for (auto word = arguments.begin(); word != verb_of_run; ++word) {
+    const std::string ours = verb_of_other_trainer(*word);
+    TANDEM_USER_CHECK(ours.empty(), fmt::format("placement: {}: here it is {} ...", *word, ours));
+  }
   PlacementOptions own;
   base::Options options;
   own.visit(options);
-  const base::ParsedAction action = options.parse({arguments.begin(), train});
-  if (was_answered(action, options, "tandem placement [options] train [options of train]", verb.description)) return 0;
-  TANDEM_USER_CHECK(train != arguments.end(),
-                    "placement: the run stands behind the options: tandem placement --max-restarts 3 train ...");
-  std::vector<std::string> words(train + 1, arguments.end());
-  const RankedRun run = read_ranked_run("train", words);
+  const base::ParsedAction action = options.parse({arguments.begin(), verb_of_run});
+  if (was_answered(action, options, "tandem placement [options] train|sft [options of it]", verb.description)) return 0;
+  TANDEM_USER_CHECK(
+      verb_of_run != arguments.end(),
+      "placement: the run stands behind the options: tandem placement --max-restarts 3 train ..., or sft");
+  std::vector<std::string> words(verb_of_run + 1, arguments.end());
+  const RankedRun run = read_ranked_run(*verb_of_run, words);
   run.check();
   run.mesh.check_ranks(run.device);
   TANDEM_USER_CHECK(!run.mesh.joins(),
@@ -65,7 +73,8 @@ int print_placement(const Verb& verb, const std::vector<std::string>& arguments)
   // A cluster may lose an engine and give it back at any time, so that all of them join.
   if (placement.num_workers > 0) trainer_words.insert(trainer_words.end(), {"--rollout-num-gpus", "0"});
   const device::BackendRow& backend = device::backend_of(device::parse_device(run.device));
-  const base::Json json = {{"resource", backend.resource},
+  const base::Json json = {{"verb", run.verb},
+                           {"resource", backend.resource},
                            {"visible_devices", backend.visible_devices},
                            {"hosts", placement.num_hosts},
                            {"devices_per_host", placement.trainers_per_host},

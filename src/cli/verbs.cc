@@ -120,7 +120,7 @@ constexpr auto kVerbs = std::to_array<Verb>({
     {"launch",
      "`tandem train` or `tandem sft` as several processes, one for each device, on this machine or on several",
      launch_by_hand, true},
-    {"placement", "what a cluster has to reserve for `tandem train`, as JSON: what python -m tandem.ray reads",
+    {"placement", "what a cluster has to reserve for a run of train or sft, as JSON: what python -m tandem.ray reads",
      print_placement},
     {"generate", "completions of each prompt of a file", run_verb<config::GenerateConfig, run::generate>},
     {"engine", "completions for requests on standard input, a JSON object a line: what the Python API talks to",

@@ -57,8 +57,10 @@ void LossOptions::visit_distillation(base::Options& options) {
               "the answer of their line, which --opd-loss-coef alone trains on (TRL's lmbda)")
       .at_least(0.0)
       .at_most(1.0);
-  options.option(opd_answer_key, "opd-answer-key", group,
-                 "key of a data line's answer, with --opd-on-policy-share below 1");
+  options.option(
+      opd_answer_key, "opd-answer-key", group,
+      "key of a data line's answer, with --opd-on-policy-share below 1: a text, messages, or token ids, such as "
+      "completions.0.tokens in the file of tandem generate");
 }
 
 std::vector<LossOptions::Teacher> LossOptions::opd_teachers() const {

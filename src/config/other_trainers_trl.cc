@@ -97,7 +97,9 @@ constexpr auto kNamesOfTrl = std::to_array<OtherName>({
     {"teacher_model_init_kwargs", "none", "the teacher computes in `--dtype`, as the policy does"},
     {"lmbda", "`--opd-on-policy-share`",
      "default 1, not 0.5; drawn for each prompt, not for each batch; below 1 a line has an answer: `--opd-answer-key`"},
-    {"seq_kd", "none", "no teacher writes answers: sample them from it with `tandem generate`, and give them as data"},
+    {"seq_kd", "`--opd-answer-key completions.0.tokens`",
+     "two commands: `tandem generate` samples the answers from the teacher, `--prompt-data` takes its file, and "
+     "`lmbda` is `--opd-on-policy-share`"},
     {"scale_rewards", "`--reward-std-scope`",
      "`batch` is `--reward-std-scope batch`, `none` `--disable-grpo-std-normalization`; `--group-epsilon 1e-4` for "
      "TRL's digits"},

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstddef>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "base/files.h"
@@ -31,6 +32,27 @@ template <typename Keys>
 std::string first_of(const Keys& keys, const Json& object) {
   const auto found = std::ranges::find_if(keys, [&](const char* key) { return find_value(object, key) != nullptr; });
   return found == keys.end() ? "" : *found;
+}
+
+// Returns the value under the part of a key before its first dot: a member of an object or an element of a list.
+const Json* find_part(const Json& value, std::string_view part) {
+  if (value.is_object()) {
+    // The key must be a std::string: nlohmann-json 3.10's ordered objects cannot be asked by a view.
+    const auto found = value.find(std::string(part));
+    return found == value.end() ? nullptr : &*found;
+  }
+  size_t index = 0;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
+  const bool is_index = value.is_array() && error == std::errc() && end == part.data() + part.size();
+  return is_index && index < value.size() ? &value[index] : nullptr;
+}
+
+const Json* find_along(const Json& value, std::string_view key) {
+  if (const Json* const found = find_part(value, key)) return found;
+  const size_t dot = key.find('.');
+  if (dot == std::string_view::npos) return nullptr;
+  const Json* const found = find_part(value, key.substr(0, dot));
+  return found == nullptr ? nullptr : find_along(*found, key.substr(dot + 1));
 }
 
 struct Line {
@@ -143,13 +165,7 @@ Json parse_object(const Place& place) {
 }
 
 const Json* find_value(const Json& object, std::string_view key) {
-  if (!object.is_object()) return nullptr;
-  // The key must be a std::string: nlohmann-json 3.10's ordered objects cannot be asked by a view.
-  if (const auto found = object.find(std::string(key)); found != object.end()) return &*found;
-  const size_t dot = key.find('.');
-  if (dot == std::string_view::npos) return nullptr;
-  const auto found = object.find(std::string(key.substr(0, dot)));
-  return found == object.end() ? nullptr : find_value(*found, key.substr(dot + 1));
+  return object.is_object() ? find_along(object, key) : nullptr;
 }
 
 std::string keys_text(const Json& object) {

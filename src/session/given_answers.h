@@ -1,6 +1,7 @@
 // Reads the answers that the lines of a prompt file give, for distillation that learns from them too
 // (--opd-on-policy-share). An answer becomes tokens as `tandem sft` makes them: as the chat template renders it after
-// the prompt, up to the token that ends it, or as text with an EOS after it.
+// the prompt, up to the token that ends it, or as text with an EOS after it. An answer that is a list of token ids, as
+// `tandem generate` writes them, is taken as it is.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ struct GivenAnswerOptions {
 };
 
 // Sets the answer of each prompt. `data` are the options that the prompts were loaded with. Throws UserError with
-// FILE:LINE for a line that has no answer, one that is too long, or one whose prompt is rendered otherwise where an
-// answer follows.
+// FILE:LINE for a line that has no answer, one that is too long, one whose prompt is rendered otherwise where an answer
+// follows, or one with a token id that the model does not have.
 void read_given_answers(const config::DataOptions& data, const GivenAnswerOptions& options, text::TextWorker& text,
                         const model::ModelConfig& model, PromptSet& prompts);
 

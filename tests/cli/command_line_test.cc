@@ -29,6 +29,12 @@ TEST(CommandLine, UnknownVerbIsAnsweredWithTheNearest) {
   EXPECT_NE(result.err.find("did you mean train?"), std::string::npos) << result.err;
 }
 
+TEST(CommandLine, ACommandOfAnotherTrainerIsAnsweredWithOurs) {
+  const Captured result = run({"dpo", "--beta", "0.1"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(result.err, "tandem: error: unknown verb 'dpo': here it is `tandem sft --preference-loss sigmoid ...`\n");
+}
+
 TEST(CommandLine, EveryVerbHasGroupedHelp) {
   for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "bench"}) {
     const Captured result = run({verb, "--help"});

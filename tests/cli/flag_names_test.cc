@@ -28,6 +28,7 @@ const std::set<std::string> kOfOtherPrograms = {
     "always",       "dirty",                                             // git describe
     "args",                                                              // gdb
     "rm",           "init",           "ipc",         "stop-timeout",     // docker run
+    "security-opt", "cap-drop",       "privileged",  "no-compile",       // docker run, pip
     "user",                                                              // docker run
     "signal",       "requeue",        "nodes",       "ntasks-per-node",  // sbatch, srun
     "no-python",                                                         // torchrun

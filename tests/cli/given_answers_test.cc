@@ -257,6 +257,47 @@ TEST_F(GivenAnswers, TextsAndOtherKeysAreReadAsTandemSftReadsThem) {
   EXPECT_EQ(samples("labels", 0).at(0).at("response"), "1");
 }
 
+// GKD's seq_kd by two commands: the teacher's samples are the given answers, token for token.
+TEST_F(GivenAnswers, TheTeachersSamplesAreTrainedOnAsItSampledThem) {
+  const std::string teacher = "tests/golden/models/olmo2";  // it samples no id that the policy does not have
+  const Captured sampled =
+      run({"generate", "--hf-checkpoint", teacher, "--prompt-data", path("prompts.jsonl"), "--dtype", "float32",
+           "--rollout-max-response-len", "12", "--output", path("taught.jsonl")});
+  ASSERT_EQ(sampled.code, 0) << sampled.err;
+  const std::vector<base::Json> taught = json_lines(path("taught.jsonl"));
+  ASSERT_EQ(taught.size(), static_cast<size_t>(kLines));
+  train("taught", "0",
+        {"--prompt-data", path("taught.jsonl"), "--opd-answer-key", "completions.0.tokens", "--opd-teacher-load",
+         teacher});
+  for (int rollout = 0; rollout < 3; ++rollout) {
+    for (const base::Json& sample : samples("taught", rollout)) {
+      const base::Json& line = taught.at(sample.at("group_id").get<size_t>() % taught.size());
+      EXPECT_EQ(sample.at("prompt_tokens"), line.at("prompt_tokens"));
+      EXPECT_EQ(sample.at("response_tokens"), line.at("completions").at(0).at("tokens"));
+      EXPECT_EQ(sample.at("response"), line.at("completions").at(0).at("text"));
+      EXPECT_EQ(sample.at("label"), line.at("label"));
+    }
+  }
+  const std::vector<base::Json> steps = records("taught", "train/opd_loss");
+  EXPECT_LT(steps.back().at("train/opd_loss").get<double>(), steps.front().at("train/opd_loss").get<double>());
+  train("by_text", "0.5",
+        {"--prompt-data", path("taught.jsonl"), "--opd-answer-key", "completions.0.text", "--num-rollout", "1",
+         "--rollout-max-response-len", "64"});
+  // An id that the policy does not have, an answer in another form, and one that does not fit are refused.
+  const auto refused_with = [&](const base::Json& answer, const std::string& says) {
+    std::vector<base::Json> lines = taught;
+    lines[1]["completions"][0]["tokens"] = answer;
+    write_prompts(lines);
+    expect_refused(arguments("r", "0", {"--opd-answer-key", "completions.0.tokens"}), "prompts.jsonl:2: " + says);
+  };
+  refused_with({1, 512}, "completions.0.tokens has 512, which is no token id of the model (0 to 503)");
+  refused_with({1, -1}, "completions.0.tokens has -1, which is no token id");
+  refused_with({1, 2.5}, "completions.0.tokens has 2.5, which is no token id");
+  refused_with("text", "completions.0.tokens is no list of token ids, and that of the file's first line is");
+  refused_with(base::Json::array(), "completions.0.tokens is no list of token ids");
+  refused_with(std::vector<int>(25, 1), "the answer has 25 tokens, and a completion of this run at most 24");
+}
+
 TEST_F(GivenAnswers, WhatCannotBeIsRefusedBeforeAnythingIsSampled) {
   const std::string flag = "--opd-on-policy-share 0.5 and ";
   expect_refused(arguments("r", "0.5", {"--n-samples-per-prompt", "2", "--rollout-batch-size", "3"}),

@@ -287,6 +287,47 @@ TEST(Placement, CountsAnNpuAsItsScheduler) {
   EXPECT_EQ(npus["devices_per_host"], 8);
 }
 
+// Preferences are trained by the same verb.
+TEST(Placement, KnowsSupervisedTrainingAndPreferences) {
+  const base::TemporaryDirectory folder;
+  EXPECT_EQ(placement({}, train_arguments(folder / "run"))["verb"], "train");
+  base::write_file_durably(folder / "pairs.jsonl", R"({"prompt": "1+1=", "chosen": "2", "rejected": "3"})");
+  Arguments sft = {"sft",
+                   "--hf-checkpoint",
+                   kModel,
+                   "--prompt-data",
+                   folder / "pairs.jsonl",
+                   "--global-batch-size",
+                   "1",
+                   "--num-rollout",
+                   "1",
+                   "--preference-loss",
+                   "sigmoid",
+                   "--device",
+                   "cuda",
+                   "--actor-num-nodes",
+                   "2",
+                   "--actor-num-gpus-per-node",
+                   "8",
+                   "--save",
+                   folder / "run"};
+  Arguments words(sft.begin() + 1, sft.end());
+  const base::Json first = placement({"--max-restarts", "2"}, sft);
+  EXPECT_EQ(first["verb"], "sft");
+  EXPECT_EQ(first["resource"], "GPU");
+  EXPECT_EQ(first["hosts"], 2);
+  EXPECT_EQ(first["devices_per_host"], 8);
+  EXPECT_EQ(first["engines"], 0);
+  EXPECT_EQ(first["max_restarts"], 2);
+  EXPECT_EQ(first["train"], words);
+  std::filesystem::create_directories(folder / "run/checkpoints/step_000002");
+  words.insert(words.end(), {"--load", folder / "run"});
+  EXPECT_EQ(placement({"--restart"}, sft)["train"], words);
+  sft.insert(sft.begin(), "placement");
+  sft.insert(sft.end(), {"--rollout-num-gpus", "1"});
+  expect_one_line_failure(program(sft), 2, "--rollout-num-gpus");
+}
+
 TEST(Placement, OfARestartGoesOnWhereTheRunWas) {
   const base::TemporaryDirectory folder;
   const Arguments train = train_arguments(folder / "run");
@@ -303,6 +344,8 @@ TEST(Placement, RefusesWhatTrainWould) {
   const base::TemporaryDirectory folder;
   expect_one_line_failure(program({"placement"}), 2, "placement: the run stands behind the options");
   expect_one_line_failure(program({"placement", "--max-restarts", "-1", "train"}), 2, "--max-restarts");
+  expect_one_line_failure(program({"placement", "--max-restarts", "1", "dpo"}), 2,
+                          "placement: dpo: here it is sft --preference-loss sigmoid ...");
   Arguments train =
       train_arguments(folder / "run", {"--actor-num-gpus-per-node", "3", "--tensor-model-parallel-size", "2"});
   train.insert(train.begin(), "placement");

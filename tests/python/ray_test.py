@@ -206,6 +206,20 @@ class OnRay(unittest.TestCase):
         self.assertEqual(job.code(), 0, job.text())
         self.assertEqual(job.weights(), self.expect(3))
 
+    def test_trains_on_preferences_as_tandem_sft_does_without_ray(self):
+        pairs = self.folder / "pairs.jsonl"
+        pairs.write_text('{"prompt": "1+1=", "chosen": "2", "rejected": "3"}\n{"prompt": "1+2=", "chosen": "3", "rejected": "2"}\n')
+        words = ["sft", "--hf-checkpoint", "tests/golden/models/qwen3-tied", "--prompt-data", str(pairs),
+                 "--preference-loss", "sigmoid", "--global-batch-size", "2", "--num-rollout", "3", "--lr", "1e-3",
+                 "--no-use-tensorboard", "--num-threads", "1"]  # fmt: skip
+        save, plain = self.folder / "preferences", self.folder / "plain-preferences"
+        two = ["--actor-num-gpus-per-node", "1", "--actor-num-nodes", "2", "--save", str(save)]
+        job = Job(self.cluster, [*words, *two], save)
+        self.assertEqual(job.code(), 0, job.text())
+        self.assertRegex(job.text(), r"(?m)^\[host [01] [0-9.]+\] .*3/3")
+        subprocess.run(["tandem", *words, "--save", str(plain)], env=environment(), check=True, capture_output=True)
+        self.assertEqual(job.weights(), Job.weights(type("Plain", (), {"save": plain})))
+
     def test_a_killed_rank_is_the_run_s_end_with_its_code_and_words(self):
         job = self.start("rank", *self.APART, num_rollout=500, reward="slow")
         job.wait_for("rollout 2/")

@@ -6,6 +6,7 @@ import http.client
 import json
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -30,10 +31,38 @@ def user(text):
     return {"role": "user", "content": text}
 
 
+# The environment of tools/setup.sh agents.
+AGENTS_PYTHON = ROOT / ".venv-agents/bin/python"
+PYDANTIC_AGENTS = """
+import asyncio, sys
+from pydantic import BaseModel
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+class Total(BaseModel):
+    total: int
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+async def stream(agent):
+    async with agent.run_stream("3+4=") as result:
+        return "".join([text async for text in result.stream_text(delta=True)])
+
+model = OpenAIChatModel("any", provider=OpenAIProvider(base_url=sys.argv[1], api_key=sys.argv[2]))
+agent = Agent(model, tools=[add])
+print(agent.run_sync("3+4=").output)
+print(asyncio.run(stream(agent)))
+print(Agent(model, output_type=Total).run_sync("5+5=").output.total)
+"""
+
+
 class Client:
     """What a function's agent does, in a thread."""
 
     def __init__(self, model):
+        self.base_url = model.base_url
         self._host = model.base_url.split("/")[2]
         self.key = model.api_key
 
@@ -189,10 +218,29 @@ class Endpoint(unittest.TestCase):
         (message,), asked = self.make(acts, ["onXe<|end|>", "two<|end|>", "three<|end|>", "four<|end|>"])
         self.assertEqual(asked[3], PROMPT + "three<|end|>!")
 
+    @unittest.skipUnless(AGENTS_PYTHON.exists(), "tools/setup.sh agents installs the library")
+    def test_agents_of_pydantic_ai_run_as_they_are(self):
+        """With a tool, streamed, and with an output of a type, which the library asks for as a call that it requires."""
+        said = []
+
+        def acts(client, _):
+            words = [AGENTS_PYTHON, "-c", PYDANTIC_AGENTS, client.base_url, client.key]
+            said.append(subprocess.run(words, capture_output=True, text=True, timeout=60))
+
+        call = '<tool_call>{"name":"add","arguments":{"a":3,"b":4}}</tool_call><|end|>'
+        total = '<tool_call>{"name":"final_result","arguments":{"total":10}}</tool_call><|end|>'
+        answers = [call, "seven<|end|>", call, "it is 7<|end|>", "ten<|end|>", total]
+        (message,), asked = self.make(acts, answers, context=4000)
+        self.assertEqual(said[0].returncode, 0, said[0].stderr[-2000:])
+        self.assertEqual(said[0].stdout.splitlines(), ["seven", "it is 7", "10"])
+        self.assertEqual(asked[1], f"[add]<|user|>3+4=<|assistant|>{call}<|tool|>7<|assistant|>")
+        counts = message["endpoint"]
+        self.assertEqual((counts["answers"], counts["restarts"], counts["refused"]), (6, 0, 0))
+
     def test_what_it_cannot_do_is_refused_in_openais_form(self):
         bodies = [
             ({}, "messages"), ({"messages": [{"role": "robot"}]}, "messages"), ({"n": 2}, "n"), ({"beams": 4}, "beams"),
-            ({"tool_choice": "required"}, "tool_choice"), ({"top_logprobs": 3}, "top_logprobs"),
+            ({"tool_choice": {"type": "function"}}, "tool_choice"), ({"top_logprobs": 3}, "top_logprobs"),
             ({"response_format": {"type": "json_object"}}, "response_format"), ({"temperature": "hot"}, "temperature"),
             ({"max_tokens": 0}, "max_tokens"), ({"stop": [1]}, "stop"), ({"tools": [{}]}, "tools"),
             ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),

@@ -48,11 +48,13 @@ const std::vector<Machine> kMachines = {
     {.name = "neither, user", .namespaces = false, .landlock = false, .as_root = false},
 };
 const Machine kNoMounts = {.name = "no mounts", .mounts = false};
+const Machine kCoveredProc = {.name = "covered /proc", .whole_proc = false};
 const Machine kAllAsUser = {.name = "all layers, as a user", .as_root = false};
 
 std::vector<Machine> machines_without_a_layer() {
   std::vector<Machine> machines(kMachines.begin() + 1, kMachines.end());
   machines.push_back(kNoMounts);
+  machines.push_back(kCoveredProc);
   return machines;
 }
 
@@ -117,7 +119,7 @@ const std::string& no_user() {
 }
 
 std::string why_not_on(const Machine& machine) {
-  if (machine.as_root && machine.container && ::geteuid() != 0) return "needs root";
+  if (((machine.as_root && machine.container) || !machine.whole_proc) && ::geteuid() != 0) return "needs root";
   if (!machine.as_root && ::geteuid() == 0 && !no_user().empty()) return no_user();
   return (machine.namespaces || machine.landlock) ? incomplete() : "";
 }
@@ -282,6 +284,9 @@ TEST_F(Attacks, AMachineThatLacksLayersIsSaidToAndRefused) {
     EXPECT_EQ(text.find("Landlock") != std::string::npos, !machine.landlock) << text;
     EXPECT_EQ(text.find("namespaces (") != std::string::npos, !machine.namespaces) << text;
     EXPECT_EQ(text.find("read-only mounts") != std::string::npos, !machine.mounts) << text;
+    if (!machine.whole_proc) {
+      EXPECT_NE(text.find("process namespace (mount of /proc: "), std::string::npos) << text;
+    }
   }
 }
 

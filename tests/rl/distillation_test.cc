@@ -11,9 +11,11 @@
 #include <random>
 #include <vector>
 
+#include "base/json.h"
 #include "rl/advantages.h"
 #include "rl/losses.h"
 #include "tandem/error.h"
+#include "tests/golden/golden.h"
 
 namespace tandem::rl {
 namespace {
@@ -166,6 +168,43 @@ TEST(Distillation, TheDivergenceIsATermOfTheLossLikeTheKl) {
     accumulate_loss(config, input, {.dlogprobs = dlogprobs.data(), .ddivergence = ddivergence.data()}, unknown);
     EXPECT_EQ(ddivergence, before);
     EXPECT_FALSE(unknown.contains("opd_loss"));
+  }
+}
+
+// The loss that TRL makes of a sequence with masked tokens (GKDTrainer's batchmean) is the mean over the others.
+TEST(Distillation, TheLossOfMaskedTokensIsTrls) {
+  const base::Json golden = base::read_json_file(golden::directory() + "/distillation/cases.json");
+  ASSERT_EQ(golden.at("masked").size(), 30U);
+  for (const base::Json& one : golden.at("masked")) {
+    const auto rows = std::ranges::find_if(golden.at("cases"), [&](const base::Json& rows) {
+      return rows.at("beta") == one.at("beta") && rows.at("temperature") == one.at("temperature") &&
+             rows.at("top_k") == 0;
+    });
+    ASSERT_NE(rows, golden.at("cases").end());
+    const auto divergence = rows->at("divergence").get<std::vector<float>>();
+    const auto mask = one.at("mask").get<std::vector<uint8_t>>();
+    const std::vector<float> logprobs(mask.size(), -1.0F);
+    const std::vector<double> none(mask.size(), 0.0);
+    std::vector<double> dlogprobs(mask.size()), ddivergence(mask.size());
+    LossConfig config = with_teacher(0.0, false);
+    config.opd.loss_coef = 1.0;
+    config.loss_aggregation = "token-mean";
+    LossNormaliser normaliser(config);
+    normaliser.add(mask);
+    LossSums sums;
+    accumulate_loss(config,
+                    {.length = static_cast<int64_t>(mask.size()),
+                     .logprobs = logprobs.data(),
+                     .old_logprobs = logprobs.data(),
+                     .teacher_logprobs = logprobs.data(),
+                     .divergence = divergence.data(),
+                     .mask = mask.data(),
+                     .advantages = none.data()},
+                    {.dlogprobs = dlogprobs.data(), .ddivergence = ddivergence.data()}, sums);
+    const std::map<std::string, double> metrics = normaliser.metrics(sums);
+    const auto loss = one.at("loss").get<double>();
+    EXPECT_NEAR(metrics.at("opd_loss"), loss, 1e-6 * (1.0 + loss)) << one.dump();
+    EXPECT_NEAR(metrics.at("loss"), loss, 1e-6 * (1.0 + loss)) << one.dump();
   }
 }
 

@@ -216,6 +216,20 @@ TEST(Prompts, ANameOfTheHubIsAnsweredWithItsDownload) {
   }
 }
 
+TEST(Prompts, AKeyWithDotsIsAPathThroughObjectsAndLists) {
+  const base::Json line = base::parse_json(R"({"a": {"b": [{"c": 1}, [2, 3]]}, "a.b": {"0": 4}, "x": {"b.c": 5}})", "");
+  const auto found = [&](const char* key) {
+    const base::Json* const value = find_value(line, key);
+    return value == nullptr ? std::string("none") : value->dump();
+  };
+  EXPECT_EQ(found("a.b"), R"({"0":4})") << "a member of that very name comes first";
+  EXPECT_EQ(found("a.b.0.c"), "1");
+  EXPECT_EQ(found("a.b.1.1"), "3");
+  EXPECT_EQ(found("x.b.c"), "5");
+  for (const char* key : {"a.b.2", "a.b.-1", "a.b.1.", "a.b.x", "a.b.0x", "a.b.1.1.0", "0", ""})
+    EXPECT_EQ(found(key), "none");
+}
+
 // Makes a table of one row whose second column is no text; `keys` are the keys whose values had to have a form in JSON.
 TEST(Prompts, AValueThatNobodyReadsIsLeftOutAndCounted) {
   const DataFile file("PAR1");

@@ -8,6 +8,7 @@ system newer than Debian 12 compiles in newer ones, and there that is not asked.
 
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -103,9 +104,79 @@ class WheelNeeds(unittest.TestCase):
                           for fault in wheel_needs.faults_of(needs, [system], False)], [])
 
 
+def write_wheel(folder, name, version, files, entry_points=""):
+    """A wheel of these files, as pip installs it."""
+    info = f"{name}-{version}.dist-info"
+    files = {**files, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+             f"{info}/entry_points.txt": entry_points}
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+        archive.writestr(f"{info}/RECORD", "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"]))
+
+
+def steps_of_the_image():
+    """The lines of the Dockerfile, each whole."""
+    return re.sub(r"\\\n\s*", "", (ROOT / "packaging/Dockerfile").read_text()).splitlines()
+
+
 class Images(unittest.TestCase):
+    def test_are_made_of_pinned_bytes_and_run_as_a_user(self):
+        lines = steps_of_the_image()
+        (base,) = [line for line in lines if line.startswith("FROM ")]
+        self.assertRegex(base, r"^FROM debian:trixie-\d{8}-slim@sha256:[0-9a-f]{64}$")
+        user = lines.index("USER tandem")
+        self.assertTrue(any(line.startswith("RUN useradd ") and " tandem " in line for line in lines[:user]))
+        self.assertFalse([line for line in lines[user:] if line.startswith("RUN ")], "what installs is root's")
+        self.assertIn('ENTRYPOINT ["tandem"]', lines)
+        self.assertIn("ENV PATH=/opt/tandem/bin:$PATH", lines)
+
+    def test_the_step_that_installs_runs(self):
+        """The Dockerfile's own line, on wheels that stand for ours and for torch's, without a network."""
+        (step,) = [line for line in steps_of_the_image() if line.startswith("RUN ") and "/opt/tandem" in line]
+        command = re.sub(r"--mount=\S+", "", step.removeprefix("RUN "))
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder)
+            dist, environment = place / "dist", place / "opt/tandem"
+            dist.mkdir()
+            write_wheel(dist, "tandem", "0.1.0", {"tandem/__init__.py": "def main():\n    print('it runs')\n"},
+                        "[console_scripts]\ntandem = tandem:main\n")
+            libraries = {f"torch/lib/{name}.so": "" for name in ("libtorch_cpu", "libtorch_cuda", "libtorch_cuda_linalg")}
+            write_wheel(dist, "torch", "2.11.0", {"torch/__init__.py": "", "torch/not_python.py": "{{ template }", **libraries})
+            (dist / "requirements-cpu.txt").write_text("torch==2.11.0\n")
+            for of_image, here in {"/usr/local/lib/tandem/install.sh": ROOT / "packaging/install.sh", "$VARIANT": "cpu",
+                                   "/dist": dist, "/opt/tandem": environment}.items():
+                self.assertIn(of_image, command)
+                command = re.sub(rf"(?<!\S){re.escape(of_image)}(?!\S)", str(here), command)
+            offline = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(dist)}
+            done = subprocess.run(["sh", "-c", command], env=offline, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+            said = subprocess.run([environment / "bin/tandem"], capture_output=True, text=True)
+            self.assertEqual((said.returncode, said.stdout), (0, "it runs\n"), said.stderr)
+            installed = {str(path.relative_to(environment)).split("site-packages/")[-1]: path for path in environment.rglob("*")}
+            # Workers write no compiled files, and the image's user cannot.
+            self.assertTrue(any(re.match(r"tandem/__pycache__/__init__\..*\.pyc$", name) for name in installed))
+            self.assertFalse(any(name.startswith("torch/__pycache__/") for name in installed))
+            self.assertEqual([name for name in installed if name.startswith("torch/lib/")], ["torch/lib/libtorch_cpu.so"])
+
+    def test_their_system_calls_are_enough_for_the_sandbox(self):
+        profile = json.loads((ROOT / "packaging/seccomp.json").read_text())
+        self.assertEqual(profile["defaultAction"], "SCMP_ACT_ALLOW")
+        (refused,) = profile["syscalls"]
+        self.assertEqual(refused["action"], "SCMP_ACT_ERRNO")
+        names = refused["names"]
+        self.assertEqual(names, sorted(set(names)))
+        # What kernel.py calls, but for the keyring, without which the sandbox does.
+        needed = {"unshare", "setns", "mount", "umount2", "mount_setattr", "prctl", "seccomp", "capset", "clone", "clone3",
+                  "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "ioctl", "socket"}  # fmt: skip
+        self.assertEqual(needed & set(names), set())
+        self.assertLessEqual({"init_module", "kexec_load", "bpf", "perf_event_open", "keyctl", "open_by_handle_at"}, set(names))
+        page = (ROOT / "docs/IMAGES.md").read_text()
+        self.assertIn("--security-opt seccomp=packaging/seccomp.json --security-opt systempaths=unconfined", page)
+
     def test_install_by_the_script_that_was_tried(self):
-        lines = re.sub(r"\\\n\s*", "", (ROOT / "packaging/Dockerfile").read_text()).splitlines()
+        lines = steps_of_the_image()
         runs = [line for line in lines if line.startswith("RUN ")]
         self.assertEqual(len(runs), 3)
         script = "/usr/local/lib/tandem/install.sh"

@@ -8,6 +8,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -29,6 +30,7 @@ struct Machine {
   bool landlock = true;
   bool mounts = true;      // in namespaces of one's own; some distributions refuse them by AppArmor
   bool as_root = true;     // else as a user without any name
+  bool whole_proc = true;  // else a part of /proc is covered, as containers cover some: no other /proc may be mounted
   bool container = false;  // with the capabilities that Docker leaves to root, and none of what its profile refuses
 };
 
@@ -114,7 +116,14 @@ inline void keep_capabilities_of_a_container() {
   if (syscall(SYS_capset, &header, sets.data()) != 0) _exit(98);
 }
 
+inline void cover_a_part_of_proc() {
+  const bool is_done = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                       mount("/dev/null", "/proc/version", nullptr, MS_BIND, nullptr) == 0;
+  if (!is_done) _exit(96);
+}
+
 inline void enter(const Machine& machine) {
+  if (!machine.whole_proc) cover_a_part_of_proc();
   if (machine.container && geteuid() == 0) keep_capabilities_of_a_container();
   if (!machine.as_root && geteuid() == 0 && (setgid(kSomeUser) != 0 || setuid(kSomeUser) != 0)) _exit(97);
   prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);  // as a process is that was started by that user
