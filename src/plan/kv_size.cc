@@ -18,8 +18,9 @@ constexpr int64_t kSpareBlocks = 1;
 
 }  // namespace
 
-int64_t sequence_kv_bytes(const model::ModelConfig& config, int64_t tokens) try {
-  const base::Size blocks = (base::Size(tokens) + device::kBlockTokens - 1) / device::kBlockTokens + kSpareBlocks;
+int64_t sequence_kv_bytes(const model::ModelConfig& config, const rollout::BatchLimits& limits, int64_t tokens) try {
+  const base::Size held = limits.most_held_tokens(tokens, config.longest_window());
+  const base::Size blocks = (held + device::kBlockTokens - 1) / device::kBlockTokens + kSpareBlocks;
   return blocks * rollout::kv_block_bytes(config);
 } catch (const base::SizeOverflow&) {
   throw UserError(
@@ -30,7 +31,7 @@ int64_t sequence_kv_bytes(const model::ModelConfig& config, int64_t tokens) try 
 
 int64_t choose_kv_bytes(const config::RolloutOptions& options, const model::ModelConfig& config, int64_t num_sequences,
                         int64_t context_tokens, int64_t automatic_bytes) {
-  const base::Size one = sequence_kv_bytes(config, context_tokens);
+  const base::Size one = sequence_kv_bytes(config, options.limits, context_tokens);
   if (options.kv_cache_bytes > 0) {
     TANDEM_USER_CHECK(options.kv_cache_bytes >= one,
                       fmt::format("--kv-cache-bytes {}: one sequence of {} tokens needs {}; raise it, or lower {}",

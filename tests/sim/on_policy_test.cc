@@ -99,6 +99,8 @@ struct Mix {
     trainer.temperature = sampling.temperature;
     engine.lookahead = draw.integer(0, 1);
     engine.record_steps = draw.integer(0, 1) == 1;
+    // Half of the models with windows have one in each layer: then sequences give up the blocks before it.
+    if (config.attention.front().window > 0 && draw.integer(0, 1) == 0) config.attention.pop_back();
   }
 
   std::string describe() const {
