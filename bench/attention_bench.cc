@@ -1,6 +1,6 @@
 // Attention of one layer, bfloat16, on a GPU: how fast many rows are computed and their gradient, how long a decode
 // step takes, and whether rows have the same bits however their sequence is cut. Run: attention_bench [cuda [HEADS
-// KV_HEADS HEAD_DIM]]; 32, 8 and 128 if not given. It takes up to 5 GB of the GPU's memory.
+// KV_HEADS HEAD_DIM [WINDOW]]]; 32, 8, 128 and none if not given. It takes up to 5 GB of the GPU's memory.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -39,13 +39,14 @@ struct Batch {
 
 class Bench {
  public:
-  Bench(const Ops& ops, Heads heads) : ops_(ops), heads_(heads) {}
+  Bench(const Ops& ops, Heads heads, int64_t window) : ops_(ops), heads_(heads), window_(window) {}
 
   void run() const {
     fmt::print(
-        "{}: {} query heads over {} of {}\n\n{:>14} | {:>9} {:>9} | {:>9} {:>9}  ms and TFLOP/s of keys that "
+        "{}: {} query heads over {} of {}, window {}\n\n{:>14} | {:>9} {:>9} | {:>9} {:>9}  ms and TFLOP/s of keys "
+        "that "
         "rows see: forward, gradient\n",
-        ops_.name(), heads_.query, heads_.kv, heads_.dim, "sequences", "", "", "", "");
+        ops_.name(), heads_.query, heads_.kv, heads_.dim, window_, "sequences", "", "", "", "");
     constexpr std::array<std::array<int64_t, 2>, 7> kMany = {
         {{16, 1024}, {32, 2048}, {4, 4096}, {2, 8192}, {1, 16384}, {4, 16384}, {1, 32768}}};
     for (const auto& [count, length] : kMany) many_rows(count, length);
@@ -75,6 +76,7 @@ class Bench {
     rows.sequence_of_row = at::arange(batch.count, ints()).repeat_interleave(end - begin);
     rows.row_position = at::arange(begin, end, ints()).repeat({batch.count});
     rows.block_table = batch.table;
+    rows.window = window_;
     return rows;
   }
   // Returns the same of whole sequences, with the fields for the backward pass.
@@ -101,8 +103,10 @@ class Bench {
     const Tensor dout_THK = at::randn(out_THK.sizes(), out_THK.options());
     const double backward =
         seconds(2, [&] { return ops_.attention_backward(dout_THK, batch.q_THK, out_THK, lse_TH, batch.kv, rows); });
-    // Two products forward and five backward, of each row with the keys up to its own.
-    const double product = static_cast<double>(count * heads_.query * heads_.dim * length * (length + 1));
+    // Two products forward and five backward, of each row with the keys that it sees.
+    const int64_t seen = window_ > 0 ? std::min(window_, length) : length;
+    const double product =
+        static_cast<double>(count * heads_.query * heads_.dim * (2 * seen * length - seen * (seen - 1)));
     fmt::print("{:>5} x {:>6} | {:9.3f} {:9.0f} | {:9.3f} {:9.0f}\n", count, length, forward * 1e3,
                2 * product / forward * 1e-12, backward * 1e3, 5 * product / backward * 1e-12);
   }
@@ -150,6 +154,7 @@ class Bench {
 
   const Ops& ops_;
   const Heads heads_;
+  const int64_t window_;
 };
 
 }  // namespace
@@ -159,6 +164,6 @@ int main(int argc, char** argv) {
       tandem::device::make_ops(tandem::device::parse_device(argc > 1 ? argv[1] : "cuda"), {});
   Heads heads;
   if (argc > 4) heads = {.query = std::stoll(argv[2]), .kv = std::stoll(argv[3]), .dim = std::stoll(argv[4])};
-  Bench(*ops, heads).run();
+  Bench(*ops, heads, argc > 5 ? std::stoll(argv[5]) : 0).run();
   return 0;
 }

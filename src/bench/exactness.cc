@@ -79,13 +79,13 @@ MixRun run_engine(const BenchModel& bench, const Mix& mix, uint64_t seed,
   const auto model = bench.make_model();
   int64_t longest = 0;
   for (const int64_t tokens : mix.prompt_tokens) longest = std::max(longest, tokens);
-  const int64_t one = plan::sequence_kv_bytes(bench.config(), longest + mix.response_tokens);
-  const auto all = static_cast<int64_t>(mix.kv_share * static_cast<double>(mix.groups * mix.group_size * one));
   rollout::EngineConfig config;
-  config.num_kv_blocks = rollout::num_kv_blocks(bench.config(), std::max(one, all));
   config.limits = {.max_batch_tokens = mix.max_batch_tokens,
                    .max_running = mix.groups * mix.group_size,
                    .max_draft_tokens = mix.max_draft_tokens};
+  const int64_t one = plan::sequence_kv_bytes(bench.config(), config.limits, longest + mix.response_tokens);
+  const auto all = static_cast<int64_t>(mix.kv_share * static_cast<double>(mix.groups * mix.group_size * one));
+  config.num_kv_blocks = rollout::num_kv_blocks(bench.config(), std::max(one, all));
   if (change) change(config);
   const auto engine = rollout::make_engine(config, *model);
   uint64_t sample_id = 0;

@@ -87,13 +87,13 @@ BenchRollout::BenchRollout(const BenchModel& bench, const RolloutShape& shape)
                             shape.prompt_tokens, shape.seed)),
       model_(bench.make_model()) {
   TANDEM_CHECK(shape.sequences % shape.group == 0, shape.sequences, shape.group);
-  const int64_t kv_bytes =
-      shape.sequences * plan::sequence_kv_bytes(bench.config(), shape.prompt_tokens + shape.response_tokens);
   rollout::EngineConfig engine;
-  engine.num_kv_blocks = rollout::num_kv_blocks(bench.config(), kv_bytes);
   engine.limits = {.max_batch_tokens = shape.max_batch_tokens,
                    .max_running = shape.sequences,
                    .max_draft_tokens = shape.max_draft_tokens};
+  const int64_t one =
+      plan::sequence_kv_bytes(bench.config(), engine.limits, shape.prompt_tokens + shape.response_tokens);
+  engine.num_kv_blocks = rollout::num_kv_blocks(bench.config(), shape.sequences * one);
   engine_ = rollout::make_engine(engine, *model_);
   warm_up();
 }

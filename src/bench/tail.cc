@@ -45,14 +45,14 @@ class Tail {
  private:
   std::unique_ptr<rollout::Engine> make_engine(int64_t max_draft_tokens) const {
     const auto sequences = static_cast<int64_t>(prompts_.size());
-    // Room for the other samples, too, and for drafts.
-    const int64_t kv_bytes =
-        3 * sequences * plan::sequence_kv_bytes(bench_.config(), *config_.prompt_len + *config_.response_len);
     rollout::EngineConfig engine;
-    engine.num_kv_blocks = rollout::num_kv_blocks(bench_.config(), kv_bytes);
     engine.limits = {.max_batch_tokens = config_.max_batch_tokens,
                      .max_running = 2 * sequences,
                      .max_draft_tokens = max_draft_tokens};
+    // Room for the other samples, too, and for drafts.
+    const int64_t one =
+        plan::sequence_kv_bytes(bench_.config(), engine.limits, *config_.prompt_len + *config_.response_len);
+    engine.num_kv_blocks = rollout::num_kv_blocks(bench_.config(), 3 * sequences * one);
     return rollout::make_engine(engine, *model_);
   }
 

@@ -110,15 +110,14 @@ ModelConfig whole_of(const ModelConfig& part) {
   return whole;
 }
 
-void limit_to_windows(ModelConfig& config, const std::string& why) {
-  for (LayerAttention& layer : config.attention) {
-    if (layer.window == 0) continue;
-    if (layer.window < config.max_positions) {
-      config.max_positions = layer.window;
-      config.limit_of_positions = "sliding_window of config.json, " + why;
-    }
-    layer.window = 0;
+int64_t ModelConfig::longest_window() const {
+  int64_t longest = 0;
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    const int64_t window = attention_of(layer).window;
+    if (window == 0) return 0;
+    longest = std::max(longest, window);
   }
+  return longest;
 }
 
 VocabRows vocab_rows(const ModelConfig& part) {

@@ -5,14 +5,16 @@
 
 #include "config/rollout_options.h"
 #include "model/config.h"
+#include "rollout/batch_limits.h"
 
 namespace tandem::plan {
 
 // The largest KV cache that a run takes without being asked. A larger batch then decodes in waves.
 constexpr int64_t kMaxAutomaticKvBytes = int64_t{1} << 30;
 
-// The bytes of keys and values of one sequence of so many tokens, with the copy that it may hold of its last block.
-int64_t sequence_kv_bytes(const model::ModelConfig& config, int64_t tokens);
+// The most bytes of keys and values that one sequence of so many tokens holds at once, with the copy that it may hold
+// of its last block. A sequence of a model whose layers all have windows gives up what lies before them.
+int64_t sequence_kv_bytes(const model::ModelConfig& config, const rollout::BatchLimits& limits, int64_t tokens);
 
 // The bytes of the KV cache for `num_sequences` of at most `context_tokens`: what --kv-cache-bytes says, or else what
 // they need, but at most `automatic_bytes` or one sequence. It throws a UserError where not even one such sequence fits

@@ -399,7 +399,7 @@ void choose_kv(TrainPlan& plan, const MemoryEstimate& parts, const config::Train
   const bool takes_what_is_left = plan.device.bytes > 0 && !plan.device.is_shared;
   const Size wanted = choose_kv_bytes(config.rollout, model, sequences, plan.context_tokens,
                                       takes_what_is_left ? plan.device.bytes : kMaxAutomaticKvBytes);
-  const Size one = sequence_kv_bytes(model, plan.context_tokens);
+  const Size one = sequence_kv_bytes(model, config.rollout.limits, plan.context_tokens);
   plan.kv_cache_bytes =
       config.rollout.kv_cache_bytes > 0 ? wanted : std::max(one, std::min(wanted, bytes_left_for_kv(plan, config)));
   const Size blocks = rollout::num_kv_blocks(model, plan.kv_cache_bytes);

@@ -130,7 +130,7 @@ std::vector<Knob> memory_knobs(const Candidate& start, const TrainPlan& plan) {
   // A KV cache of automatic size has shrunk by itself already, to one sequence if need be.
   if (const int64_t kv = config.rollout.kv_cache_bytes; kv > 0) {
     const int64_t block = rollout::kv_block_bytes(start.model);
-    const int64_t one = sequence_kv_bytes(start.model, plan.context_tokens);
+    const int64_t one = sequence_kv_bytes(start.model, config.rollout.limits, plan.context_tokens);
     const double useful = static_cast<double>(std::min(kv, one * config.rollout.limits.max_running));
     levers.push_back(lowering(
         "kv-cache-bytes", halvings(kv, std::min(kv, one), block),

@@ -111,7 +111,8 @@ class PagedEngine final : public Engine {
         scheduler_({.num_blocks = config.num_kv_blocks,
                     .max_batch_tokens = config.limits.max_batch_tokens,
                     .max_running = config.limits.max_running,
-                    .lookahead = lookahead_}) {}
+                    .lookahead = lookahead_,
+                    .window = model.config().longest_window()}) {}
 
   void add(GroupRequest request) override;
   void abort(uint64_t group_id) override;

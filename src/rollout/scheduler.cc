@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "device/block.h"
+#include "rollout/batch_limits.h"
 
 namespace tandem::rollout {
 
@@ -18,6 +19,9 @@ namespace {
 // a few tokens later: recomputing it costs more than its slot gains.
 constexpr int64_t kGrowthBlocks = 4;
 
+// Stands for a block that a sequence has given up.
+constexpr int32_t kNoBlock = -1;
+
 int64_t blocks_for(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
 
 // The last token of a sequence ends it: nothing attends to it, so it has no KV.
@@ -28,11 +32,34 @@ int64_t max_blocks_for(int64_t max_tokens) { return blocks_for(max_tokens - 1); 
 Scheduler::Scheduler(const SchedulerConfig& config) : config_(config), pool_(config.num_blocks) {
   TANDEM_CHECK(config.max_batch_tokens > 0 && config.max_running > 0, config.max_batch_tokens, config.max_running);
   TANDEM_CHECK(config.lookahead == 0 || config.lookahead == 1, config.lookahead);
+  TANDEM_CHECK(config.window >= 0, config.window);
   // Slots are 32-bit numbers.
   TANDEM_CHECK(config.num_blocks <= std::numeric_limits<int32_t>::max() / kBlockTokens, config.num_blocks);
 }
 
-bool Scheduler::fits(int64_t max_tokens) const { return max_blocks_for(max_tokens) <= pool_.num_blocks(); }
+bool Scheduler::fits(int64_t max_tokens) const { return most_blocks_for(max_tokens - 1) <= pool_.num_blocks(); }
+
+int64_t Scheduler::most_blocks_for(int64_t tokens) const {
+  return blocks_for(BatchLimits{.max_batch_tokens = config_.max_batch_tokens}.most_held_tokens(tokens, config_.window));
+}
+
+int64_t Scheduler::unseen_blocks(int64_t position) const {
+  if (config_.window == 0) return 0;
+  return std::max<int64_t>(position + 1 - config_.window, 0) / kBlockTokens;
+}
+
+bool Scheduler::holds_window(const std::vector<int32_t>& blocks, int64_t computed) const {
+  const int64_t first = unseen_blocks(computed);  // those from there on are held, if this one is
+  return first >= std::ssize(blocks) || blocks[static_cast<size_t>(first)] != kNoBlock;
+}
+
+void Scheduler::drop_unseen_blocks(Sequence& sequence) {
+  for (int64_t i = std::min(unseen_blocks(sequence.computed), std::ssize(sequence.blocks)) - 1; i >= 0; --i) {
+    int32_t& block = sequence.blocks[static_cast<size_t>(i)];
+    if (block == kNoBlock) return;  // so are all before it
+    pool_.release(std::exchange(block, kNoBlock));
+  }
+}
 
 std::vector<SequenceId> Scheduler::add_group(rl::SharedPrompt prompt, std::vector<NewSequence> sequences) {
   TANDEM_CHECK(!prompt->tokens.empty() && !sequences.empty());
@@ -82,6 +109,8 @@ const ScheduledBatch& Scheduler::plan(const Drafts& drafts) {
   TANDEM_CHECK(num_unanswered_ == 0 || (drafts.empty() && !has_drafts_), num_unanswered_,
                "draws without a token before or after a plan with drafts");
   begin_plan();
+  // Forwards run in the order of their plans: the last one has read these blocks before anybody writes into them.
+  for (const SequenceId id : running_) drop_unseen_blocks(at(id));
   plan_decodes(drafts);
   plan_prefills();
   left_waiting_ = !waiting_.empty();
@@ -183,6 +212,7 @@ void Scheduler::plan_prefills() {
         adopt_prompt_blocks(sequence);
       }
     }
+    drop_unseen_blocks(sequence);
     const int64_t budget = config_.max_batch_tokens - plan_.num_rows();
     const int64_t end = grow(sequence, std::min(sequence.num_tokens(), sequence.computed + budget));
     if (end > sequence.computed) add_rows(id, end);
@@ -209,14 +239,18 @@ bool Scheduler::make_room(const Sequence& sequence) {
 
 bool Scheduler::has_room_for(const Sequence& sequence) const {
   const int64_t tokens = sequence.num_tokens();
-  int64_t needed = blocks_for(tokens) - own_kept_blocks(sequence);
+  int64_t needed = most_blocks_for(tokens);
+  needed -= std::min(needed, own_kept_blocks(sequence));
   if (sequence.num_generated() == 0) {
     for (const SequenceId id : sequence.group->members) {  // each that starts here copies the partial block
       if (at(id).num_generated() == 0) needed += growth_blocks(at(id), tokens / kBlockTokens);
     }
   } else {
     needed += growth_blocks(sequence, needed);
-    if (running_sibling(sequence)) needed -= full_prompt_blocks(sequence);
+    if (running_sibling(sequence)) {
+      const int64_t shared = full_prompt_blocks(sequence);
+      needed -= std::min(needed, shared - unseen_blocks(shared * kBlockTokens));
+    }
   }
   for (const SequenceId id : running_) {
     if (needed > pool_.num_free()) return false;
@@ -227,7 +261,8 @@ bool Scheduler::has_room_for(const Sequence& sequence) const {
 
 std::optional<SequenceId> Scheduler::running_sibling(const Sequence& sequence) const {
   for (const SequenceId id : sequence.group->members) {
-    if (at(id).state == State::kRunning) return id;
+    if (at(id).state != State::kRunning) continue;
+    if (holds_window(at(id).blocks, full_prompt_blocks(sequence) * kBlockTokens)) return id;
   }
   return std::nullopt;
 }
@@ -257,7 +292,8 @@ int64_t Scheduler::own_kept_blocks(const Sequence& sequence) const {
   if (!sequence.group->owner) return 0;
   const auto kept = kept_.find(sequence.group->owner->sample_id);
   if (kept == kept_.end() || kept->second.blocks.empty()) return 0;
-  return blocks_for(usable_tokens(sequence, kept->second.tokens));
+  const int64_t usable = usable_tokens(sequence, kept->second.tokens);
+  return holds_window(kept->second.blocks, usable) ? blocks_for(usable) - unseen_blocks(usable) : 0;
 }
 
 void Scheduler::adopt_kept_blocks(Sequence& sequence) {
@@ -267,11 +303,11 @@ void Scheduler::adopt_kept_blocks(Sequence& sequence) {
     int64_t usable = usable_tokens(sequence, prefix.tokens);
     sequence.ever_computed = std::max(sequence.ever_computed, usable);
     // A block that others hold as well is full of common tokens; this sequence would write into it.
-    if (!prefix.blocks.empty() && usable % kBlockTokens != 0 &&
+    if (!prefix.blocks.empty() && usable % kBlockTokens != 0 && holds_window(prefix.blocks, usable) &&
         pool_.reference_count(prefix.blocks[static_cast<size_t>(usable / kBlockTokens)]) > 1) {
       usable -= usable % kBlockTokens;
     }
-    if (!prefix.blocks.empty() && usable > 0) {
+    if (!prefix.blocks.empty() && usable > 0 && holds_window(prefix.blocks, usable)) {
       const auto num_blocks = static_cast<size_t>(blocks_for(usable));
       sequence.blocks.assign(prefix.blocks.begin(), prefix.blocks.begin() + static_cast<std::ptrdiff_t>(num_blocks));
       prefix.blocks.erase(prefix.blocks.begin(), prefix.blocks.begin() + static_cast<std::ptrdiff_t>(num_blocks));
@@ -287,7 +323,7 @@ void Scheduler::adopt_kept_blocks(Sequence& sequence) {
   int64_t most_blocks = 0;
   const auto offer = [&](const std::vector<int32_t>& blocks, int64_t usable) {
     const int64_t num_blocks = std::min<int64_t>(usable / kBlockTokens, std::ssize(blocks));
-    if (num_blocks <= most_blocks) return;
+    if (num_blocks <= most_blocks || !holds_window(blocks, num_blocks * kBlockTokens)) return;
     most_blocks = num_blocks;
     donor = &blocks;
   };
@@ -306,7 +342,7 @@ void Scheduler::adopt_kept_blocks(Sequence& sequence) {
 
 void Scheduler::share_blocks(Sequence& sequence, const std::vector<int32_t>& blocks, int64_t num_blocks) {
   sequence.blocks.assign(blocks.begin(), blocks.begin() + num_blocks);
-  for (const int32_t block : sequence.blocks) pool_.add_reference(block);
+  add_references(sequence.blocks);
   sequence.computed = num_blocks * kBlockTokens;
 }
 
@@ -316,11 +352,23 @@ void Scheduler::keep_prefix(const Sequence& sequence) {
   drop_blocks(prefix);
   prefix = {.group_id = owner.group_id, .order = num_kept_++, .tokens = {}, .blocks = sequence.blocks};
   for (int64_t p = 0; p < sequence.computed; ++p) prefix.tokens.push_back(token_at(sequence, p));
-  for (const int32_t block : prefix.blocks) pool_.add_reference(block);
+  add_references(prefix.blocks);
+}
+
+void Scheduler::add_references(const std::vector<int32_t>& blocks) {
+  for (const int32_t block : blocks) {
+    if (block != kNoBlock) pool_.add_reference(block);
+  }
+}
+
+void Scheduler::release(const std::vector<int32_t>& blocks) {
+  for (const int32_t block : blocks) {
+    if (block != kNoBlock) pool_.release(block);
+  }
 }
 
 void Scheduler::drop_blocks(KeptPrefix& prefix) {
-  for (const int32_t block : prefix.blocks) pool_.release(block);
+  release(prefix.blocks);
   prefix.blocks.clear();
 }
 
@@ -435,7 +483,7 @@ void Scheduler::fork(SequenceId first) {
     if (sequence.state != State::kUnstarted) continue;  // `first` itself, or a begun one
     sequence.state = State::kRunning;
     sequence.blocks = at(first).blocks;
-    for (const int32_t block : sequence.blocks) pool_.add_reference(block);
+    add_references(sequence.blocks);
     sequence.computed = sequence.ever_computed = at(first).computed;
     stats_.shared_prompt_tokens += sequence.computed;
     running_.push_back(id);
@@ -450,7 +498,7 @@ void Scheduler::fill_block_table() {
   plan_.block_table.assign(plan_.sequences.size() * max_blocks, 0);
   auto row = plan_.block_table.begin();
   for (const SequenceId id : plan_.sequences) {
-    std::copy(at(id).blocks.begin(), at(id).blocks.end(), row);
+    std::ranges::transform(at(id).blocks, row, [](int32_t block) { return block == kNoBlock ? 0 : block; });
     row += plan_.max_blocks;
   }
 }
@@ -472,7 +520,7 @@ void Scheduler::preempt(SequenceId id) {
 }
 
 void Scheduler::release_blocks(Sequence& sequence) {
-  for (const int32_t block : sequence.blocks) pool_.release(block);
+  release(sequence.blocks);
   sequence.blocks.clear();
   sequence.computed = 0;
 }
@@ -574,6 +622,10 @@ void Scheduler::check_invariants() const {
     if (sequence.state == State::kFinished) TANDEM_CHECK(sequence.blocks.empty());
     for (size_t i = 0; i < sequence.blocks.size(); ++i) {
       const int32_t block = sequence.blocks[i];
+      if (block == kNoBlock) {
+        TANDEM_CHECK(static_cast<int64_t>(i) < unseen_blocks(sequence.computed), "block", i, "is seen, and gone");
+        continue;
+      }
       ++references[static_cast<size_t>(block)];
       // Several sequences share nothing but the prompt.
       TANDEM_CHECK(pool_.reference_count(block) == 1 || i * kBlockTokens < sequence.group->prompt->tokens.size(),
@@ -581,7 +633,9 @@ void Scheduler::check_invariants() const {
     }
   }
   for (const auto& [sample_id, prefix] : kept_) {
-    for (const int32_t block : prefix.blocks) ++references[static_cast<size_t>(block)];
+    for (const int32_t block : prefix.blocks) {
+      if (block != kNoBlock) ++references[static_cast<size_t>(block)];
+    }
     if (!prefix.blocks.empty())
       TANDEM_CHECK_EQ(std::ssize(prefix.blocks), blocks_for(std::ssize(prefix.tokens)), "prefix of sample", sample_id);
   }

@@ -14,6 +14,8 @@
 //    of its group. Kept blocks are the first to go when blocks run out.
 //  - With lookahead a forward is planned before the tokens of the previous one are known. Every sequence is then taken
 //    to continue, unless it is full; results for one that has ended are dropped.
+//  - Where no layer sees more than a window of tokens, a sequence gives up the blocks that no later token of it will
+//    see. It cannot lend them either: a sequence that would need them computes its tokens anew.
 //  - A running sequence may get drafts: tokens that are guessed to follow its last one. Each is a row more, which draws
 //    the token after it. Draws are taken as far as the drafts before them were drawn; the rest is dropped. Drafts take
 //    free blocks and free rows, never those of another sequence.
@@ -37,6 +39,7 @@ struct SchedulerConfig {
   int64_t max_batch_tokens = 0;  // rows of one forward
   int64_t max_running = 0;       // sequences that decode together
   int64_t lookahead = 0;         // 0 or 1: plans that may be made before the draws of the previous one are answered
+  int64_t window = 0;            // a token sees so many tokens at most, itself included; 0: all before it
 };
 
 using SequenceId = int32_t;  // small and dense; reused after the group has ended
@@ -53,7 +56,7 @@ struct ScheduledBatch {
   std::vector<int32_t> sequence_of_row;  // [T] index into `sequences`
   std::vector<int32_t> slot_mapping;     // [T] slot of the row's KV: block * kBlockTokens + offset
   std::vector<SequenceId> sequences;     // [S]
-  std::vector<int32_t> block_table;      // [S, max_blocks], 0 past a sequence's blocks
+  std::vector<int32_t> block_table;      // [S, max_blocks], 0 past a sequence's blocks, and before those it holds
   int64_t max_blocks = 0;
   std::vector<int32_t> logits_rows;  // [R] rows whose logits are needed, ascending
   struct SampleSlot {
@@ -149,7 +152,7 @@ class Scheduler {
     uint64_t group_id = 0;
     uint64_t order = 0;           // number in the order of keeping
     std::vector<int32_t> tokens;  // tokens whose KV is, or was, in the blocks
-    std::vector<int32_t> blocks;  // empty when they had to go
+    std::vector<int32_t> blocks;  // empty when they had to go; kNoBlock: the sequence had given it up
   };
   enum class State : uint8_t {
     kUnused,     // the id is free
@@ -171,7 +174,7 @@ class Scheduler {
     // Drafts of the last plan from the one on that the next answer is compared with; each has a draw of its own.
     std::vector<int32_t> drafts;
     int64_t num_dropped_draws = 0;  // draws of the last plan, not answered yet, that append() will drop
-    std::vector<int32_t> blocks;    // blocks of positions 0 .. computed - 1
+    std::vector<int32_t> blocks;    // blocks of positions 0 .. computed - 1; kNoBlock: given up
     int64_t computed = 0;           // tokens whose KV is in the cache once the planned forwards have run
     int64_t ever_computed = 0;      // largest value of `computed` so far
     int64_t max_tokens = 0;
@@ -188,6 +191,14 @@ class Scheduler {
   // Draws of the last plan that are not answered become pending tokens.
   void begin_plan();
   void plan_decodes(const Drafts& drafts);
+  // Returns how many blocks no token from `position` on sees.
+  int64_t unseen_blocks(int64_t position) const;
+  // Gives up the blocks that no row of the sequence will see any more.
+  void drop_unseen_blocks(Sequence& sequence);
+  // Returns whether a sequence that has computed so many tokens finds all that it will see in these blocks.
+  bool holds_window(const std::vector<int32_t>& blocks, int64_t computed) const;
+  // Returns the most blocks that a sequence of so many tokens holds at once.
+  int64_t most_blocks_for(int64_t tokens) const;
   // Gives the sequence drafts, whose last token has its slot: as many as `guesses`, its length, rows for it and for the
   // `num_after` sequences that come after it, and free blocks allow.
   void take_drafts(Sequence& sequence, const std::vector<int32_t>& guesses, int64_t num_after);
@@ -197,6 +208,7 @@ class Scheduler {
   bool has_room_for(const Sequence& sequence) const;
   // Returns the blocks that the sequence may ask for soon, on top of those it holds.
   int64_t growth_blocks(const Sequence& sequence, int64_t held_blocks) const;
+  // Returns a running sample of the group that has the full prompt blocks.
   std::optional<SequenceId> running_sibling(const Sequence& sequence) const;
   static int64_t full_prompt_blocks(const Sequence& sequence);
   // Takes over the full prompt blocks of a running sample of the group, where there is one.
@@ -208,6 +220,8 @@ class Scheduler {
   // sequence.
   void adopt_kept_blocks(Sequence& sequence);
   void share_blocks(Sequence& sequence, const std::vector<int32_t>& blocks, int64_t num_blocks);
+  void add_references(const std::vector<int32_t>& blocks);
+  void release(const std::vector<int32_t>& blocks);
   // Returns the blocks that adopt_kept_blocks() will take over from the owner's prefix.
   int64_t own_kept_blocks(const Sequence& sequence) const;
   void keep_prefix(const Sequence& sequence);

@@ -227,6 +227,7 @@ TEST(ModelConfig, WindowsAreThoseOfTheLayersThatHaveThem) {
   using Windows = std::vector<int64_t>;
   Json mistral = golden_config("mistral-window");
   EXPECT_EQ(windows_of(parse(mistral)), (Windows{20, 20}));
+  EXPECT_EQ(parse(mistral).longest_window(), 20);
   mistral["sliding_window"] = 256;
   EXPECT_EQ(windows_of(parse(mistral)), (Windows{0, 0})) << "it holds every sequence of the model";
   mistral["sliding_window"] = nullptr;
@@ -236,6 +237,7 @@ TEST(ModelConfig, WindowsAreThoseOfTheLayersThatHaveThem) {
       << "transformers would take 4096";
 
   EXPECT_EQ(windows_of(parse(golden_config("ministral"))), (Windows{20, 0}));
+  EXPECT_EQ(parse(golden_config("ministral")).longest_window(), 0) << "a layer has none";
   Json olmo = golden_config("olmo3");
   EXPECT_EQ(windows_of(parse(olmo)), (Windows{20, 0, 20}));
   olmo.erase("layer_types");
@@ -249,18 +251,6 @@ TEST(ModelConfig, WindowsAreThoseOfTheLayersThatHaveThem) {
   Json qwen = golden_config("qwen3-tied");
   qwen["sliding_window"] = 16;  // counts where use_sliding_window says true, which is refused
   EXPECT_EQ(windows_of(parse(qwen)), (Windows{0, 0, 0}));
-}
-
-TEST(ModelConfig, ContextsEndAtTheWindowWhereItIsNotComputed) {
-  ModelConfig config = parse(golden_config("gemma3"));
-  limit_to_windows(config, "which nobody computes");
-  EXPECT_EQ(config.max_positions, 20);
-  EXPECT_EQ(config.limit_of_positions, "sliding_window of config.json, which nobody computes");
-  for (const LayerAttention& layer : config.attention) EXPECT_EQ(layer.window, 0);
-  ModelConfig unwindowed = parse(golden_config("mistral-yarn"));
-  limit_to_windows(unwindowed, "which nobody computes");
-  EXPECT_EQ(unwindowed.max_positions, 256);
-  EXPECT_EQ(unwindowed.limit_of_positions, "max_position_embeddings of config.json");
 }
 
 // OLMo 3 was trained with YaRN in the layers without a window alone, Gemma 3 has a base of its own in the others.

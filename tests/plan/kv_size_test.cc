@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "config/train_config.h"
+#include "rollout/rollout_plan.h"
 #include "tandem/error.h"
 
 namespace tandem::plan {
@@ -70,6 +71,26 @@ TEST(KvSize, CacheHoldsAtLeastOneSequenceAndNoMoreThanNeeded) {
   EXPECT_THROW(choose_kv_bytes(options, model, 1, 64), UserError);
   options.kv_cache_bytes = 3 * one;
   EXPECT_EQ(choose_kv_bytes(options, model, 100, 64), 3 * one);
+}
+
+// A sequence of a model whose layers all have windows holds what a forward sees and what it computes.
+TEST(KvSize, SequencesWithWindowsHoldNoMoreThanAForwardSees) {
+  model::ModelConfig model;
+  model.num_layers = 3;
+  model.num_kv_heads = 2;
+  model.head_dim = 16;
+  const rollout::BatchLimits limits = {.max_batch_tokens = 100};
+  const auto blocks = [&](int64_t tokens) {
+    return sequence_kv_bytes(model, limits, tokens) / rollout::kv_block_bytes(model) - 1;  // one is for a copy
+  };
+  EXPECT_EQ(blocks(4096), 256);
+  model.attention.assign(2, {.window = 50});
+  model.attention.back().window = 64;
+  EXPECT_EQ(blocks(4096), 12) << "63 tokens before the first of 100, and the rest of a block";
+  EXPECT_EQ(blocks(120), 8) << "one forward may compute all that the window does not hold";
+  EXPECT_EQ(blocks(64), 4);
+  model.attention.back().window = 0;
+  EXPECT_EQ(blocks(4096), 256) << "a layer without a window sees all";
 }
 
 }  // namespace

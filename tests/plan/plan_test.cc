@@ -150,7 +150,7 @@ TEST(Plan, KeysAndValuesTakeWhatIsLeftAndNoMore) {
     drawn.config.memory.gpu_memory_utilization = 0.5 + 0.5 * (random() % 100) / 100.0;
     drawn.config.memory.train_memory_margin_bytes = static_cast<int64_t>(random() % 1000) << 20;
     const TrainPlan unlimited = plan_of(drawn, {.bytes = int64_t{1} << 50});
-    const int64_t one = sequence_kv_bytes(drawn.model, unlimited.context_tokens);
+    const int64_t one = sequence_kv_bytes(drawn.model, drawn.config.rollout.limits, unlimited.context_tokens);
     const DeviceMemory device{.bytes = unlimited.peak_bytes() / 4 * (1 + static_cast<int64_t>(random() % 8))};
     const TrainPlan plan = plan_of(drawn, device);
     ASSERT_GE(plan.kv_cache_bytes, one);

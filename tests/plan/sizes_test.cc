@@ -97,7 +97,7 @@ TEST(Sizes, UpToEveryBoundAreExactOrRefused) {
       EXPECT_TRUE(plan.memory.bytes(Tag::kMoments, Phase::kTrain) == parameters * 8 || plan.host_pinned_bytes > 0);
       const __int128 block = static_cast<__int128>(model.num_layers) * 2 * model.num_kv_heads * model.head_dim * 16;
       const __int128 one = ((plan.context_tokens + __int128{15}) / 16 + 1) * block * element;
-      EXPECT_TRUE(sequence_kv_bytes(model, plan.context_tokens) == one);
+      EXPECT_TRUE(sequence_kv_bytes(model, config.rollout.limits, plan.context_tokens) == one);
       EXPECT_GE(plan.peak_bytes(), plan.memory.bytes(Phase::kTrain) - (int64_t{4} << 20));
       EXPECT_GE(plan.peak_bytes(), plan.memory.bytes(Tag::kKv, Phase::kRollout));
       for (const Phase phase : {Phase::kLoad, Phase::kRollout, Phase::kTrain}) {

@@ -24,7 +24,9 @@ constexpr uint64_t kEmptyHistory = 0x1234;
 
 class FakeForward {
  public:
-  explicit FakeForward(int64_t num_blocks) : kv_(static_cast<size_t>(num_blocks * device::kBlockTokens), 0) {}
+  // With a window, of at least two tokens, a row attends to so many positions.
+  explicit FakeForward(int64_t num_blocks, int64_t window = 0)
+      : kv_(static_cast<size_t>(num_blocks * device::kBlockTokens), 0), window_(window) {}
 
   // Writes garbage into free memory, so that a forward which reads it is noticed.
   void poison_free_blocks(const BlockPool& pool) {
@@ -85,11 +87,13 @@ class FakeForward {
     uint64_t hash = kEmptyHistory;
     for (int32_t position = 0; position <= plan.positions[row]; ++position) {
       hash = mix(hash, static_cast<uint64_t>(history[static_cast<size_t>(position)]));
+      if (window_ > 0 && position <= plan.positions[row] - window_) continue;
       ASSERT_EQ(kv_[slot_of(plan, row, position)], hash) << "sequence " << id << ", position " << position;
     }
   }
 
   std::vector<uint64_t> kv_;  // [slots]
+  int64_t window_;
   uint64_t poison_ = 0;
 };
 

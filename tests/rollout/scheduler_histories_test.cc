@@ -64,6 +64,73 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryUnderRandomWorkloads) {
   EXPECT_EQ(num_dropped > 100, GetParam() > 0) << num_dropped;
 }
 
+// The same where tokens see a window, in caches that hold few sequences as a whole: prompts and completions longer than
+// the cache, begun sequences, and turns of conversations whose kept blocks lack the first ones.
+TEST_P(SchedulerLookahead, KeepsEveryHistoryWithAWindow) {
+  SchedulerStats total;
+  int64_t num_long = 0;
+  for (uint32_t seed = 1; seed <= 80; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const auto up_to = [&random](int64_t n) { return 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+    const int64_t window = 1 + up_to(60), max_batch_tokens = up_to(60);
+    const int64_t num_blocks = (window + max_batch_tokens + 30) / 16 + up_to(5);
+    Workload workload({.num_blocks = num_blocks,
+                       .max_batch_tokens = max_batch_tokens,
+                       .max_running = up_to(24),
+                       .lookahead = GetParam(),
+                       .window = window});
+    if (seed % 2 == 0) workload.draft(seed, 80);
+    const auto drawn = [&](int64_t most) {
+      std::vector<int32_t> prompt(static_cast<size_t>(up_to(most)));
+      for (int32_t& token : prompt) token = 1 + static_cast<int32_t>(random() % (kVocab - 1));
+      return prompt;
+    };
+    const int64_t num_groups = up_to(12);
+    int64_t num_added = 0;
+    while (num_added < num_groups || !workload.scheduler().idle()) {
+      const uint64_t action = random() % 400;
+      if (num_added < num_groups && action < 40) {
+        const std::vector<int32_t> prompt = drawn(300);
+        num_long += std::ssize(prompt) > num_blocks * 16 ? 1 : 0;
+        std::vector<Workload::Added> samples;
+        for (int64_t n = up_to(5); n > 0; --n) {
+          samples.push_back({.num_begun = random() % 3 == 0 ? up_to(80) : 0, .budget = up_to(150)});
+        }
+        if (random() % 3 == 0) {
+          workload.add_turn(prompt, {.group_id = 1, .sample_id = random() % 3}, up_to(40));
+        } else {
+          workload.add(prompt, samples);
+        }
+        ++num_added;
+      } else if (action == 40) {
+        if (const auto id = workload.any_sequence(random)) workload.abort_group_of(*id);
+      } else {
+        workload.step();
+      }
+      for (auto& [owner, tokens] : workload.take_turns()) {  // most conversations go on
+        std::vector<int32_t> next = tokens;
+        if (random() % 4 == 0) next.resize(next.size() / 2 + 1);
+        for (const int32_t token : drawn(20)) next.push_back(token);
+        if (random() % 4 != 0) workload.add_turn(next, owner, up_to(40));
+      }
+      if (testing::Test::HasFailure()) return;
+    }
+    for (uint64_t sample = 0; sample < 3; ++sample) workload.scheduler().release_prefix(sample);
+    workload.run_to_end();
+    const SchedulerStats& stats = workload.scheduler().stats();
+    total.preemptions += stats.preemptions;
+    total.copies_on_write += stats.copies_on_write;
+    total.kept_tokens += stats.kept_tokens;
+    total.shared_prompt_tokens += stats.shared_prompt_tokens;
+  }
+  EXPECT_GT(num_long, 50);
+  EXPECT_GT(total.preemptions, 30);
+  EXPECT_GT(total.copies_on_write, 100);
+  EXPECT_GT(total.kept_tokens, 100);
+  EXPECT_GT(total.shared_prompt_tokens, 1000);
+}
+
 // Groups of samples with tokens already and without, each with a budget of its own, in a cache that is too small for
 // all of them: every history is right, and a begun token is prefilled once, unless its blocks are given up.
 TEST_P(SchedulerLookahead, KeepsEveryHistoryOfBegunSequences) {

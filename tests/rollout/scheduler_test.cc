@@ -75,6 +75,30 @@ TEST(Scheduler, GivesUpAnOwnersPrefixThatItsNextTurnCannotUse) {
   workload.run_to_end();
 }
 
+// A prompt and completions that the cache does not hold as a whole, where no token sees more than 20.
+TEST(Scheduler, GivesUpBlocksBeforeTheWindow) {
+  SchedulerConfig config = {.num_blocks = 5, .max_batch_tokens = 16, .max_running = 4, .window = 20};
+  Workload workload(config);
+  EXPECT_TRUE(workload.scheduler().fits(1000));
+  workload.add(iota_prompt(140), 1, 300);
+  workload.run_to_end();
+  EXPECT_LE(workload.scheduler().stats().peak_blocks, 4) << "19 tokens before the first of 16, and ends of blocks";
+  EXPECT_EQ(workload.scheduler().stats().recomputed_tokens, 0);
+  config.window = 0;
+  EXPECT_FALSE(Scheduler(config).fits(1000));
+}
+
+// Samples share the prompt's blocks until each has gone past them.
+TEST(Scheduler, SamplesGiveUpASharedPromptOneByOne) {
+  Workload workload({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 4, .window = 33});
+  workload.add(iota_prompt(64), 4, 100);
+  workload.step();
+  EXPECT_EQ(workload.scheduler().pool().num_used(), 4);
+  workload.step();
+  EXPECT_EQ(workload.scheduler().pool().num_used(), 2 + 4) << "the last 32 tokens of the prompt, and a token each";
+  workload.run_to_end();
+}
+
 TEST(Scheduler, PrefillsAPromptOnceForItsGroup) {
   Workload workload({.num_blocks = 64, .max_batch_tokens = 16, .max_running = 8});
   workload.add(iota_prompt(40), 5, 20);

@@ -39,7 +39,8 @@ inline std::vector<int32_t> reference_sequence(std::vector<int32_t> tokens, uint
 // A scheduler, the fake forward and the true history of every sequence.
 class Workload {
  public:
-  explicit Workload(const SchedulerConfig& config) : config_(config), scheduler_(config), forward_(config.num_blocks) {}
+  explicit Workload(const SchedulerConfig& config)
+      : config_(config), scheduler_(config), forward_(config.num_blocks, config.window) {}
 
   // A sample to add: how many tokens it has already, unless it ends before, and how many it may get.
   struct Added {
