@@ -69,6 +69,14 @@ int64_t last_position(const HostRows& host, const int64_t* begin, const int64_t*
   return last;
 }
 
+int64_t first_position(const HostRows& host, const int64_t* begin, const int64_t* end) {
+  int64_t first = host.positions[static_cast<size_t>(*begin)];
+  for (const int64_t* row = begin; row != end; ++row) {
+    first = std::min(first, host.positions[static_cast<size_t>(*row)]);
+  }
+  return first;
+}
+
 // A tile of query rows, before it is laid out.
 struct Tile {
   const int64_t* begin;
@@ -193,7 +201,7 @@ std::shared_ptr<const AttentionTiles> AttentionAten::plan(const AttentionRows& r
   auto plan = std::make_shared<AttentionTiles>();
   plan->num_active.assign(static_cast<size_t>(levels), 0);
   std::vector<int64_t> tile_rows(static_cast<size_t>(padded * kTileRows), num_rows), positions(tile_rows.size(), 0);
-  std::vector<int64_t> last_positions(static_cast<size_t>(padded), 0);
+  std::vector<int64_t> first_positions(static_cast<size_t>(padded), 0), last_positions = first_positions;
   std::vector<int64_t> blocks(static_cast<size_t>(padded * levels * kTileBlocks), 0), place(host.positions.size());
   const int32_t* const table = host.block_table.const_data_ptr<int32_t>();
   for (int64_t i = 0; i < num_tiles; ++i) {
@@ -204,6 +212,7 @@ std::shared_ptr<const AttentionTiles> AttentionAten::plan(const AttentionRows& r
       positions[at] = host.positions[static_cast<size_t>(*row)];
       place[static_cast<size_t>(*row)] = static_cast<int64_t>(at);
     }
+    first_positions[static_cast<size_t>(i)] = first_position(host, tile.begin, tile.end);
     last_positions[static_cast<size_t>(i)] = tile.last_position;
     const int32_t* const own = table + tile.sequence * host.block_table.size(1);
     std::copy_n(own, tile.last_position / kBlockTokens + 1, blocks.begin() + i * levels * kTileBlocks);
@@ -211,6 +220,7 @@ std::shared_ptr<const AttentionTiles> AttentionAten::plan(const AttentionRows& r
   }
   plan->rows = int64_tensor(tile_rows, {padded, kTileRows}, device_);
   plan->positions = int64_tensor(positions, {padded, kTileRows}, device_);
+  plan->first_positions = int64_tensor(first_positions, {padded}, device_);
   plan->last_positions = int64_tensor(last_positions, {padded}, device_);
   plan->blocks = int64_tensor(blocks, {padded, levels * kTileBlocks}, device_);
   plan->place_of_row = int64_tensor(place, {num_rows}, device_);
@@ -247,6 +257,9 @@ Tensor AttentionAten::forward(const Tensor& q_THK, const Tensor& kv_layer, const
       const Tensor hidden = keys.gt(positions);
       if (window > 0) hidden.logical_or_(keys.le(positions - window));
       const Tensor unseen = keys.gt(tiles.last_positions.narrow(0, begin, B).view({B, 1, 1}));
+      if (window > 0) {
+        unseen.logical_or_(keys.le(tiles.first_positions.narrow(0, begin, B).view({B, 1, 1}) - window));
+      }
       const Tensor k = gather_blocks(cache, blocks, 0), v = gather_blocks(cache, blocks, 1);
       v.view({B, G, kTileKeys, K}).masked_fill_(unseen.unsqueeze(-1), 0.0F);
       const Tensor scores = at::bmm(of_call(q), k.transpose(1, 2));

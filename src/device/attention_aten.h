@@ -20,6 +20,7 @@ struct AttentionTiles {
   // and on the device.
   Tensor rows;                      // [Q, kTileRows] row of q; T where there is none
   Tensor positions;                 // [Q, kTileRows] positions of the rows; 0 where there is no row
+  Tensor first_positions;           // [Q] least position of each tile
   Tensor last_positions;            // [Q] last position of each tile
   Tensor blocks;                    // [Q, levels * blocks of a key tile] KV blocks; 0 past the last
   Tensor place_of_row;              // [T] index among the Q * kTileRows places; 0 for a row without a sequence

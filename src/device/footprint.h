@@ -16,8 +16,6 @@ struct Footprint {
   bool shares_host_memory = false;
   // Whether operations allocate temporaries that are large beside their results. They leave holes in an arena.
   bool has_large_temporaries = true;
-  // Whether attention may have a window (AttentionRows::window).
-  bool has_windows = true;
   // Whether its operations take quantised matrices (Ops::linear_quantised).
   bool has_quantised = false;
   int64_t context_bytes = 0;       // a process's context on the device, before anything is computed

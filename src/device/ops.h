@@ -45,8 +45,8 @@ struct AttentionRows {
   // The backend's own result of Ops::prepare(), which is that of every window. If it is null, each call computes it
   // anew.
   std::shared_ptr<const void> prepared = nullptr;
-  // A row sees this many positions, its own included; 0: all. It is always 0 for a backend whose footprint says that it
-  // has no windows.
+  // A row sees this many positions, its own included; 0: all. What lies in a block that no row
+  // of its sequence sees changes no result of a forward: there the block table may name any block.
   int64_t window = 0;
 };
 

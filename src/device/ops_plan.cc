@@ -261,7 +261,7 @@ OpBytes OpsPlan::sums_of_squares(Size elements, Size block_elements) const {
 Size OpsPlan::prepared(const AttentionLoad& load, bool has_backward) const {
   const Size tiles = rounded_up(load.tiles, kCall.attention_tiles);
   const Size tile_blocks = rounded_up(load.longest_keys, kTileKeys) / kTileKeys * (kTileKeys / kBlockTokens);
-  const Size indices = tiles * (2 * kTileRows + 1 + tile_blocks) + load.rows;
+  const Size indices = tiles * (2 * kTileRows + 2 + tile_blocks) + load.rows;
   // This is the mask of keys after each row, and the sequences' own indices.
   const Size hidden =
       load.rows * (load.longest_keys + kIndexBytes) + load.sequences * load.longest_keys / kBlockTokens * kIndexBytes;

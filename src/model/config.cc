@@ -110,17 +110,6 @@ ModelConfig whole_of(const ModelConfig& part) {
   return whole;
 }
 
-void limit_to_windows(ModelConfig& config, const std::string& why) {
-  for (LayerAttention& layer : config.attention) {
-    if (layer.window == 0) continue;
-    if (layer.window < config.max_positions) {
-      config.max_positions = layer.window;
-      config.limit_of_positions = "sliding_window of config.json, " + why;
-    }
-    layer.window = 0;
-  }
-}
-
 VocabRows vocab_rows(const ModelConfig& part) {
   // A part is whole tiles of the kernels' products, where there are so many.
   constexpr int64_t kTile = 64;

@@ -76,8 +76,7 @@ struct ModelConfig {
   int64_t mlp = 0;                            // F of a dense MLP; no layer of a sparse model has one
   std::optional<ExpertsConfig> experts = {};  // of a sparse model
   int64_t vocab = 0;                          // V
-  int64_t max_positions = 0;                  // context limit in tokens
-  std::string limit_of_positions = "max_position_embeddings of config.json";  // what the limit is, for messages
+  int64_t max_positions = 0;                  // context limit in tokens: max_position_embeddings of config.json
   // The attention of each layer, from the first on; after the last entry the first comes again. At least one.
   std::vector<LayerAttention> attention = {LayerAttention{}};
   int64_t rotary_dims = 0;      // how many dims of a head are rotated, of those first; 0: all K
@@ -130,10 +129,6 @@ struct VocabRows {
 VocabRows vocab_rows(const ModelConfig& part);
 // Returns how many of these rows each rank has, by rank.
 std::vector<int64_t> vocab_row_counts(const ModelConfig& part);
-
-// Takes the windows away from a model whose sequences are no longer than they: the context limit becomes the shortest
-// window. `why` completes "sliding_window of config.json, ...". It does nothing where there is no window.
-void limit_to_windows(ModelConfig& config, const std::string& why);
 
 // Parses DIR/config.json (both spellings: rope_theta + torch_dtype, and rope_parameters + dtype) and the EOS
 // ids of DIR/generation_config.json where it exists. UserError names file, key and remedy for anything missing,

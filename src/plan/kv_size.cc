@@ -47,20 +47,20 @@ int64_t choose_context_tokens(const config::RolloutOptions& options, const model
                               int64_t longest_prompt) {
   TANDEM_USER_CHECK(options.max_context_len <= config.max_positions,
                     fmt::format("{} {}: the model's context is {} tokens "
-                                "({}); lower it",
-                                options.flags.context, options.max_context_len, config.max_positions,
-                                config.limit_of_positions));
+                                "(max_position_embeddings of config.json); lower it",
+                                options.flags.context, options.max_context_len, config.max_positions));
   const int64_t limit = options.max_context_len > 0 ? options.max_context_len : config.max_positions;
   TANDEM_USER_CHECK(longest_prompt < limit,
                     fmt::format("the longest prompt has {} tokens and the context is {}: no room for a completion; "
                                 "leave long prompts out with {}",
                                 longest_prompt, limit, options.flags.prompt));
   const int64_t wanted = longest_prompt + options.response_len();
-  TANDEM_USER_CHECK(wanted <= limit || !options.max_response_len || options.max_context_len > 0,
-                    fmt::format("{} {}: with the longest prompt ({} tokens) it exceeds the model's context of {} ({}); "
-                                "give at most {}, or {} {} to cut completions there",
-                                options.flags.response, options.response_len(), longest_prompt, limit,
-                                config.limit_of_positions, limit - longest_prompt, options.flags.context, limit));
+  TANDEM_USER_CHECK(
+      wanted <= limit || !options.max_response_len || options.max_context_len > 0,
+      fmt::format("{} {}: with the longest prompt ({} tokens) it exceeds the model's context of {} "
+                  "(max_position_embeddings of config.json); give at most {}, or {} {} to cut completions there",
+                  options.flags.response, options.response_len(), longest_prompt, limit, limit - longest_prompt,
+                  options.flags.context, limit));
   return std::min(wanted, limit);
 }
 

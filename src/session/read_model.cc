@@ -23,10 +23,6 @@ constexpr const char* kUnquantised = "name the checkpoint that it was made from"
 
 model::ModelConfig read_base(const std::string& directory, const config::ModelOptions& options) {
   model::ModelConfig config = model::read_model_config(directory);
-  if (!device::footprint_of(options.device).has_windows) {
-    model::limit_to_windows(config,
-                            fmt::format("which --device {} does not compute beyond its length", options.device));
-  }
   take_dtype(config, options);
   return config;
 }

@@ -46,9 +46,9 @@ TEST_P(RecordedTest, AttentionReadsTheRowsThatAreThereNow) {
   const std::unique_ptr<Ops> ops = make_ops(parse_device(GetParam()), {});
   TestDraw draw(5);
   for (const int64_t group : {1, 2, 8, 16}) {
-    for (const int64_t head_dim : {64, 128}) {
+    for (const auto [head_dim, window] : {std::pair<int64_t, int64_t>{64, 0}, {128, 0}, {64, 7}, {128, 20}}) {
       if (!ops->can_record(at::kBFloat16, group, 1, head_dim) && GetParam() != "cpu") continue;
-      SCOPED_TRACE(testing::Message() << group << " heads of " << head_dim);
+      SCOPED_TRACE(testing::Message() << group << " heads of " << head_dim << ", window " << window);
       const auto drawn = [&](int64_t rows, int64_t heads) {
         return draw.normal({rows, heads, head_dim}, at::kBFloat16).to(ops->device());
       };
@@ -60,6 +60,7 @@ TEST_P(RecordedTest, AttentionReadsTheRowsThatAreThereNow) {
       AttentionRows first = rows_of(kRows, 40, /*one_sequence=*/false);
       first.memory = at::empty({ops->prepared_bytes(kRows, kRows, kBlocks)}, q.options().dtype(at::kByte));
       AttentionRows prepared = ops->prepare(first);
+      prepared.window = window;
       Tensor out = at::zeros_like(q);
       const auto work = [&] { out.copy_(ops->paged_attention(q, cache, prepared, Tensor())); };
       work();  // it also loads what a recording must find ready
@@ -69,7 +70,8 @@ TEST_P(RecordedTest, AttentionReadsTheRowsThatAreThereNow) {
         bool one_sequence;
       };
       for (const Case c : {Case{32, 20, true}, {16, 30, true}, {17, 0, true}, {5, 33, false}, {31, 11, true}}) {
-        const AttentionRows rows = rows_of(c.rows, c.first, c.one_sequence);
+        AttentionRows rows = rows_of(c.rows, c.first, c.one_sequence);
+        rows.window = window;
         ops->refill(prepared, rows);
         out.fill_(7);
         recording->replay();

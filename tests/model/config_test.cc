@@ -251,18 +251,6 @@ TEST(ModelConfig, WindowsAreThoseOfTheLayersThatHaveThem) {
   EXPECT_EQ(windows_of(parse(qwen)), (Windows{0, 0, 0}));
 }
 
-TEST(ModelConfig, ContextsEndAtTheWindowWhereItIsNotComputed) {
-  ModelConfig config = parse(golden_config("gemma3"));
-  limit_to_windows(config, "which nobody computes");
-  EXPECT_EQ(config.max_positions, 20);
-  EXPECT_EQ(config.limit_of_positions, "sliding_window of config.json, which nobody computes");
-  for (const LayerAttention& layer : config.attention) EXPECT_EQ(layer.window, 0);
-  ModelConfig unwindowed = parse(golden_config("mistral-yarn"));
-  limit_to_windows(unwindowed, "which nobody computes");
-  EXPECT_EQ(unwindowed.max_positions, 256);
-  EXPECT_EQ(unwindowed.limit_of_positions, "max_position_embeddings of config.json");
-}
-
 // OLMo 3 was trained with YaRN in the layers without a window alone, Gemma 3 has a base of its own in the others.
 TEST(ModelConfig, LayersWithAWindowHaveTheirOwnRotation) {
   Json olmo = golden_config("olmo3");

@@ -286,9 +286,6 @@ TEST_P(OnPolicyOn, TrainerLogprobsEqualTheEnginesBitForBit) {
     model::ModelConfig& config = mix.config;
     if (has_kernels) config.dtype = model::Dtype::kBFloat16;
     if (seed % 5 == 0) add_adapter(draw, config);
-    if (!device::footprint_of(GetParam()).has_windows) {
-      for (model::LayerAttention& layer : config.attention) layer.window = 0;
-    }
     const at::ScalarType dtype = config.dtype == model::Dtype::kBFloat16 ? at::kBFloat16 : at::kFloat;
     const bool can_record = ops->can_record(dtype, config.num_heads, config.num_kv_heads, config.head_dim);
     recorded += *mix.engine.record_steps && can_record ? 1 : 0;

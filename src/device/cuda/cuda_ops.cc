@@ -361,17 +361,18 @@ class CudaOps final : public Ops {
   Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,
                          const Tensor& lse_TH) const override {
     const std::shared_ptr<CudaRows> made = made_of(rows);
-    if (has_cuda_attention(q_THK, kv_layer)) return cuda_attention(q_THK, kv_layer, *made, lse_TH);
-    return aten_->paged_attention(q_THK, kv_layer, made->prepared_by(*aten_), lse_TH);
+    if (has_cuda_attention(q_THK, kv_layer)) return cuda_attention(q_THK, kv_layer, *made, rows.window, lse_TH);
+    return aten_->paged_attention(q_THK, kv_layer, made->prepared_by(*aten_, rows.window), lse_TH);
   }
   AttentionGrad attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
                                    const Tensor& lse_TH, const Tensor& kv_layer,
                                    const AttentionRows& rows) const override {
     const std::shared_ptr<CudaRows> made = made_of(rows);
     if (has_cuda_attention(q_THK, kv_layer)) {
-      return cuda_attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *made, cudnn_.get());
+      return cuda_attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *made, rows.window, cudnn_.get());
     }
-    return aten_->attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, made->prepared_by(*aten_));
+    return aten_->attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer,
+                                     made->prepared_by(*aten_, rows.window));
   }
 
   // Logits are float32 whatever the model's dtype, so these kernels serve every model.

@@ -28,6 +28,7 @@ struct Params {
   uint32_t head_dim;
   flashinfer::uint_fastdiv group_size;
   float scale_log2;                                               // scale for scores as powers of two
+  int32_t window;                                                 // keys_of_window()
   const int32_t *item_row, *item_rows, *item_tile, *item_shared;  // as in AttentionWork
   const int32_t *row_keys, *row_page, *table;
 };
@@ -40,8 +41,8 @@ struct Variant {
 // kHeadDim, here and below, is head_width(): the columns that a head has in shared memory and in registers. In a kernel
 // that is kPadded, heads have fewer columns in global memory, and the others are zeros.
 
-// Sets the keys of a step: 4 warps of 64, 32 or 16 keys. They are fixed, because FlashInfer's launcher would ask the GPU
-// how much shared memory it has, and sums would depend on that.
+// Sets the keys of a step: 4 warps of 64, 32 or 16 keys. They are fixed, because FlashInfer's launcher would ask the
+// GPU how much shared memory it has, and sums would depend on that.
 template <uint32_t kHeadDim>
 constexpr uint32_t kWarpKeyTiles = attention_step(kHeadDim) / kWarps / 16;
 
@@ -52,12 +53,14 @@ using Traits =
                              flashinfer::get_num_warps_kv(kTile), flashinfer::PosEncodingMode::kNone, __nv_bfloat16,
                              __nv_bfloat16, __nv_bfloat16, float, int32_t, Variant>;
 
-// An item's rows, and the steps of keys that they walk. A run walks its keys from position 0 to the last that the tile
-// sees. Sequences that begin alike walk the keys that they share, then what each row has alone.
+// An item's rows, and the steps of keys that they walk. A run walks its keys from the step in which the first one lies
+// that a row of the tile sees, to the last that the tile sees. Sequences that begin alike walk the keys that they
+// share, then what each row has alone. Steps begin at multiples of their length, whatever the window.
 class Walk {
  public:
   struct Step {
     int32_t begin, end;  // first position of the step, and end of the keys that are walked from here
+    int32_t from;        // no row sees a position below this; it may be negative
     int32_t page;        // index in the table at which their sequence begins
     int32_t owner;       // the row that alone sees them; -1: rows see them by position
     __device__ bool is_left() const { return begin < end; }
@@ -67,7 +70,8 @@ class Walk {
       : first_row(params.item_row[blockIdx.x]),
         num_rows(params.item_rows[blockIdx.x]),
         tile(params.item_tile[blockIdx.x]),
-        shared_(params.item_shared[blockIdx.x]) {
+        shared_(params.item_shared[blockIdx.x]),
+        window_(params.window) {
     if (first_row < 0) return;
     // If each row walks by itself, lane i keeps the values of row i; otherwise every lane keeps those of the last row.
     const int32_t last = num_rows - 1;
@@ -81,49 +85,68 @@ class Walk {
     return min(num_rows, static_cast<int32_t>((tile + 1) * kTile + group - 1) / static_cast<int32_t>(group));
   }
 
-  __device__ Step first(uint32_t group) const {
+  // Returns the first position that a row sees, counted from 0; it is negative if the window is longer than the row's
+  // keys. All lanes call it together.
+  __device__ int32_t first_seen(int32_t row) const {
+    return (shared_ > 0 ? __shfl_sync(kEveryLane, keys_, row) : keys_ - num_rows + 1 + row) - window_;
+  }
+
+  // `from` is the least of first_seen() of the tile's rows.
+  __device__ Step first(uint32_t group, int32_t from, int32_t num_keys) const {
     const int32_t end = shared_ > 0 ? shared_ : keys_ - num_rows + end_row(group);
-    return {.begin = 0, .end = max(end, 0), .page = __shfl_sync(kEveryLane, page_, 0), .owner = -1};
+    return settled({.begin = step_of(from, num_keys),
+                    .end = max(end, 0),
+                    .from = from,
+                    .page = __shfl_sync(kEveryLane, page_, 0),
+                    .owner = -1},
+                   num_keys);
   }
 
   __device__ Step after(Step step, int32_t num_keys) const {
     step.begin += num_keys;
-    while (!step.is_left() && shared_ > 0 && step.owner + 1 < num_rows) {
-      ++step.owner;
-      step.begin = shared_;
-      step.end = __shfl_sync(kEveryLane, keys_, step.owner);
-      step.page = __shfl_sync(kEveryLane, page_, step.owner);
-    }
-    return step;
-  }
-
-  // Returns how many positions of a step's keys a row sees, counted from 0.
-  __device__ int32_t visible(const Step& step, int32_t row) const {
-    if (step.owner >= 0) return row == step.owner ? step.end : 0;
-    return shared_ > 0 ? shared_ : keys_ - num_rows + 1 + row;
+    return settled(step, num_keys);
   }
 
   int32_t first_row, num_rows, tile;
 
  private:
-  int32_t shared_, keys_ = 0, page_ = 0;
+  // Returns where the step begins in which a position lies.
+  __device__ static int32_t step_of(int32_t position, int32_t num_keys) { return max(position, 0) & -num_keys; }
+
+  // Goes on to the next row that walks alone where no key is left.
+  __device__ Step settled(Step step, int32_t num_keys) const {
+    while (!step.is_left() && shared_ > 0 && step.owner + 1 < num_rows) {
+      ++step.owner;
+      step.end = __shfl_sync(kEveryLane, keys_, step.owner);
+      step.from = step.end - window_;
+      step.begin = max(shared_, step_of(step.from, num_keys));
+      step.page = __shfl_sync(kEveryLane, page_, step.owner);
+    }
+    return step;
+  }
+
+  int32_t shared_, keys_ = 0, page_ = 0, window_;
 };
 
 // The rows of a tile, in the layout in which a thread holds them in scores and out: one in elements 0, 1, 4 and 5 of
 // each eight, another in the rest.
 struct TileRows {
-  __device__ TileRows(const Params& params, int32_t tile, uint32_t lane)
-      : first(static_cast<int32_t>(tile * kTile / static_cast<uint32_t>(params.group_size))), lane(lane) {
+  __device__ TileRows(const Params& params, const Walk& walk, uint32_t lane) : window(params.window), lane(lane) {
 #pragma unroll
-    for (uint32_t j = 0; j < 2; ++j) params.group_size.divmod(tile * kTile + lane / 4 + 8 * j, row[j], head[j]);
+    for (uint32_t j = 0; j < 2; ++j) {
+      params.group_size.divmod(walk.tile * kTile + lane / 4 + 8 * j, row[j], head[j]);
+      first_seen[j] = walk.first_seen(static_cast<int32_t>(row[j]));
+    }
+    first_of_all = __reduce_min_sync(kEveryLane, min(first_seen[0], first_seen[1]));
+    last_first = __reduce_max_sync(kEveryLane, max(first_seen[0], first_seen[1]));
   }
 
   // Takes the keys out of a warp's scores that a row does not see; the first of them is `first_key` of the step.
   template <uint32_t kKeyTiles>
-  __device__ void mask(const Walk& walk, const Walk::Step& step, uint32_t first_key,
-                       float (&scores)[1][kKeyTiles][8]) const {
+  __device__ void mask(const Walk::Step& step, uint32_t first_key, float (&scores)[1][kKeyTiles][8]) const {
     constexpr auto kStep = static_cast<int32_t>(kKeyTiles * 16 * kWarps);
-    if (step.owner < 0 && step.begin + kStep <= walk.visible(step, first)) {  // all rows see all keys
+    if (step.owner < 0 && step.begin + kStep <= first_of_all + window && step.begin >= last_first) {
+      // All rows see all keys.
 #pragma unroll
       for (uint32_t i = 0; i < kKeyTiles; ++i) {
 #pragma unroll
@@ -131,19 +154,28 @@ struct TileRows {
       }
       return;
     }
-    const int32_t visible[2] = {walk.visible(step, row[0]), walk.visible(step, row[1])};
+    // A row sees `window` positions from first_seen on. One comparison of numbers without a sign asks for both ends.
+    const int32_t begin = step.begin + static_cast<int32_t>(first_key + 2 * (lane % 4));
+    uint32_t seen[2];
+#pragma unroll
+    for (uint32_t j = 0; j < 2; ++j) {
+      seen[j] = step.owner < 0 || step.owner == static_cast<int32_t>(row[j]) ? static_cast<uint32_t>(window) : 0;
+    }
 #pragma unroll
     for (uint32_t i = 0; i < kKeyTiles; ++i) {
 #pragma unroll
       for (uint32_t r = 0; r < 8; ++r) {
-        const int32_t position = step.begin + first_key + i * 16 + 2 * (lane % 4) + 8 * (r / 4) + r % 2;
-        scores[0][i][r] = position < visible[r % 4 / 2] ? finite_or_nan(scores[0][i][r]) : -flashinfer::math::inf;
+        const uint32_t j = r % 4 / 2;
+        const auto place = static_cast<uint32_t>(begin - first_seen[j]) + i * 16 + 8 * (r / 4) + r % 2;
+        scores[0][i][r] = place < seen[j] ? finite_or_nan(scores[0][i][r]) : -flashinfer::math::inf;
       }
     }
   }
 
   uint32_t row[2], head[2];
-  int32_t first;  // the first row, which sees the fewest keys of a run
+  int32_t first_seen[2];             // the first position that the row sees
+  int32_t first_of_all, last_first;  // the least and the largest of all rows
+  int32_t window;
   uint32_t lane;
 };
 
@@ -245,23 +277,27 @@ __global__ __launch_bounds__(32 * kWarps, attention_blocks_at_once(kHeadDim)) vo
 #pragma unroll
     for (uint32_t b = 0; b < kBlocks; ++b) {
       const auto position = step.begin + static_cast<int32_t>(first_key + b * kBlock);
-      if (position < step.end) part.blocks[b] = __ldg(params.table + step.page + position / kBlock);
+      if (position < step.end && position + kBlock > step.from) {
+        part.blocks[b] = __ldg(params.table + step.page + position / kBlock);
+      }
     }
     return part;
   };
   const auto load = [&](auto fill, fi::smem_t<T::SWIZZLE_MODE_KV>& tile, const __nv_bfloat16* from, const Part& part) {
-    const auto left = part.step.end - part.step.begin - static_cast<int32_t>(first_key + row_in_part);
+    const auto place = static_cast<uint32_t>(part.step.begin - part.step.from) + first_key + row_in_part;
+    const auto count = static_cast<uint32_t>(part.step.end - part.step.from);
 #pragma unroll
     for (uint32_t row = 0; row < kPart; row += kRowsAtOnce) {
       const size_t offset = static_cast<uint32_t>(part.blocks[row / kBlock]) * params.block_stride +
                             (kv_head * kBlock + row % kBlock + row_in_part) * head_dim + column * 8;
       tile.template load_128b_async<decltype(fill)::value>(
           tile.template get_permuted_offset<kRow>(row + row_in_part, column), from + offset,
-          static_cast<int32_t>(row) < left && (!kPadded || column < columns));
+          place + row < count && (!kPadded || column < columns));
     }
     cp_async::commit_group();
   };
-  // Positions past step.end are not loaded: in shared memory their values become 0, and their keys may be anything.
+  // Positions before step.from and past step.end are not loaded: in shared memory their values become 0, and their keys
+  // may be anything.
   // Columns that the head lacks become 0 in both.
   using cp_async::SharedMemFillMode;
   constexpr SharedMemFillMode kKeyFill = kPadded ? SharedMemFillMode::kFillZero : SharedMemFillMode::kNoFill;
@@ -272,8 +308,8 @@ __global__ __launch_bounds__(32 * kWarps, attention_blocks_at_once(kHeadDim)) vo
     load(std::integral_constant<SharedMemFillMode, SharedMemFillMode::kFillZero>(), value_tile, params.values, part);
   };
 
-  const TileRows rows(params, walk.tile, lane);
-  Walk::Step step = walk.first(group);
+  const TileRows rows(params, walk, lane);
+  Walk::Step step = walk.first(group, rows.first_of_all, kStep);
   const Part first = look_up(step);
   Part next = look_up(walk.after(step, kStep));
   wait_for_inputs();
@@ -305,7 +341,7 @@ __global__ __launch_bounds__(32 * kWarps, attention_blocks_at_once(kHeadDim)) vo
     fi::compute_qk<T>(&q_tile, &q_read, &key_tile, &key_read, /*k_sf_smem=*/nullptr, lane, scores);
     __syncwarp();
     load_keys(next);
-    rows.mask(walk, step, first_key, scores);
+    rows.mask(step, first_key, scores);
     weigh(params.scale_log2, scores, out, reference, sum[0]);
 
     cp_async::wait_group<1>();
@@ -418,6 +454,7 @@ cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream)
                          .head_dim = static_cast<uint32_t>(head_dim),
                          .group_size = flashinfer::uint_fastdiv(static_cast<uint32_t>(heads / kv_heads)),
                          .scale_log2 = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(head_dim))),
+                         .window = keys_of_window(call.window),
                          .item_row = call.words + work.item_row + large,
                          .item_rows = call.words + work.item_rows + large,
                          .item_tile = call.words + work.item_tile + large,

@@ -12,6 +12,10 @@
 // multiplies by exactly 1 and adds exactly 0, because kernels are compiled with -fmad=false. So sequences that begin
 // alike can share an item, which reads their common keys once. The one exception are values that are not finite: a row
 // of the same item that does not see such a value becomes NaN too.
+//
+// Windows. A row sees the last `window` keys up to its own position. An item walks whole steps, from the one in which
+// its first seen key lies; units before a row's window change no bit of it either, for the same reason. Keys and values
+// that no row of an item sees are not read, nor are the entries of the block table for blocks of such keys alone.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -35,6 +39,13 @@ struct PagedKv {
 cudaError_t kv_append(const PagedKv& kv, const void* k_TGK, const void* v_TGK, const int32_t* tokens,
                       const int32_t* slots, int64_t n, cudaStream_t stream);
 
+// Stands for the window of a row that sees all keys before it. Positions are smaller.
+constexpr int32_t kAllKeys = 1 << 30;
+// Returns the keys that a row sees at most, given AttentionRows::window.
+constexpr int32_t keys_of_window(int64_t window) {
+  return window > 0 && window < kAllKeys ? static_cast<int32_t>(window) : kAllKeys;
+}
+
 // Computes softmax(q k^T / sqrt(K)) v. supports_attention() says for which shapes; other shapes, and sizes past the
 // kernel's 32 bit offsets (num_rows * num_heads * head_dim < 2^32), are cudaErrorInvalidValue.
 struct AttentionForward {
@@ -48,6 +59,7 @@ struct AttentionForward {
   // If set, launches blocks for as many items as there is room for, whatever work.num_items says. A captured graph
   // whose words are refilled needs that.
   bool refillable = false;
+  int64_t window = 0;  // as in AttentionRows
 };
 cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream);
 

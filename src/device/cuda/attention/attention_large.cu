@@ -41,6 +41,7 @@ struct Params {
   const int32_t *item_row, *item_rows, *item_tile, *row_keys, *row_page, *table;
   int32_t *next_item, *num_done;
   uint32_t head_dim;
+  int32_t window;  // keys_of_window()
   // Returns the head's own columns.
   template <uint32_t kHeadDim, bool kPadded>
   __device__ uint32_t columns() const {
@@ -48,13 +49,13 @@ struct Params {
   }
 };
 
-// kHeadDim, here and below, is head_width(). In a kernel that is kPadded, heads have fewer columns in global memory. The
-// others are zeros in shared memory: the copy engine fills them, because they lie outside of the tensor.
+// kHeadDim, here and below, is head_width(). In a kernel that is kPadded, heads have fewer columns in global memory.
+// The others are zeros in shared memory: the copy engine fills them, because they lie outside of the tensor.
 template <uint32_t kHeadDim>
 struct Shape {
   static constexpr uint32_t kUnit = attention_step(kHeadDim) / kAttentionParts, kUnits = kKeys / kUnit;
   static constexpr uint32_t kStep = attention_step(kHeadDim);
-  static constexpr uint32_t kHalves = kHeadDim / 64;            // rows of shared memory, of 64 columns, that a row takes
+  static constexpr uint32_t kHalves = kHeadDim / 64;  // rows of shared memory, of 64 columns, that a row takes
   static constexpr uint32_t kHalfBytes = kKeys * kSwizzledRow;  // of a tile
   static constexpr uint32_t kTileBytes = kHalves * kHalfBytes;
   static constexpr uint32_t kEights = kHeadDim / 8, kUnitEights = kUnit / 8;
@@ -66,6 +67,7 @@ struct Item {
   int32_t token, tokens;  // the rows from first_row + token on, so many; 0: there is no item left
   int32_t kv_head;
   int32_t end;   // the last row sees positions below this, and each row before it one less
+  int32_t from;  // the first row sees none below this, and each row after it one less; it may be negative
   int32_t page;  // index in the table at which the sequence begins
 
   Item() = default;
@@ -79,6 +81,7 @@ struct Item {
     tokens = min(most, num_rows - token);
     const int32_t last = first_row + num_rows - 1;
     end = params.row_keys[last] - num_rows + token + tokens;
+    from = end - tokens + 1 - params.window;
     page = params.row_page[last];
   }
 };
@@ -110,17 +113,19 @@ __device__ Item take_item(const Params& params) {
   return {};
 }
 
-// The units of an item in their order.
+// The units of an item in their order. They begin with the step in which the first key lies that a row of it sees.
 template <uint32_t kHeadDim>
 class Units {
   using S = Shape<kHeadDim>;
 
  public:
-  __device__ explicit Units(int32_t end) : end_(end) {}
-  // Whether the units of a tile follow each other within a part, and rows that see `visible` keys see all of them.
-  __device__ bool are_plain(int32_t visible) const {
-    return position_ + static_cast<int32_t>((S::kUnits - 1) * S::kStep + S::kUnit) <= visible &&
-           (position_ == 0 || !begins());
+  __device__ explicit Units(const Item& item)
+      : end_(item.end), begin_(max(item.from, 0) & -static_cast<int32_t>(S::kStep)), position_(begin_) {}
+  // Whether the units of a tile follow each other within a part, and rows that see positions `from` up to `visible` see
+  // all of them.
+  __device__ bool are_plain(int32_t from, int32_t visible) const {
+    return position_ >= from && position_ + static_cast<int32_t>((S::kUnits - 1) * S::kStep + S::kUnit) <= visible &&
+           (position_ == begin_ || !begins());
   }
   __device__ void skip_tile() {
     position_ += (S::kUnits - 1) * S::kStep;
@@ -129,18 +134,22 @@ class Units {
   __device__ int32_t position() const { return position_; }  // of the unit's first key; past the end: no unit is left
   __device__ bool is_left() const { return position_ < end_; }
   // Whether the unit is the first of its part.
-  __device__ bool begins() const { return position_ < static_cast<int32_t>(S::kStep); }
+  __device__ bool begins() const { return position_ < begin_ + static_cast<int32_t>(S::kStep); }
+  // Whether the unit is the first of a part after which another one has been walked.
+  __device__ bool follows_a_part() const { return begins() && position_ > begin_; }
   __device__ uint32_t count_tiles() const {
-    return (static_cast<uint32_t>(end_) + S::kUnit * S::kUnits - 1) / (S::kUnit * S::kUnits);
+    return (static_cast<uint32_t>(end_ - begin_) + S::kUnit * S::kUnits - 1) / (S::kUnit * S::kUnits);
   }
   __device__ void advance() {
     position_ += S::kStep;
     if (position_ < end_) return;
-    position_ = ++part_ < static_cast<int32_t>(kAttentionParts) ? part_ * static_cast<int32_t>(S::kUnit) : kNever;
+    ++part_;
+    position_ =
+        part_ < static_cast<int32_t>(kAttentionParts) ? begin_ + part_ * static_cast<int32_t>(S::kUnit) : kNever;
   }
 
  private:
-  int32_t end_, position_ = 0, part_ = 0;
+  int32_t end_, begin_, position_, part_ = 0;
 };
 
 // Counts through places that are used in turn, and the phases of their barriers.
@@ -179,14 +188,15 @@ __device__ void load_queries(const Params& params, Storage<kHeadDim>& storage) {
   }
 }
 
-// Writes the values of a page, of which only `left` tokens are there. Past them values may be anything, also NaN, and
-// zeros take their place.
+// Writes the values of a page, of which some row sees only the tokens [first, left). The others may be anything, also
+// NaN, and zeros take their place.
 template <uint32_t kHeadDim>
-__device__ void write_cut_page(const __nv_bfloat16* from, uint32_t columns, int32_t left, uint8_t* page) {
+__device__ void write_cut_page(const __nv_bfloat16* from, uint32_t columns, int32_t first, int32_t left,
+                               uint8_t* page) {
   using S = Shape<kHeadDim>;
   for (uint32_t i = threadIdx.x % 32; i < kPage * S::kEights; i += 32) {
     const uint32_t row = i / S::kEights, piece = i % S::kEights;
-    const bool is_there = static_cast<int32_t>(row) < left && piece * 8 < columns;
+    const bool is_there = static_cast<int32_t>(row) >= first && static_cast<int32_t>(row) < left && piece * 8 < columns;
     const uint4 eight = is_there ? *reinterpret_cast<const uint4*>(from + row * columns + piece * 8) : uint4{};
     *reinterpret_cast<uint4*>(page + piece / 8 * S::kHalfBytes + row * kSwizzledRow + (piece % 8 ^ row % 8) * 16) =
         eight;
@@ -213,7 +223,7 @@ __device__ void load_tiles(const Params& params, Storage<kHeadDim>& storage) {
     if (lane == 0) storage.items_free[place.index].arrive();
     if (item.tokens == 0) return;
     const int32_t row = first_row + item.kv_head * static_cast<int32_t>(kPage);
-    for (Units<kHeadDim> units(item.end); units.is_left(); stage.advance()) {
+    for (Units<kHeadDim> units(item); units.is_left(); stage.advance()) {
       // Lane i has page i of the tile.
       int32_t position = kNever;
 #pragma unroll
@@ -223,11 +233,14 @@ __device__ void load_tiles(const Params& params, Storage<kHeadDim>& storage) {
         }
         units.advance();
       }
-      const int32_t left = item.end - position;
-      const int32_t block = left > 0 ? params.table[item.page + position / static_cast<int32_t>(kPage)] : 0;
-      // Keys past the end do no harm: their scores are masked.
-      const uint32_t loaded = __ballot_sync(~0U, left >= (kValues ? static_cast<int32_t>(kPage) : 1));
-      const uint32_t cut = __ballot_sync(~0U, kValues && position != kNever && left < static_cast<int32_t>(kPage));
+      // Some row sees the tokens [first, left) of the page.
+      const int32_t first = item.from - position, left = item.end - position;
+      const bool is_seen = left > 0 && first < static_cast<int32_t>(kPage);
+      const int32_t block = is_seen ? params.table[item.page + position / static_cast<int32_t>(kPage)] : 0;
+      // Other keys of it do no harm: their scores are masked.
+      const bool is_whole = first <= 0 && left >= static_cast<int32_t>(kPage);
+      const uint32_t loaded = __ballot_sync(~0U, kValues ? is_whole : is_seen);
+      const uint32_t cut = __ballot_sync(~0U, kValues && position != kNever && !is_whole);
 
       uint8_t* const tile = tiles[stage.index];
       Barrier& arrives = there[stage.index];
@@ -235,9 +248,9 @@ __device__ void load_tiles(const Params& params, Storage<kHeadDim>& storage) {
       for (uint32_t pages = cut; pages != 0; pages &= pages - 1) {
         const auto page = static_cast<uint32_t>(__ffs(static_cast<int>(pages)) - 1);
         const auto cut_block = static_cast<size_t>(__shfl_sync(~0U, block, page));
-        write_cut_page<kHeadDim>(
-            params.kv_data + cut_block * params.block_stride + static_cast<size_t>(row) * columns, columns,
-            __shfl_sync(~0U, left, page), tile + page * kPageBytes);
+        write_cut_page<kHeadDim>(params.kv_data + cut_block * params.block_stride + static_cast<size_t>(row) * columns,
+                                 columns, __shfl_sync(~0U, first, page), __shfl_sync(~0U, left, page),
+                                 tile + page * kPageBytes);
       }
       __syncwarp();
       const bool elected = is_elected();
@@ -327,18 +340,25 @@ class Consumer {
 
   // Takes the keys out of the scores of a unit that a row does not see.
   __device__ void mask(uint32_t unit, int32_t position) {
-    if (position + static_cast<int32_t>(S::kUnit) <= first_visible_) return;
-    const int32_t limit[2] = {visible_[0] - position - static_cast<int32_t>(2 * (lane_ % 4)),
-                              visible_[1] - position - static_cast<int32_t>(2 * (lane_ % 4))};
+    if (position + static_cast<int32_t>(S::kUnit) <= first_visible_ && position >= last_from()) return;
+    // A row sees `window` positions before visible_. One comparison of numbers without a sign asks for both ends.
+    const auto window = static_cast<uint32_t>(params_.window);
+    uint32_t begin[2];
+#pragma unroll
+    for (uint32_t j = 0; j < 2; ++j) {
+      begin[j] = static_cast<uint32_t>(position) + 2 * (lane_ % 4) + window - static_cast<uint32_t>(visible_[j]);
+    }
 #pragma unroll
     for (uint32_t i = 0; i < S::kUnitEights; ++i) {
 #pragma unroll
       for (uint32_t r = 0; r < 4; ++r) {
-        float& score = scores_[unit * S::kUnitEights + i][r];
-        if (static_cast<int32_t>(8 * i + r % 2) >= limit[r / 2]) score = -INFINITY;
+        if (begin[r / 2] + 8 * i + r % 2 >= window) scores_[unit * S::kUnitEights + i][r] = -INFINITY;
       }
     }
   }
+
+  // Returns the position from which on all rows of this half see keys.
+  __device__ int32_t last_from() const { return last_visible_ - params_.window; }
 
   // Turns the scores of a tile into weights, in float32. Sets by what the sums are to be multiplied before each unit.
   __device__ void weigh(Units<kHeadDim>& units) {
@@ -349,14 +369,14 @@ class Consumer {
     }
     num_units_ = S::kUnits;
     folds_ = 0;
-    if (units.are_plain(first_visible_)) {
+    if (units.are_plain(last_from(), first_visible_)) {
       units.skip_tile();
     } else {
       num_units_ = 0;
 #pragma unroll
       for (uint32_t u = 0; u < S::kUnits; ++u) {
         if (units.is_left()) ++num_units_;
-        if (units.is_left() && units.begins() && units.position() > 0) folds_ |= 1U << u;
+        if (units.is_left() && units.follows_a_part()) folds_ |= 1U << u;
         mask(u, units.position());
         units.advance();
       }
@@ -444,9 +464,7 @@ class Consumer {
     }
   }
 
-  __device__ float4& folded_values(uint32_t eight) {
-    return storage_.folded[group_][eight][threadIdx.x % kGroup];
-  }
+  __device__ float4& folded_values(uint32_t eight) { return storage_.folded[group_][eight][threadIdx.x % kGroup]; }
   __device__ Folded::Factors fold_sums(uint32_t j, const Sums& part) {
     return folded_[j].fold(part.reference, sum_of_four(part.weights));
   }
@@ -544,6 +562,7 @@ class Consumer {
       sum_[j] = 0.0F;
     }
     first_visible_ = shift + static_cast<int32_t>(group_ * 64 / params_.group);
+    last_visible_ = min(item.end, shift + static_cast<int32_t>((group_ * 64 + 63) / params_.group));
     has_folded_ = false;
 #pragma unroll
     for (uint32_t i = 0; i < S::kEights; ++i) {
@@ -551,7 +570,7 @@ class Consumer {
       for (uint32_t r = 0; r < 4; ++r) out_[i][r] = 0.0F;
     }
 
-    Units<kHeadDim> units(item.end);
+    Units<kHeadDim> units(item);
     storage_.q_there.wait(q_parity);
     bool is_queued = false;  // whether the values of the last tile are still to be added
     for (uint32_t tiles_left = units.count_tiles(); tiles_left > 0; --tiles_left) {
@@ -612,9 +631,9 @@ class Consumer {
         if (kPadded && 8 * i >= columns) break;
         const float4 values = has_folded_ ? folded_values(i) : float4{};
         const float first = j == 0 ? values.x : values.z, second = j == 0 ? values.y : values.w;
-        to[4 * i] = __floats2bfloat162_rn(
-            finished(first * factors.folded + out_[i][2 * j] * factors.part, reciprocal),
-            finished(second * factors.folded + out_[i][2 * j + 1] * factors.part, reciprocal));
+        to[4 * i] =
+            __floats2bfloat162_rn(finished(first * factors.folded + out_[i][2 * j] * factors.part, reciprocal),
+                                  finished(second * factors.folded + out_[i][2 * j + 1] * factors.part, reciprocal));
       }
     }
   }
@@ -633,7 +652,8 @@ class Consumer {
   uint32_t num_units_;         // of the tile
   uint32_t folds_, rescales_;  // units, as bits, before which the sums are folded, or rescaled
   bool in_pieces_, has_folded_;
-  int32_t visible_[2], first_visible_;
+  int32_t visible_[2];                    // keys that a row sees, and those before its window
+  int32_t first_visible_, last_visible_;  // of the first and the last row of this half
 };
 
 template <uint32_t kHeadDim, bool kPadded>
@@ -694,9 +714,7 @@ cudaError_t launch(const Params& params, cudaStream_t stream) {
 
 }  // namespace
 
-bool computes_large_items(int64_t head_dim) {
-  return runs_large_attention(gpu_limits(), head_dim);
-}
+bool computes_large_items(int64_t head_dim) { return runs_large_attention(gpu_limits(), head_dim); }
 
 cudaError_t attention_of_large_items(const AttentionForward& call, cudaStream_t stream) {
   const AttentionWork& work = call.work;
@@ -721,7 +739,8 @@ cudaError_t attention_of_large_items(const AttentionForward& call, cudaStream_t 
                    .table = call.words + work.table,
                    .next_item = call.words + work.counters,
                    .num_done = call.words + work.counters + 1,
-                   .head_dim = static_cast<uint32_t>(head_dim)};
+                   .head_dim = static_cast<uint32_t>(head_dim),
+                   .window = keys_of_window(call.window)};
   const auto num_rows = static_cast<uint64_t>(work.num_rows), num_blocks = static_cast<uint64_t>(kv.num_blocks);
   const bool is_described =
       describe_tensor(params.q, call.q_THK, {head_dim, heads, num_rows}, {head_dim * 2, heads * head_dim * 2},

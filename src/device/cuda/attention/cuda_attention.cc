@@ -108,6 +108,7 @@ void CudaRows::refill(const AttentionRows& rows) {
   rows_.prepared = nullptr;
   if (forward_) fill(*forward_);
   backward_.reset();
+  expanded_.reset();
   aten_.reset();
 }
 
@@ -119,32 +120,37 @@ const CudaRows::Forward& CudaRows::forward(const cuda::AttentionHeads& heads) {
   return *forward_;
 }
 
-const CudaRows::Backward& CudaRows::backward(const cuda::AttentionHeads& heads) {
-  if (backward_ && backward_->heads == heads) return *backward_;
-  const cuda::ExpandedRows rows =
-      cuda::expand_rows(paged(rows_), host_data(rows_.kv_tokens), host_data(rows_.kv_slots), rows_.kv_tokens.size(0));
+const CudaRows::Backward& CudaRows::backward(const cuda::AttentionHeads& heads, int64_t window) {
   const auto send = [&](const std::vector<int32_t>& values) {
     return on_device(values.data(), static_cast<int64_t>(values.size()));
   };
-  std::vector<cuda::PartsCall> calls = cuda::cut_into_parts(rows, heads);
-  std::vector<int32_t> place_words;
-  for (const cuda::PartsCall& call : calls) cuda::append_place_words(call, place_words);
-  backward_ = {.cu_q = send(rows.cu_q),
-               .cu_k = send(rows.cu_k),
-               .slots = send(rows.slots),
-               .token_offsets = send(rows.token_offsets),
-               .rows_of_token = send(rows.expanded_rows_of_token),
-               .max_q = rows.max_q,
-               .max_k = rows.max_k,
-               .heads = heads,
-               .calls = std::move(calls),
-               .places = send(place_words)};
+  if (!backward_ || backward_->heads != heads) {
+    expanded_ =
+        cuda::expand_rows(paged(rows_), host_data(rows_.kv_tokens), host_data(rows_.kv_slots), rows_.kv_tokens.size(0));
+    backward_ = {.cu_q = send(expanded_->cu_q),
+                 .cu_k = send(expanded_->cu_k),
+                 .slots = send(expanded_->slots),
+                 .token_offsets = send(expanded_->token_offsets),
+                 .rows_of_token = send(expanded_->expanded_rows_of_token),
+                 .max_q = expanded_->max_q,
+                 .max_k = expanded_->max_k,
+                 .heads = heads,
+                 .parts = {}};
+  }
+  if (!backward_->parts.contains(window)) {
+    std::vector<cuda::PartsCall> calls = cuda::cut_into_parts(*expanded_, heads, window);
+    std::vector<int32_t> place_words;
+    for (const cuda::PartsCall& call : calls) cuda::append_place_words(call, place_words);
+    backward_->parts[window] = {.calls = std::move(calls), .places = send(place_words)};
+  }
   return *backward_;
 }
 
-const AttentionRows& CudaRows::prepared_by(const Ops& aten) {
+AttentionRows CudaRows::prepared_by(const Ops& aten, int64_t window) {
   if (!aten_) aten_ = aten.prepare(rows_);
-  return *aten_;
+  AttentionRows rows = *aten_;
+  rows.window = window;
+  return rows;
 }
 
 bool has_cuda_attention(const Tensor& q_THK, const Tensor& kv_layer) {
@@ -159,7 +165,8 @@ void cuda_kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v
                         stream()));
 }
 
-Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& rows, const Tensor& lse_TH) {
+Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& rows, int64_t window,
+                      const Tensor& lse_TH) {
   Tensor out_THK = at::empty_like(q_THK);
   if (q_THK.numel() == 0) return out_THK;
   const CudaRows::Forward& forward = rows.forward(heads_of(q_THK, kv_layer));
@@ -170,7 +177,8 @@ Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& row
                                  .kv = paged(kv_layer),
                                  .work = forward.work,
                                  .words = forward.words.mutable_data_ptr<int32_t>(),
-                                 .refillable = cuda::is_capturing(stream())},
+                                 .refillable = cuda::is_capturing(stream()),
+                                 .window = window},
                                 stream()));
   return out_THK;
 }
@@ -204,7 +212,7 @@ void add_rows_of(const std::vector<cuda::PartsCall>& calls, const Tensor& a_THK,
 }
 
 // Returns tensors that are not defined where cuDNN does not cover the rows.
-ExpandedGrad parts_backward(const ExpandedInputs& in, const CudaRows::Backward& b, cuda::CudnnAttention* cudnn) {
+ExpandedGrad parts_backward(const ExpandedInputs& in, const CudaRows::Backward::Parts& b, cuda::CudnnAttention* cudnn) {
   if (cudnn == nullptr || b.calls.empty()) return {};
   int64_t workspace_bytes = 0;
   for (const cuda::PartsCall& call : b.calls) {
@@ -239,23 +247,26 @@ ExpandedGrad parts_backward(const ExpandedInputs& in, const CudaRows::Backward& 
   return grad;
 }
 
-ExpandedGrad flash_backward(const ExpandedInputs& in, const CudaRows::Backward& b) {
+ExpandedGrad flash_backward(const ExpandedInputs& in, const CudaRows::Backward& b, int64_t window) {
   const Deterministic deterministic;
   const Tensor no_dropout = at::empty({2}, in.q_THK.options().dtype(at::kUInt64));
+  // Its window counts the keys before a row's own.
+  const std::optional<int64_t> left = window > 0 ? std::optional(window - 1) : std::nullopt,
+                               right = window > 0 ? std::optional<int64_t>(0) : std::nullopt;
   ExpandedGrad grad;
   std::tie(grad.dq_THK, grad.dk_nGK, grad.dv_nGK) = at::_flash_attention_backward(
       in.dout_THK, in.q_THK, in.k_nGK, in.v_nGK, in.out_THK, in.lse_TH.t().contiguous(), b.cu_q, b.cu_k, b.max_q,
-      b.max_k, /*dropout_p=*/0.0, /*is_causal=*/true, no_dropout, no_dropout);
+      b.max_k, /*dropout_p=*/0.0, /*is_causal=*/true, no_dropout, no_dropout, /*scale=*/std::nullopt, left, right);
   return grad;
 }
 
 }  // namespace
 
 Ops::AttentionGrad cuda_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
-                                           const Tensor& lse_TH, const Tensor& kv_layer, CudaRows& rows,
+                                           const Tensor& lse_TH, const Tensor& kv_layer, CudaRows& rows, int64_t window,
                                            cuda::CudnnAttention* cudnn) {
   const int64_t T = q_THK.size(0), G = kv_layer.size(2), K = q_THK.size(2);
-  const CudaRows::Backward& b = rows.backward(heads_of(q_THK, kv_layer));
+  const CudaRows::Backward& b = rows.backward(heads_of(q_THK, kv_layer), window);
   const int64_t num_expanded = b.slots.size(0);
   const at::TensorOptions options = q_THK.options();
   ExpandedGrad expanded;
@@ -264,8 +275,8 @@ Ops::AttentionGrad cuda_attention_backward(const Tensor& dout_THK, const Tensor&
     check(cuda::gather_kv(paged(kv_layer), b.slots.const_data_ptr<int32_t>(), num_expanded, k_nGK.mutable_data_ptr(),
                           v_nGK.mutable_data_ptr(), stream()));
     const ExpandedInputs inputs = {dout_THK, q_THK, k_nGK, v_nGK, out_THK, lse_TH};
-    expanded = parts_backward(inputs, b, cudnn);
-    if (!expanded.dq_THK.defined()) expanded = flash_backward(inputs, b);
+    expanded = parts_backward(inputs, b.parts_of(window), cudnn);
+    if (!expanded.dq_THK.defined()) expanded = flash_backward(inputs, b, window);
   }
   Ops::AttentionGrad grad = {.dq_THK = std::move(expanded.dq_THK),
                              .dk_TGK = at::empty({T, G, K}, options),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -35,13 +36,19 @@ class CudaRows {
     Tensor cu_q, cu_k, slots, token_offsets, rows_of_token;  // int32 on the device, as in cuda::ExpandedRows
     int64_t max_q = 0, max_k = 0;
     cuda::AttentionHeads heads;
-    std::vector<cuda::PartsCall> calls;  // of cuDNN; none where it may not compute the gradient
-    Tensor places;                       // int32 on the device: the place words of the calls
+    // The calls of cuDNN, by window.
+    struct Parts {
+      std::vector<cuda::PartsCall> calls;  // none where it may not compute the gradient
+      Tensor places;                       // int32 on the device: the place words of the calls
+    };
+    std::map<int64_t, Parts> parts;
+    const Parts& parts_of(int64_t window) const { return parts.at(window); }
   };
-  const Backward& backward(const cuda::AttentionHeads& heads);
+  // The result has the parts of that window.
+  const Backward& backward(const cuda::AttentionHeads& heads, int64_t window);
 
-  // Returns the rows as `aten`, the operations of ops_aten.h, prepares them.
-  const AttentionRows& prepared_by(const Ops& aten);
+  // Returns the rows as `aten`, the operations of ops_aten.h, prepares them, for that window.
+  AttentionRows prepared_by(const Ops& aten, int64_t window);
 
  private:
   void fill(Forward& forward);
@@ -52,6 +59,7 @@ class CudaRows {
   cuda::Staging& staging_;
   std::optional<Forward> forward_;
   std::optional<Backward> backward_;
+  std::optional<cuda::ExpandedRows> expanded_;  // of backward_
   std::optional<AttentionRows> aten_;
 };
 
@@ -62,9 +70,10 @@ bool has_cuda_attention(const Tensor& q_THK, const Tensor& kv_layer);
 // computes by cuDNN where `cudnn`, which may be null, covers the rows.
 void cuda_kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
                     const Tensor& slot_mapping);
-Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& rows, const Tensor& lse_TH);
+Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& rows, int64_t window,
+                      const Tensor& lse_TH);
 Ops::AttentionGrad cuda_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
-                                           const Tensor& lse_TH, const Tensor& kv_layer, CudaRows& rows,
+                                           const Tensor& lse_TH, const Tensor& kv_layer, CudaRows& rows, int64_t window,
                                            cuda::CudnnAttention* cudnn);
 
 }  // namespace tandem::device
