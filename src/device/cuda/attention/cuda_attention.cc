@@ -220,9 +220,7 @@ ExpandedGrad parts_backward(const ExpandedInputs& in, const CudaRows::Backward::
   }
   const Tensor memory = at::empty({workspace_bytes}, in.q_THK.options().dtype(at::kByte));
   void* const workspace = memory.mutable_data_ptr();
-  for (const cuda::PartsCall& call : b.calls) {
-    if (!cudnn->covers(call.shape, workspace, stream())) return {};
-  }
+  if (!cudnn->covers(b.calls, workspace, stream())) return {};
   const ExpandedGrad grad = {at::empty_like(in.q_THK), at::empty_like(in.k_nGK), at::empty_like(in.v_nGK)};
   Tensor dq_of_prefixes_THK;
   const int32_t* places = b.places.const_data_ptr<int32_t>();

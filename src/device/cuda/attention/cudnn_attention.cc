@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <thread>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -26,6 +28,7 @@ using TensorPointer = std::shared_ptr<Tensor_attributes>;
 // The relative error of a gradient above which a plan is refused; that of rounding is 0.3 %.
 constexpr double kMostError = 0.01;
 constexpr int64_t kElementBytes = 2;
+constexpr size_t kMostBuilders = 8;  // threads that build plans
 
 void check_cuda(cudaError_t error) {
   TANDEM_ENV_CHECK(error == cudaSuccess, "the gradient of attention failed on the GPU:", cudaGetErrorString(error));
@@ -215,7 +218,7 @@ bool CudnnAttention::Before::operator()(const PartsShape& a, const PartsShape& b
 CudnnAttention::CudnnAttention() = default;
 CudnnAttention::~CudnnAttention() {
   plans_.clear();
-  if (handle_ != nullptr) cudnnDestroy(handle_);
+  for (cudnnHandle_t handle : handles_) cudnnDestroy(handle);
 }
 
 std::unique_ptr<CudnnAttention> CudnnAttention::make() {
@@ -227,33 +230,61 @@ std::unique_ptr<CudnnAttention> CudnnAttention::make() {
 
 std::string CudnnAttention::library() { return fmt::format("cuDNN {}", cudnnGetVersion()); }
 
-bool CudnnAttention::covers(const PartsShape& shape, void* workspace, cudaStream_t stream) {
-  const auto found = plans_.find(shape);
-  if (found != plans_.end()) return found->second != nullptr;
-  auto plan = std::make_unique<Plan>(shape);
-  std::string why;
-  if (handle_ == nullptr && cudnnCreate(&handle_) != CUDNN_STATUS_SUCCESS) {
-    why = "it does not start";
-  } else if (fe::error_t error = plan->build(handle_); error.is_bad()) {
-    why = error.get_message();
-  } else {
-    why = check(shape, *plan, workspace, stream);
+bool CudnnAttention::covers(const std::vector<PartsCall>& calls, void* workspace, cudaStream_t stream) {
+  NewPlans made;
+  for (const PartsCall& call : calls) {
+    if (!plans_.contains(call.shape)) made.try_emplace(call.shape);
   }
-  if (!why.empty()) {
-    base::log_warning(
-        "{} is not used for {} ({}): FlashAttention-2 computes the gradient of attention, which is slower", library(),
-        words(shape), why);
-    plan.reset();
+  build(made);
+  for (auto& [shape, one] : made) {
+    if (one.why.empty()) one.why = check(shape, *one.plan, workspace, stream);
+    if (!one.why.empty()) {
+      base::log_warning(
+          "{} is not used for {} ({}): FlashAttention-2 computes the gradient of attention, which is slower", library(),
+          words(shape), one.why);
+      one.plan.reset();
+    }
+    plans_.emplace(shape, std::move(one.plan));
   }
-  return plans_.emplace(shape, std::move(plan)).first->second != nullptr;
+  return std::ranges::all_of(calls, [&](const PartsCall& call) { return plans_.at(call.shape) != nullptr; });
+}
+
+// Each thread has a handle of its own, as cuDNN asks.
+void CudnnAttention::build(NewPlans& made) {
+  if (made.empty()) return;
+  int device = 0;
+  check_cuda(cudaGetDevice(&device));
+  cudnnHandle_t handle = nullptr;
+  while (handles_.size() < std::min(made.size(), kMostBuilders) && cudnnCreate(&handle) == CUDNN_STATUS_SUCCESS) {
+    handles_.push_back(handle);
+  }
+  std::vector<NewPlans::value_type*> waiting;
+  for (auto& entry : made) waiting.push_back(&entry);
+  if (handles_.empty()) {
+    for (NewPlans::value_type* entry : waiting) entry->second.why = "it does not start";
+    return;
+  }
+  std::atomic<size_t> next = 0;
+  const auto build_some = [&](cudnnHandle_t own) {
+    const bool has_device = cudaSetDevice(device) == cudaSuccess;  // of this thread
+    for (size_t i = next++; i < waiting.size(); i = next++) {
+      auto& [shape, one] = *waiting[i];
+      one.plan = std::make_unique<Plan>(shape);
+      if (fe::error_t error = one.plan->build(own); error.is_bad()) one.why = error.get_message();
+      if (!has_device) one.why = "a thread cannot choose the GPU";
+    }
+  };
+  std::vector<std::jthread> others;
+  for (size_t i = 1; i < std::min(handles_.size(), waiting.size()); ++i) others.emplace_back(build_some, handles_[i]);
+  build_some(handles_.front());
 }
 
 void CudnnAttention::run(const PartsShape& shape, const PartsOperands& operands, const int32_t* places, void* workspace,
                          cudaStream_t stream) {
   const auto found = plans_.find(shape);
   TANDEM_CHECK(found != plans_.end() && found->second != nullptr, "no plan for", words(shape));
-  TANDEM_ENV_CHECK(cudnnSetStream(handle_, stream) == CUDNN_STATUS_SUCCESS, library(), "refuses a stream");
-  fe::error_t error = found->second->run(handle_, operands, places, workspace);
+  TANDEM_ENV_CHECK(cudnnSetStream(handles_.front(), stream) == CUDNN_STATUS_SUCCESS, library(), "refuses a stream");
+  fe::error_t error = found->second->run(handles_.front(), operands, places, workspace);
   TANDEM_ENV_CHECK(error.is_good(), library(), "failed at the gradient of attention:", error.get_message());
 }
 
@@ -325,7 +356,7 @@ std::string CudnnAttention::check(const PartsShape& shape, Plan& plan, void* wor
                             .dv_nGK = dv_again.data()};
   const auto run_after = [&](int value) {
     check_cuda(cudaMemsetAsync(workspace, value, static_cast<size_t>(bytes), stream));
-    return plan.run(handle_, operands, places.as<int32_t>(), workspace);
+    return plan.run(handles_.front(), operands, places.as<int32_t>(), workspace);
   };
   const auto differences = [&](const DeviceBuffer& a, const DeviceBuffer& b, int64_t size) {
     fill(count, 0, sizeof(unsigned long long));
@@ -336,7 +367,7 @@ std::string CudnnAttention::check(const PartsShape& shape, Plan& plan, void* wor
     check_cuda(cudaStreamSynchronize(stream));
     return static_cast<int64_t>(result);
   };
-  TANDEM_ENV_CHECK(cudnnSetStream(handle_, stream) == CUDNN_STATUS_SUCCESS, library(), "refuses a stream");
+  TANDEM_ENV_CHECK(cudnnSetStream(handles_.front(), stream) == CUDNN_STATUS_SUCCESS, library(), "refuses a stream");
   if (fe::error_t error = run_after(kNan); error.is_bad()) return error.get_message();
   // The second outputs still hold what all were filled with.
   operands.dq_THK = dq.data();

@@ -3,7 +3,7 @@
 // quarter (bench/results/attention.md). attention_parts.h says how it is cut into calls.
 //
 // For each shape of a call there is a plan, made when the shape is first asked for. It takes some 60 ms, and up to a
-// second where cuDNN compiles a kernel. A plan is used if, on drawn data, it gives the same bits twice and is near the
+// second where cuDNN compiles a kernel; those of one gradient's calls are built in several threads. A plan is used if, on drawn data, it gives the same bits twice and is near the
 // gradient in float64 (attention_check.h). The data do not depend on the run, so all ranks decide alike.
 //
 // One thread at a time. No torch. The heavy headers of cuDNN's frontend are in the .cc file alone.
@@ -43,11 +43,12 @@ class CudnnAttention {
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
-  // Returns whether there is a good plan for the call; makes and checks it first. If there is none, a warning says why,
-  // once. `workspace` has workspace_bytes(). Throws EnvironmentError where the GPU fails.
-  bool covers(const PartsShape& shape, void* workspace, cudaStream_t stream);
-  // Computes the call's parts, of all KV heads: it writes dq of their rows, and dk and dv of their keys. covers() is
-  // true. `places` are the words of append_place_words(), on the device.
+  // Returns whether there is a good plan for each of the calls; makes and checks those that are missing first. If there is
+  // none for a call, a warning says why, once. `workspace` has workspace_bytes() of each. Throws EnvironmentError where
+  // the GPU fails.
+  bool covers(const std::vector<PartsCall>& calls, void* workspace, cudaStream_t stream);
+  // Computes the parts of one of those calls, of all KV heads: it writes dq of their rows, and dk and dv of their
+  // keys. `places` are the words of append_place_words(), on the device.
   void run(const PartsShape& shape, const PartsOperands& operands, const int32_t* places, void* workspace,
            cudaStream_t stream);
 
@@ -61,9 +62,16 @@ class CudnnAttention {
   };
 
   CudnnAttention();
+  // Builds the plans in several threads at once, because each may compile a kernel.
+  struct NewPlan {
+    std::unique_ptr<Plan> plan;
+    std::string why;  // it cannot be used; empty: it can
+  };
+  using NewPlans = std::map<PartsShape, NewPlan, Before>;
+  void build(NewPlans& made);
   std::string check(const PartsShape& shape, Plan& plan, void* workspace, cudaStream_t stream);
 
-  cudnnContext* handle_ = nullptr;
+  std::vector<cudnnContext*> handles_;  // one for each thread that has built plans; the first one also runs them
   std::map<PartsShape, std::unique_ptr<Plan>, Before> plans_;  // null: refused
 };
 
