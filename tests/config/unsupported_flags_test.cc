@@ -22,7 +22,7 @@ TEST(UnsupportedFlags, AreRefusedWithTheirReason) {
   options.require_only({});
   for (const UnsupportedFlag& flag : unsupported_flags()) options.unsupported(flag.name, flag.reason);
   for (const char* name : {"pipeline-model-parallel-size", "vllm-gpu-memory-utilization", "sglang-mem-fraction-static",
-                           "wandb-key", "lora-dropout", "offload-rollout"}) {
+                           "wandb-key", "lora-type", "offload-rollout"}) {
     const UnsupportedFlag* const flag = find_unsupported_flag(name);
     ASSERT_NE(flag, nullptr) << name;
     try {
