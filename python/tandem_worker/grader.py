@@ -13,7 +13,7 @@ from tandem_worker.outcomes import Failed, failure
 from tandem_worker.protocol import MachineFault, one_line
 
 # A worker starts in each run, and most run no code of the user's. So what only such code needs (asyncio, inspect: half of
-# the time of a start) is imported where it is asked for, before the worker's forks.
+# the time of a start) is imported where it is asked for.
 
 MAX_DESCRIPTORS_LEFT = 64  # open after a call, more than before the first
 MAX_TRACE_CHARACTERS = 10000  # the end, which says most; a message can be as long as it likes

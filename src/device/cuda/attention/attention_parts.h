@@ -59,8 +59,8 @@ base::Size most_call_bytes(const AttentionHeads& heads, base::Size rows);
 constexpr int64_t kMostWorkspaceBytes = int64_t{8320} << 20;
 // If no segment has so many keys, cuDNN is not used: what it would gain is less than its kernels take to compile.
 constexpr int64_t kFewestKeys = 512;
-// Where a segment is longer than its window, and the window than this, cuDNN is not used: a check of its
-// kernels takes rows past the window, and so much time and memory.
+// If a segment is longer than its window and the window is longer than this, FlashAttention-2 computes the gradient in
+// cuDNN's place: the check of a kernel of cuDNN needs more rows than the window has, and would take long.
 constexpr int64_t kLongestWindow = 2048;
 
 // Returns the bytes that a call of this shape may use: what cuDNN 9.19 asks for on a GPU of compute capability 9.0, or

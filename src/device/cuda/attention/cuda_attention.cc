@@ -248,7 +248,7 @@ ExpandedGrad parts_backward(const ExpandedInputs& in, const CudaRows::Backward::
 ExpandedGrad flash_backward(const ExpandedInputs& in, const CudaRows::Backward& b, int64_t window) {
   const Deterministic deterministic;
   const Tensor no_dropout = at::empty({2}, in.q_THK.options().dtype(at::kUInt64));
-  // Its window counts the keys before a row's own.
+  // FlashAttention-2 counts as a window the keys before a row's own key; ours counts that one too.
   const std::optional<int64_t> left = window > 0 ? std::optional(window - 1) : std::nullopt,
                                right = window > 0 ? std::optional<int64_t>(0) : std::nullopt;
   ExpandedGrad grad;
