@@ -32,14 +32,15 @@ MAY_INCLUDE = {
     "checkpoint": {"checkpoint", "config", "base", "memory", "weights", "rl", "trainer"},
     "report": {"report", "base", "rl", "text", "reward"},
     "session": {"session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
+    "scorer": {"scorer", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
     "groups": {"groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
     "sampling": {"sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
     "evaluation": {"evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
     "rollout_worker": {"rollout_worker", "evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
     "bench": {"bench", "session", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "run": {"run", "rollout_worker", "evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
+    "run": {"run", "rollout_worker", "scorer", "evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
     "device_check": {"device_check", "bench", "session", "config", "report", "base", "device", "weights", "model", "rl", "worker", "trainer", "rollout", "mesh"},
-    "cli": {"cli", "device", "run", "session", "bench", "device_check", "plan", "config", "worker", "base", "mesh"},
+    "cli": {"cli", "device", "run", "scorer", "session", "bench", "device_check", "plan", "config", "worker", "base", "mesh"},
 }
 
 SKIPPED_FOLDERS = {"build", "runs", "__pycache__", "golden", "results"}  # and those that begin with a dot

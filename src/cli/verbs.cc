@@ -27,6 +27,7 @@
 #include "mesh/launcher_link.h"
 #include "plan/plan.h"
 #include "run/verbs.h"
+#include "scorer/serve_scores.h"
 
 namespace tandem::cli {
 
@@ -126,6 +127,8 @@ constexpr auto kVerbs = std::to_array<Verb>({
     {"engine", "completions for requests on standard input, a JSON object a line: what the Python API talks to",
      run_verb<config::EngineProcessConfig, run::answer_requests>},
     {"score", "log-probs and entropies of given sequences", run_verb<config::ScoreConfig, run::score>},
+    {"scorer", "a process that only scores, for runs on other devices: the teacher of --opd-teacher-address",
+     run_verb<config::ScorerConfig, scorer::serve_scores>},
     {"eval", "mean reward and pass@k of a checkpoint", run_verb<config::EvalConfig, run::evaluate>},
     {"export", "a run's checkpoint as a plain Hugging Face directory",
      run_verb<config::ExportConfig, run::export_checkpoint>},

@@ -22,6 +22,8 @@ struct LossOptions {
   std::string custom_advantage_path;  // FILE.py:function that computes advantages; "": --advantage-estimator alone
   // Hugging Face directories of the teachers: one, or several as NAME=DIRECTORY (opd_teachers()).
   std::vector<std::string> opd_teacher_load;
+  // Addresses of processes that score (scorer/address.h), or NAME=ADDRESS: those with one name are one teacher's.
+  std::vector<std::string> opd_teacher_address;
   std::string opd_teacher_key;              // key of a data line whose value names its teacher
   std::string opd_answer_key = "response";  // key of a data line's answer, with opd.has_given_answers()
 
@@ -31,8 +33,12 @@ struct LossOptions {
   // A teacher's name is "" if there is one alone, which scores every sample.
   struct Teacher {
     std::string name, directory;
+    std::vector<std::string> addresses = {};  // not empty: the processes that score in its place; no directory then
+
+    bool is_elsewhere() const { return !addresses.empty(); }
   };
-  // Returns the teachers in the order of the flag; none without --use-opd. Valid after check().
+  // Returns the teachers, those with a directory first, in the order of the flags; none without --use-opd. Valid after
+  // check().
   std::vector<Teacher> opd_teachers() const;
   // Throws UserError when two of these flags contradict; otherwise `loss` with a divisor passes rl::check_loss_config.
   void check() const;
@@ -49,6 +55,7 @@ struct LossOptions {
   void check_reference() const;
   void check_distillation() const;
   void check_given_answers() const;
+  void check_teacher_names() const;
 };
 
 }  // namespace tandem::config

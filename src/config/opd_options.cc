@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 #include "base/size.h"
@@ -16,13 +17,18 @@ void LossOptions::visit_distillation(base::Options& options) {
   rl::OpdConfig& opd = loss.opd;
   options.option(opd.is_on, "use-opd", group,
                  "on-policy distillation: a teacher scores the policy's own samples (docs/DISTILLATION.md); needs "
-                 "--opd-teacher-load");
+                 "--opd-teacher-load or --opd-teacher-address");
   options
       .option(opd_teacher_load, "opd-teacher-load", group,
               "Hugging Face directory of the teacher: of any size and family, with the vocabulary of --hf-checkpoint. "
               "Several are NAME=DIRECTORY each, and --opd-teacher-key says which line is whose")
       .one_or_more()
       .path();
+  options
+      .option(opd_teacher_address, "opd-teacher-address", group,
+              "address of a teacher in a process of its own, which `tandem scorer` started (its --listen): it scores "
+              "on its own device. Several share the samples; with --opd-teacher-key each is NAME=ADDRESS")
+      .one_or_more();
   options.option(opd_teacher_key, "opd-teacher-key", group,
                  "key of a data line, or of its metadata, whose value names the teacher of its samples");
   options
@@ -64,12 +70,25 @@ void LossOptions::visit_distillation(base::Options& options) {
 }
 
 std::vector<LossOptions::Teacher> LossOptions::opd_teachers() const {
+  // Returns the name of a teacher and where it is.
+  const auto parts_of = [&](const std::string& value) -> std::pair<std::string, std::string> {
+    const size_t at = opd_teacher_key.empty() ? std::string::npos : value.find('=');
+    return at == std::string::npos ? std::pair("", value) : std::pair(value.substr(0, at), value.substr(at + 1));
+  };
   std::vector<Teacher> teachers;
   for (const std::string& value : opd_teacher_load) {
-    const size_t at = opd_teacher_key.empty() ? std::string::npos : value.find('=');
-    teachers.push_back(at == std::string::npos
-                           ? Teacher{.name = "", .directory = value}
-                           : Teacher{.name = value.substr(0, at), .directory = value.substr(at + 1)});
+    const auto [name, directory] = parts_of(value);
+    teachers.push_back({.name = name, .directory = directory});
+  }
+  for (const std::string& value : opd_teacher_address) {
+    const auto [name, address] = parts_of(value);
+    const auto same = std::ranges::find_if(
+        teachers, [&](const Teacher& other) { return other.is_elsewhere() && other.name == name; });
+    if (same != teachers.end()) {
+      same->addresses.push_back(address);
+    } else {
+      teachers.push_back({.name = name, .directory = "", .addresses = {address}});
+    }
   }
   return teachers;
 }
@@ -96,6 +115,7 @@ void LossOptions::check_distillation() const {
                       fmt::format("{}: does nothing without --use-opd; give both, or leave it out", flag));
   };
   needs_switch(!opd_teacher_load.empty(), "--opd-teacher-load");
+  needs_switch(!opd_teacher_address.empty(), "--opd-teacher-address");
   needs_switch(!opd_teacher_key.empty(), "--opd-teacher-key");
   needs_switch(opd.kl_coef != unset.kl_coef, "--opd-kl-coef");
   needs_switch(!opd.use_task_rewards, "--no-opd-use-task-rewards");
@@ -110,8 +130,12 @@ void LossOptions::check_distillation() const {
   TANDEM_USER_CHECK(opd_answer_key == LossOptions().opd_answer_key || opd.has_given_answers(),
                     "--opd-answer-key: does nothing without --opd-on-policy-share below 1; give both, or leave it out");
   if (!opd.is_on) return;
-  TANDEM_USER_CHECK(!opd_teacher_load.empty(),
-                    "--use-opd: needs --opd-teacher-load; give the Hugging Face directory of the teacher");
+  TANDEM_USER_CHECK(!opd_teacher_load.empty() || !opd_teacher_address.empty(),
+                    "--use-opd: needs --opd-teacher-load; give the Hugging Face directory of the teacher, or "
+                    "--opd-teacher-address, where a process scores");
+  TANDEM_USER_CHECK(opd_teacher_address.empty() || !opd.has_loss(),
+                    "--opd-loss-coef with --opd-teacher-address: whole distributions need the teacher in the run's own "
+                    "process; give --opd-teacher-load, or --opd-kl-coef alone");
   TANDEM_USER_CHECK(opd.use_task_rewards || opd.kl_coef > 0.0 || opd.has_loss(),
                     "--no-opd-use-task-rewards with --opd-kl-coef 0: nothing is left to train on; give --opd-kl-coef "
                     "or --opd-loss-coef");
@@ -119,23 +143,30 @@ void LossOptions::check_distillation() const {
                     "--custom-advantage-path with --use-opd: the function's advantages would take the place of the "
                     "teacher's; leave one out, or give --opd-kl-coef 0 and --opd-loss-coef");
   if (opd.has_given_answers()) check_given_answers();
+  check_teacher_names();
+}
+
+void LossOptions::check_teacher_names() const {
   const std::vector<Teacher> teachers = opd_teachers();
   if (opd_teacher_key.empty()) {
-    TANDEM_USER_CHECK(teachers.size() == 1,
-                      fmt::format("--opd-teacher-load: {} directories are given; name them NAME=DIRECTORY, and give "
-                                  "--opd-teacher-key, the key of a data line that names its teacher",
-                                  teachers.size()));
+    TANDEM_USER_CHECK(
+        teachers.size() == 1,
+        fmt::format("{}: {} teachers are given; name them NAME=DIRECTORY or NAME=ADDRESS, and give "
+                    "--opd-teacher-key, the key of a data line that names its teacher",
+                    opd_teacher_load.empty() ? "--opd-teacher-address" : "--opd-teacher-load", teachers.size()));
     return;
   }
   std::set<std::string> names;
-  for (size_t i = 0; i < teachers.size(); ++i) {
-    TANDEM_USER_CHECK(!teachers[i].name.empty() && !teachers[i].directory.empty(),
-                      fmt::format("--opd-teacher-load {}: write it as NAME=DIRECTORY, since --opd-teacher-key {} names "
-                                  "the teacher of a line",
-                                  opd_teacher_load[i], opd_teacher_key));
+  for (const Teacher& teacher : teachers) {
+    const char* const flag = teacher.is_elsewhere() ? "--opd-teacher-address" : "--opd-teacher-load";
+    const std::string& place = teacher.is_elsewhere() ? teacher.addresses.front() : teacher.directory;
     TANDEM_USER_CHECK(
-        names.insert(teachers[i].name).second,
-        fmt::format("--opd-teacher-load {}: another teacher has this name; give each its own", opd_teacher_load[i]));
+        !teacher.name.empty() && !place.empty(),
+        fmt::format("{} {}: write it as NAME={}, since --opd-teacher-key {} names the teacher of a line", flag,
+                    teacher.name + place, teacher.is_elsewhere() ? "ADDRESS" : "DIRECTORY", opd_teacher_key));
+    TANDEM_USER_CHECK(
+        names.insert(teacher.name).second,
+        fmt::format("{} {}={}: another teacher has this name; give each its own", flag, teacher.name, place));
   }
 }
 

@@ -185,8 +185,8 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"train-iters", nullptr, "the length of a run is --num-rollout or --num-epoch"},
     {"reset-optimizer-states", nullptr, "optimizer states live for the whole run in this version"},
     {"opd-type", "megatron",
-     "the teacher is in the trainer's process, as slime's megatron: --opd-teacher-load names its Hugging Face "
-     "directory; no server is asked, and no sample has a second prompt for its teacher"},
+     "--opd-teacher-load names the Hugging Face directory of a teacher in the trainer's process, as slime's megatron, "
+     "and --opd-teacher-address a process of tandem scorer, as slime's sglang; no sample has a second prompt"},
     {"opd-teacher-ckpt-step", nullptr, "--opd-teacher-load is a Hugging Face directory, not a folder of steps"},
     {"opd-*", nullptr,
      "this option of slime's distillation is not in this version: docs/DISTILLATION.md has those that are"},

@@ -49,6 +49,22 @@ void ScoreConfig::visit(base::Options& options) {
   options.option(output, "output", "output", "JSONL file, one line a sequence; -: standard output").path();
 }
 
+void ScorerConfig::visit(base::Options& options) {
+  model.visit(options);
+  const char* const group = "scoring";
+  options
+      .option(listen, "listen", group,
+              "where runs ask: HOST:PORT, an address of this machine, or a name of letters, digits and '-', by which "
+              "runs of the same user on this machine find it")
+      .required()
+      .does_not_affect_results();
+  options
+      .option(trust_network, "trust-network", group,
+              "believe whoever reaches the port of --listen, without TANDEM_SECRET_FILE: nobody else is on the network")
+      .does_not_affect_results();
+  visit_batch(batch, options, "memory");
+}
+
 void EvalConfig::visit(base::Options& options) {
   model.visit(options);
   eval.visit(options);

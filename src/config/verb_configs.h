@@ -52,6 +52,16 @@ struct ScoreConfig {
   void visit(base::Options& options);
 };
 
+// `tandem scorer` scores samples for the runs that ask it.
+struct ScorerConfig {
+  ModelOptions model;
+  std::string listen;
+  bool trust_network = false;
+  trainer::BatchConfig batch;
+
+  void visit(base::Options& options);
+};
+
 // `tandem eval` computes mean reward and pass@k of a checkpoint.
 struct EvalConfig {
   ModelOptions model;

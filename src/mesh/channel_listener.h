@@ -18,18 +18,20 @@
 namespace tandem::mesh {
 
 struct NetworkDoor {
-  std::string address;               // the only address to listen at; "": none
-  int port = 0;                      // 0: the kernel chooses
-  std::string secret;                // "": every connection is trusted (--trust-network)
-  double stranger_patience_s = 5.0;  // timeout for the few bytes of the first words
-  size_t max_strangers = 64;         // most at a time; the oldest goes first
+  std::string address;                    // the only address to listen at; "": none
+  int port = 0;                           // 0: the kernel chooses
+  std::string secret;                     // "": every connection is trusted (--trust-network)
+  double stranger_patience_s = 5.0;       // timeout for the few bytes of the first words
+  size_t max_strangers = 64;              // most at a time; the oldest goes first
+  std::string flag = "--rollout-listen";  // the flag that gives another port, for messages
 };
 
 class ChannelListener {
  public:
   // `local_name` is the name of the local socket. `patience_s` is the timeout of the channels, and of a machine that is
-  // silent. Throws EnvironmentError if another process listens there.
-  ChannelListener(const std::string& local_name, NetworkDoor door, double patience_s);
+  // silent. Throws EnvironmentError if another process listens there; `remedy` is the end of its line.
+  ChannelListener(const std::string& local_name, NetworkDoor door, double patience_s,
+                  const std::string& remedy = "does the run go on already?");
 
   // Returns the next process that has connected and is known.
   std::unique_ptr<Channel> accept();

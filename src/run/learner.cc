@@ -132,11 +132,14 @@ void Learner::score_reference(sampling::Rollout& rollout, RunLog& log) {
   log.add({{"perf/ref_log_probs_time", seconds_since(begin)}});
 }
 
-void Learner::score_teachers(sampling::Rollout& rollout, RunLog& log) {
-  if (!teachers_) return;
+bool Learner::score_teachers(sampling::Rollout& rollout, RunLog& log) {
+  if (!teachers_) return true;
   const Clock::time_point begin = Clock::now();
-  log.add(teachers_->score(rollout.samples, ranks_));
+  const std::optional<report::Metrics> metrics = teachers_->score(rollout.samples, ranks_);
+  if (!metrics) return false;
+  log.add(*metrics);
   log.add({{"perf/teacher_log_probs_time", seconds_since(begin)}});
+  return true;
 }
 
 void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, RunLog& log) {

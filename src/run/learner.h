@@ -39,8 +39,9 @@ class Learner {
                         sampling::Rollout& rollout);
   // Computes log-probs of the reference for each sample, if the loss needs them.
   void score_reference(sampling::Rollout& rollout, RunLog& log);
-  // Computes log-probs of each sample's teacher, with --use-opd.
-  void score_teachers(sampling::Rollout& rollout, RunLog& log);
+  // Computes log-probs of each sample's teacher, with --use-opd. Returns false if the run was asked to stop while no
+  // process of a teacher could score.
+  bool score_teachers(sampling::Rollout& rollout, RunLog& log);
   // Takes truncated samples out of the loss and penalties from the rewards, as flags ask; then computes the advantages
   // within each group, lets the
   // user's function change them if there is one, and logs the numbers of the rollout (counted from 0): rollout/*,

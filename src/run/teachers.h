@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -16,6 +17,7 @@
 #include "rl/sample.h"
 #include "run/scoring_model.h"
 #include "run/train_inputs.h"
+#include "scorer/scorers.h"
 #include "session/run_memory.h"
 #include "trainer/ranks.h"
 #include "trainer/trainer.h"
@@ -24,31 +26,46 @@ namespace tandem::run {
 
 // Throws UserError for the first thing that is wrong with the teachers of the flags, before a weight is read: files
 // that lack a tensor, a context that is shorter than the run's `context_tokens`, another tokenizer than the session's,
-// or a prompt whose line names no teacher.
-void check_teachers(const config::LossOptions& options, session::ModelSession& session,
-                    const session::PromptSet& prompts, int64_t context_tokens);
+// or a prompt whose line names no teacher. Processes that score are asked the same, and waited for, if `asks`: on one
+// rank. Throws EnvironmentError if one is not there within `wait_s`.
+struct TeacherCheck {
+  int64_t context_tokens = 0;
+  bool asks = true;
+  double wait_s = 0.0;
+};
+void check_teachers(const config::TrainConfig& config, session::ModelSession& session,
+                    const session::PromptSet& prompts, const TeacherCheck& check);
 
 class Teachers {
  public:
-  // Loads the weights, in the session's dtype; the ledger records what lasts. Borrows the inputs.
-  Teachers(const TrainInputs& inputs, session::RunMemory& memory);
+  // Loads the weights, in the session's dtype; the ledger records what lasts. Rank 0 connects to the processes that
+  // score. Borrows the inputs.
+  Teachers(TrainInputs& inputs, session::RunMemory& memory);
 
   // Gives every sample its teacher's log-probs, at the temperature of training. Offloaded teachers are on the device
-  // one after the other. Returns opd_samples/NAME and opd_reverse_kl/NAME of several teachers.
-  report::Metrics score(std::span<rl::Sample> samples, const trainer::Ranks& ranks);
+  // one after the other. Returns opd_samples/NAME and opd_reverse_kl/NAME of several teachers, and fault/lost_scorers.
+  // Returns nullopt if the run was asked to stop while no process could score.
+  std::optional<report::Metrics> score(std::span<rl::Sample> samples, const trainer::Ranks& ranks);
 
-  // Returns the function that gives a trainer the teacher of a sample, for the loss of the whole distributions. It may
-  // be called while a scope lives, which keeps all teachers on the device.
+  // Returns the function that gives a trainer the teacher of a sample, for the loss of the whole distributions; no
+  // teacher is elsewhere then. It may be called while a scope lives, which keeps all teachers on the device.
   trainer::TeacherOf teacher_of() const;
   using OnDeviceScope = std::deque<ScoringModel::OnDeviceScope>;
   void bring(OnDeviceScope& scope);
 
  private:
+  using Logprobs = std::vector<std::vector<float>>;  // [sample][token]
+
   size_t index_of(const rl::Sample& sample) const;
+  // Returns nullopt as score() does.
+  std::optional<Logprobs> scores_of(size_t teacher, const std::vector<const rl::Sample*>& samples,
+                                    const trainer::Ranks& ranks);
+  std::optional<Logprobs> scores_from_elsewhere(size_t place, const std::vector<const rl::Sample*>& samples);
 
   const TrainInputs& inputs_;
   std::vector<std::string> names_;
-  std::deque<ScoringModel> models_;
+  std::deque<ScoringModel> models_;                          // teachers that this run has loaded, which are the first
+  std::deque<scorer::Scorers> scorers_;                      // the others, on rank 0
   std::unordered_map<const rl::Prompt*, size_t> of_prompt_;  // empty if there is one teacher alone
 };
 

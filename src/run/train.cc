@@ -100,9 +100,11 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
       rollout_log.training_begins();
       learner.score_rewards(rollout_id, *rollout, log);
       learner.score_reference(*rollout, log);
-      learner.score_teachers(*rollout, log);
-      learner.assign_advantages(rollout_id, *rollout, log);
-      const std::optional<report::Metrics> last_step = learner.optimizer_steps(rollout_id, *rollout, patience, log);
+      std::optional<report::Metrics> last_step;
+      if (learner.score_teachers(*rollout, log)) {
+        learner.assign_advantages(rollout_id, *rollout, log);
+        last_step = learner.optimizer_steps(rollout_id, *rollout, patience, log);
+      }
       if (!last_step) {
         rollout_log.print_abandoned(rollout_id, checkpointer.saved_step());
         break;

@@ -101,12 +101,12 @@ void check_expert_parallel(const model::ModelConfig& model) {
 // stop token that the model does not have, a reference of another shape, a teacher that cannot teach, a reward model
 // that lacks something, or a dump's name without {rollout_id}; EnvironmentError if dumps cannot be written.
 void check_start(const config::TrainConfig& config, session::ModelSession& session, const session::PromptSet& prompts,
-                 const plan::TrainPlan& plan) {
+                 const TeacherCheck& teachers) {
   session::check_spread(session.config(), config.mesh);
   if (config.mesh.rollout_expert_parallel) check_expert_parallel(session.config());
   session::check_stop_tokens(config.rollout, session.config());
   if (config.loss.needs_reference()) check_reference(session, config.loss.ref_load);
-  check_teachers(config.loss, session, prompts, plan.longest_prompt + config.rollout.response_len());
+  check_teachers(config, session, prompts, teachers);
   check_reward_model(config.reward, session, prompts.is_rendered);
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
                                       {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
@@ -169,7 +169,11 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   session::try_out_advantages(config.loss.custom_advantage_path, config.reward, reward_context());
   session::try_out_generation(config.custom_generate, config.reward, session.directory(), reward_context());
   check_best(config.output.save_best, evaluation);
-  check_start(config, session, prompts, plan);
+  constexpr double kWaitOfDryRun = 5.0;  // seconds that the process of a teacher has to answer
+  check_start(config, session, prompts,
+              {.context_tokens = plan.longest_prompt + config.rollout.response_len(),
+               .asks = mesh->is_conductor(),
+               .wait_s = mode.dry_run ? kWaitOfDryRun : config.mesh.timeout_s()});
   // The inputs are read once: one that is edited while the run continues is another one.
   result_inputs = checkpoint::result_inputs(
       {.flags = mode.result_options,

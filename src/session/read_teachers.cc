@@ -13,6 +13,7 @@ std::vector<model::ModelConfig> read_teachers(const config::LossOptions& options
   std::vector<model::ModelConfig> teachers;
   if (!options.loss.opd.is_on) return teachers;
   for (const config::LossOptions::Teacher& teacher : options.opd_teachers()) {
+    if (teacher.is_elsewhere()) continue;
     const std::string& directory = teacher.directory;
     const std::string flag = "--opd-teacher-load " + directory;
     TANDEM_USER_CHECK(base::directory_exists(directory),

@@ -425,7 +425,8 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
   given_.insert("--lr");  // given in all of them
   // These flags cannot be tried with a rollout that is read from a file: distillation_test.cc and
   // given_answers_test.cc try them.
-  for (const char* flag : {"--opd-teacher-key", "--opd-on-policy-share", "--opd-answer-key"}) given_.insert(flag);
+  for (const char* flag : {"--opd-teacher-address", "--opd-teacher-key", "--opd-on-policy-share", "--opd-answer-key"})
+    given_.insert(flag);
   config::LossOptions loss;
   config::OptimizerOptions optimizer;
   base::Options options;

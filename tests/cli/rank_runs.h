@@ -18,11 +18,8 @@ namespace tandem::cli {
 // Runs the program itself, because a launcher forks.
 inline Captured run_program(const Arguments& arguments) {
   const base::TemporaryDirectory folder;
-  std::string command = TANDEM_PROGRAM;
-  for (const std::string& word : arguments) command += " '" + word + "'";
-  const int status = std::system(fmt::format("{} >'{}' 2>'{}'", command, folder / "out", folder / "err").c_str());
   Captured result;
-  result.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  result.code = Program(arguments, 0, folder / "err", folder / "out").wait();
   result.out = base::read_file(folder / "out");
   result.err = base::read_file(folder / "err");
   return result;

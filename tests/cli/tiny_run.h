@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -109,20 +110,42 @@ inline void expect_one_line_failure(const Captured& result, int code, const std:
   EXPECT_NE(line.find(says), std::string::npos) << line << "\nexpected: " << says;
 }
 
+// While this lives, programs that are started look for leaks as they end. Elsewhere they do not, and keep one caller of
+// an allocation in place of five: a sanitized program then starts and ends in two thirds of the time. What runs in a
+// test's own process is searched always.
+class LeakSearch {
+ public:
+  LeakSearch() { is_on_ = true; }
+  ~LeakSearch() { is_on_ = false; }
+  LeakSearch(const LeakSearch&) = delete;
+  LeakSearch& operator=(const LeakSearch&) = delete;
+  // Sets the options of this process for the program that it becomes.
+  static void set_options() {
+    const char* const own = std::getenv("ASAN_OPTIONS");
+    if (own == nullptr || is_on_) return;
+    setenv("ASAN_OPTIONS", (std::string(own) + ":detect_leaks=0:malloc_context_size=1").c_str(), 1);
+  }
+
+ private:
+  inline static bool is_on_ = false;
+};
+
 // Runs the program itself in a child process, which is killed if a test ends before it does.
 class Program {
  public:
-  // Writes beyond `max_file_bytes` fail, as on a full disk (with EFBIG); 0 means no limit. `errors` is the file for its
-  // stderr.
-  explicit Program(const Arguments& arguments, int64_t max_file_bytes = 0, const std::string& errors = "/dev/null") {
+  // Writes beyond `max_file_bytes` fail, as on a full disk (with EFBIG); 0 means no limit. `errors` and `output` are
+  // the files for its stderr and stdout.
+  explicit Program(const Arguments& arguments, int64_t max_file_bytes = 0, const std::string& errors = "/dev/null",
+                   const std::string& output = "/dev/null") {
     pid_ = fork();
     if (pid_ != 0) return;
     if (max_file_bytes > 0) {
       const rlimit limit = {static_cast<rlim_t>(max_file_bytes), static_cast<rlim_t>(max_file_bytes)};
       setrlimit(RLIMIT_FSIZE, &limit);
     }
-    if (std::freopen("/dev/null", "w", stdout) == nullptr || std::freopen(errors.c_str(), "w", stderr) == nullptr)
+    if (std::freopen(output.c_str(), "w", stdout) == nullptr || std::freopen(errors.c_str(), "w", stderr) == nullptr)
       _exit(99);
+    LeakSearch::set_options();
     std::vector<char*> words = {const_cast<char*>(TANDEM_PROGRAM)};
     for (const std::string& word : arguments) words.push_back(const_cast<char*>(word.c_str()));
     words.push_back(nullptr);

@@ -278,7 +278,8 @@ TEST(LossOptions, EveryFlagIsAmongTheCases) {
   // Other tests cover which model the reference is (tests/cli/loss_flags_test.cc, tests/run/learner_test.cc), which
   // teacher a sample has and what divergence is computed from its distribution (tests/cli/distillation_test.cc).
   std::set<std::string> tried = {"disable-rewards-normalization", "ref-load", "ref-mixup-alpha", "ref-update-interval"};
-  for (const char* name : {"use-opd", "opd-teacher-load", "opd-teacher-key", "opd-beta", "opd-top-k"})
+  for (const char* name :
+       {"use-opd", "opd-teacher-load", "opd-teacher-address", "opd-teacher-key", "opd-beta", "opd-top-k"})
     tried.insert(name);
   // These flags change which completions are trained on, not their loss: tests/cli/given_answers_test.cc tries them.
   for (const char* name : {"opd-on-policy-share", "opd-answer-key"}) tried.insert(name);
@@ -321,12 +322,22 @@ TEST(LossOptions, ATeacherThatCannotBeToldIsRefused) {
        "accepted"},
       {{"--use-opd", "--opd-teacher-load", "a", "--no-opd-use-task-rewards", "--opd-kl-coef", "0"},
        "--no-opd-use-task-rewards with --opd-kl-coef 0: nothing is left to train on;"},
-      {{"--use-opd", "--opd-teacher-load", "a", "b"}, "--opd-teacher-load: 2 directories are given;"},
+      {{"--use-opd", "--opd-teacher-load", "a", "b"}, "--opd-teacher-load: 2 teachers are given;"},
       {{"--use-opd", "--opd-teacher-load", "a=x", "b", "--opd-teacher-key", "source"},
        "--opd-teacher-load b: write it as NAME=DIRECTORY"},
       {{"--use-opd", "--opd-teacher-load", "a=x", "a=y", "--opd-teacher-key", "source"},
        "--opd-teacher-load a=y: another teacher has this name"},
       {{"--use-opd", "--opd-teacher-load", "a=x", "b=y=z", "--opd-teacher-key", "source"}, "accepted"},
+      {{"--opd-teacher-address", "a"}, "--opd-teacher-address: does nothing without --use-opd;"},
+      {{"--use-opd", "--opd-teacher-address", "a", "--opd-loss-coef", "1"},
+       "--opd-loss-coef with --opd-teacher-address: whole distributions need"},
+      {{"--use-opd", "--opd-teacher-load", "a", "--opd-teacher-address", "b"},
+       "--opd-teacher-load: 2 teachers are given;"},
+      {{"--use-opd", "--opd-teacher-address", "b", "--opd-teacher-key", "source"},
+       "--opd-teacher-address b: write it as NAME=ADDRESS"},
+      {{"--use-opd", "--opd-teacher-load", "a=x", "--opd-teacher-address", "a=y", "--opd-teacher-key", "source"},
+       "--opd-teacher-address a=y: another teacher has this name"},
+      {{"--use-opd", "--opd-teacher-address", "b", "c:1"}, "accepted"},
   };
   for (const auto& [arguments, says] : cases)
     EXPECT_TRUE(refusal_of_losses(arguments).starts_with(says)) << refusal_of_losses(arguments);
@@ -334,6 +345,11 @@ TEST(LossOptions, ATeacherThatCannotBeToldIsRefused) {
       parsed_losses({"--use-opd", "--opd-teacher-load", "a=x", "b=y=z", "--opd-teacher-key", "source"});
   EXPECT_EQ(two.opd_teachers().at(1).name, "b");
   EXPECT_EQ(two.opd_teachers().at(1).directory, "y=z");
+  const LossOptions apart = parsed_losses({"--use-opd", "--opd-teacher-load", "a=x", "--opd-teacher-address", "b=m",
+                                           "c=n", "b=h:1", "--opd-teacher-key", "source"});
+  ASSERT_EQ(apart.opd_teachers().size(), 3U);
+  EXPECT_EQ(apart.opd_teachers()[1].addresses, (std::vector<std::string>{"m", "h:1"}));
+  EXPECT_EQ(apart.opd_teachers()[2].name, "c");
   EXPECT_EQ(parsed_losses(kOpd).opd_teachers().at(0).directory, "teacher");
 }
 

@@ -1,0 +1,261 @@
+// The processes that score for a teacher, played by threads of this one: whoever answers, each sample gets its own
+// numbers, none is lost with a process, and a run that nobody scores for ends in a line.
+#include "scorer/scorers.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "mesh/local_socket.h"
+#include "tandem/error.h"
+
+namespace tandem::scorer {
+namespace {
+
+constexpr double kPatience = 20.0;
+
+// Returns an address that no other test has.
+Address own_address(const std::string& name) {
+  return address_of("test-" + std::to_string(getpid()) + "-" + name, "-");
+}
+
+// What the model of these tests says of a token.
+float number_of(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion, size_t t) {
+  return static_cast<float>(prompt[0]) * 1000.0F + static_cast<float>(completion[t]);
+}
+
+std::vector<rl::Sample> random_samples(uint32_t seed, size_t num_groups) {
+  std::mt19937 random(seed);
+  std::vector<rl::Sample> samples;
+  for (size_t g = 0; g < num_groups; ++g) {
+    const rl::SharedPrompt prompt =
+        rl::make_prompt(std::vector<int32_t>(1 + random() % 9, static_cast<int32_t>(random() % 100)));
+    for (uint64_t i = 0, n = 1 + random() % 4; i < n; ++i) {
+      rl::Sample& sample = samples.emplace_back();
+      sample.prompt = prompt;
+      sample.group_id = g;
+      for (uint64_t t = 0, length = random() % 12; t < length; ++t)
+        sample.completion.push_back(static_cast<int32_t>(random() % 100));
+      sample.loss_mask.assign(sample.completion.size(), 1);
+    }
+  }
+  return samples;
+}
+
+std::vector<const rl::Sample*> views(const std::vector<rl::Sample>& samples) {
+  std::vector<const rl::Sample*> result;
+  for (const rl::Sample& sample : samples) result.push_back(&sample);
+  return result;
+}
+
+void expect_own_numbers(const std::vector<rl::Sample>& samples,
+                        const std::optional<std::vector<std::vector<float>>>& scores) {
+  ASSERT_TRUE(scores.has_value());
+  ASSERT_EQ(scores->size(), samples.size());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    ASSERT_EQ((*scores)[i].size(), samples[i].completion.size()) << i;
+    for (size_t t = 0; t < samples[i].completion.size(); ++t)
+      EXPECT_EQ((*scores)[i][t], number_of(samples[i].prompt->tokens, samples[i].completion, t)) << i << ' ' << t;
+  }
+}
+
+// A process that scores, as a thread. It leaves after `answers` answers to one who asks, and listens again.
+class PlayedScorer {
+ public:
+  explicit PlayedScorer(const Address& address, int answers = 1 << 30, Welcome welcome = welcome_of("m"))
+      : listener_(address.local_name(), "?"),
+        answers_(answers),
+        welcome_(std::move(welcome)),
+        thread_([this](const std::stop_token& end) { play(end); }) {}
+
+  static Welcome welcome_of(const std::string& hash) {
+    return {.model = "folder", .dtype = "float32", .weight_hash = hash, .max_tokens = 30};
+  }
+  int num_answered() const { return num_answered_; }
+  int num_met() const { return num_met_; }
+
+ private:
+  void play(const std::stop_token& end) {
+    while (!end.stop_requested()) {
+      if (std::optional<mesh::OwnedDescriptor> socket = listener_.accept()) {
+        mesh::Channel channel(std::move(*socket), kPatience);
+        ++num_met_;
+        try {
+          answer(channel, end);
+        } catch (const mesh::ChannelClosed&) {
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  void answer(mesh::Channel& channel, const std::stop_token& end) {
+    for (int left = answers_; left > 0 && !end.stop_requested();) {
+      const std::optional<std::string> frame = channel.receive(0.01);
+      if (!frame) continue;
+      const Message message = message_of(*frame);
+      if (std::holds_alternative<Hello>(message)) channel.send(to_bytes(welcome_));
+      const auto* const score = std::get_if<Score>(&message);
+      if (score == nullptr) continue;
+      Scored scored;
+      for (const AskedGroup& group : score->groups) {
+        for (const std::vector<int32_t>& completion : group.completions) {
+          std::vector<float>& numbers = scored.logprobs.emplace_back();
+          for (size_t t = 0; t < completion.size(); ++t) numbers.push_back(number_of(group.prompt, completion, t));
+        }
+      }
+      channel.send(to_bytes(Alive{}));
+      channel.send(to_bytes(scored));
+      ++num_answered_;
+      --left;
+    }
+  }
+
+  const mesh::LocalListener listener_;
+  const int answers_;
+  const Welcome welcome_;
+  std::atomic<int> num_answered_ = 0, num_met_ = 0;
+  std::jthread thread_;  // the last one: it uses the others
+};
+
+Scorers::Settings settings_of(std::vector<Address> addresses, double timeout_s = kPatience) {
+  return {.addresses = std::move(addresses), .flag = "--opd-teacher-address", .secret = "", .timeout_s = timeout_s};
+}
+
+TEST(Scorers, ShareTheSamples) {
+  const Address a = own_address("a"), b = own_address("b");
+  const PlayedScorer one(a), two(b);
+  Scorers scorers(settings_of({a, b}));
+  for (const uint32_t seed : {1U, 2U, 3U}) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const std::vector<rl::Sample> samples = random_samples(seed, 40);
+    expect_own_numbers(samples, scorers.score(views(samples), 1.0));
+  }
+  EXPECT_GT(one.num_answered(), 0);
+  EXPECT_GT(two.num_answered(), 0);
+  EXPECT_EQ(one.num_met(), 1) << "a connection lasts";
+  EXPECT_EQ(scorers.take_num_lost(), 0);
+  expect_own_numbers({}, scorers.score({}, 1.0));
+}
+
+// Each of them leaves again and again, also with questions that it has not answered.
+TEST(Scorers, WhatOneLeavesBehindAnotherScores) {
+  const Address a = own_address("a"), b = own_address("b");
+  const PlayedScorer one(a, 3), two(b, 5);
+  Scorers scorers(settings_of({a, b}));
+  const std::vector<rl::Sample> samples = random_samples(5, 120);
+  expect_own_numbers(samples, scorers.score(views(samples), 1.0));
+  EXPECT_GT(one.num_met(), 1);
+  EXPECT_GT(scorers.take_num_lost(), 1);
+  EXPECT_EQ(scorers.take_num_lost(), 0) << "they are counted once";
+}
+
+TEST(Scorers, TheOnlyOneIsWaitedFor) {
+  const Address address = own_address("a");
+  const PlayedScorer scorer(address, 4);
+  Scorers scorers(settings_of({address}));
+  const std::vector<rl::Sample> samples = random_samples(6, 30);
+  expect_own_numbers(samples, scorers.score(views(samples), 1.0));
+  EXPECT_GT(scorer.num_met(), 1);
+}
+
+TEST(Scorers, AreMissedInALineThatNamesThem) {
+  const Address a = own_address("a"), b = own_address("b");
+  const PlayedScorer one(a);
+  try {
+    Scorers scorers(settings_of({a, b}, 0.3));
+    FAIL() << "nobody listens at the second";
+  } catch (const EnvironmentError& error) {
+    const std::string text = error.what();
+    EXPECT_TRUE(text.starts_with("--opd-teacher-address: no process scores at " + b.text +
+                                 " (nobody listens there); "
+                                 "start `tandem scorer` there (waited for 0.3 s"))
+        << text;
+  }
+}
+
+TEST(Scorers, ARunThatStopsDoesNotWait) {
+  const Address address = own_address("a");
+  auto scorer = std::make_unique<PlayedScorer>(address);
+  Scorers::Settings settings = settings_of({address});
+  settings.is_asked_to_stop = [] { return true; };
+  Scorers scorers(std::move(settings));
+  const std::vector<rl::Sample> samples = random_samples(7, 30);
+  expect_own_numbers(samples, scorers.score(views(samples), 1.0));
+  scorer.reset();
+  EXPECT_FALSE(scorers.score(views(samples), 1.0).has_value());
+}
+
+TEST(Scorers, OfOneTeacherHaveOneModel) {
+  const Address a = own_address("a"), b = own_address("b");
+  const PlayedScorer one(a), two(b, 1 << 30, PlayedScorer::welcome_of("other"));
+  try {
+    Scorers scorers(settings_of({a, b}));
+    FAIL() << "they differ";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("give all processes of a teacher the same model"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(Scorers, AFrozenOneIsLost) {
+  const Address a = own_address("a"), b = own_address("b");
+  const PlayedScorer one(a);
+  std::optional<mesh::Channel> held;
+  std::optional<Scorers> scorers;
+  {
+    const mesh::LocalListener listener(b.local_name(), "?");
+    std::jthread frozen([&] {
+      std::optional<mesh::OwnedDescriptor> socket;
+      while (!(socket = listener.accept())) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      held.emplace(std::move(*socket), kPatience);
+      held->receive(kPatience);
+      held->send(to_bytes(PlayedScorer::welcome_of("m")));
+    });
+    scorers.emplace(settings_of({a, b}, 1.0));
+  }
+  const std::vector<rl::Sample> samples = random_samples(8, 40);
+  expect_own_numbers(samples, scorers->score(views(samples), 1.0));
+  EXPECT_EQ(scorers->take_num_lost(), 1);
+}
+
+TEST(ScorerAddress, IsANameOrAPlace) {
+  EXPECT_EQ(address_of("gpu1:29700", "--listen").place->port, 29700);
+  EXPECT_FALSE(address_of("math-7b", "--listen").place.has_value());
+  EXPECT_NE(address_of("a", "--listen").local_name(), address_of("b", "--listen").local_name());
+  for (const char* const bad : {"", "a b", "a/b", "host:", "host:0", "host:70000", "tcp://host:1", "a.b",
+                                "123456789012345678901234567890123"}) {
+    EXPECT_THROW(address_of(bad, "--listen"), UserError) << bad;
+  }
+  EXPECT_THROW(check_guarded(address_of("h:1", "-"), false, false, "--listen"), UserError);
+  EXPECT_NO_THROW(check_guarded(address_of("h:1", "-"), true, false, "--listen"));
+  EXPECT_NO_THROW(check_guarded(address_of("h:1", "-"), false, true, "--listen"));
+  EXPECT_NO_THROW(check_guarded(address_of("h", "-"), false, false, "--listen"));
+}
+
+TEST(ScorerMessages, OtherBytesAreNoMessage) {
+  const std::string bytes =
+      to_bytes(Score{.temperature = 0.5, .groups = {{.prompt = {1, 2}, .completions = {{3}, {}}}}});
+  const Message message = message_of(bytes);
+  const Score& score = std::get<Score>(message);
+  EXPECT_EQ(score.temperature, 0.5);
+  EXPECT_EQ(score.groups.at(0).completions, (std::vector<std::vector<int32_t>>{{3}, {}}));
+  for (size_t end = 0; end < bytes.size(); ++end)
+    EXPECT_THROW(message_of(std::string_view(bytes).substr(0, end)), EnvironmentError) << end;
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    std::string changed = bytes;
+    changed[at] = static_cast<char>(changed[at] ^ 0x10);
+    EXPECT_THROW(message_of(changed), EnvironmentError) << at;
+  }
+}
+
+TEST(ScorerMessages, TheDigestTellsTokensApart) {
+  EXPECT_EQ(digest_of({"a", "b", "c"}, 2), digest_of({"a", "b"}, 2));
+  EXPECT_NE(digest_of({"a", "b"}, 2), digest_of({"ab", ""}, 2));
+  EXPECT_NE(digest_of({"a", "b"}, 2), digest_of({"a", "c"}, 2));
+}
+
+}  // namespace
+}  // namespace tandem::scorer
