@@ -24,6 +24,8 @@ endfunction()
 # Each allocation keeps five callers for a report; with ASan's thirty, a program takes a fifth longer to start.
 set(tandem_test_environment
   "OMP_WAIT_POLICY=passive;ASAN_OPTIONS=detect_leaks=1:detect_odr_violation=0:malloc_context_size=5;LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tools/lsan.supp:print_suppressions=0;UBSAN_OPTIONS=print_stacktrace=1")
+# That of tests in other languages, which start the program: there nobody looks for leaks (tests/cli/tiny_run.h).
+set(tandem_program_environment "OMP_WAIT_POLICY=passive;ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:malloc_context_size=1;UBSAN_OPTIONS=print_stacktrace=1")
 
 # Seconds after which a test is taken to hang: several times what the slowest takes on a slow machine.
 set(tandem_test_timeout 1800)

@@ -24,6 +24,17 @@ using reference::Values;
 
 constexpr uint64_t kOpsSeed = 7;
 
+struct HeadDims {
+  int64_t H, G, K;
+};
+
+// Two groups, in whose sequences each token sees itself and the tokens of a window before it.
+struct WindowCase {
+  int64_t window;
+  HeadDims heads;
+  const std::vector<int64_t>& prompts = kShortPrompts;
+};
+
 class OpsTest : public testing::TestWithParam<BackendCase> {
  protected:
   // This is the error of sums of a hundred products of order one, in float32, in any order.
@@ -34,6 +45,8 @@ class OpsTest : public testing::TestWithParam<BackendCase> {
   }
 
   at::ScalarType dtype() const { return GetParam().dtype; }
+
+  void expect_windows_are_seen_alone(const std::vector<WindowCase>& cases);
 
   // Kernels of a GPU round weights of values to bfloat16 before they multiply, where they serve that head size.
   double attention_tolerance(int64_t head_dim) const {
@@ -364,30 +377,11 @@ TEST_P(OpsTest, NormsAddTheirOffsetToTheWeight) {
   expect_close("qk_norm_rope_backward dk_norm", dk_norm, grad.dk_norm, 1e-4);
 }
 
-struct HeadDims {
-  int64_t H, G, K;
-};
-
-// Windows within a tile of keys of a GPU's kernels (64 to 256 of them), as long as one, and across several. On it many
-// rows of long prompts have a kernel of their own.
-TEST_P(OpsTest, AttentionSeesTheKeysOfItsWindowAlone) {
-  struct Case {
-    int64_t window;
-    HeadDims heads;
-    bool is_long;
-  };
-  std::vector<Case> cases;
-  for (const int64_t window : {1, 2, 5, 16, 21}) cases.push_back({window, {4, 2, 48}, false});
-  cases.push_back({300, {4, 2, 48}, true});
-  if (is_module(GetParam().name)) {
-    for (const HeadDims heads : {HeadDims{4, 2, 64}, {8, 1, 128}, {4, 1, 256}}) {
-      for (const int64_t window : {1, 17, 64, 100, 128, 256, 300}) cases.push_back({window, heads, true});
-    }
-  }
-  for (const auto& [window, heads, is_long] : cases) {
+void OpsTest::expect_windows_are_seen_alone(const std::vector<WindowCase>& cases) {
+  for (const auto& [window, heads, prompts] : cases) {
     const auto [H, G, K] = heads;
     SCOPED_TRACE(fmt::format("window {}, {}/{}x{}", window, H, G, K));
-    PagedCase c = draw_groups(draw_, 2, H, G, K, is_long ? kLongPrompts : kShortPrompts);
+    PagedCase c = draw_groups(draw_, 2, H, G, K, prompts);
     c.attention.window = window;
     PagedCache cache = place(c, draw_, dtype(), /*share=*/true);
     cache.rows.window = window;
@@ -413,6 +407,24 @@ TEST_P(OpsTest, AttentionSeesTheKeysOfItsWindowAlone) {
     expect_close("attention_backward dq", got.dq_THK, grad.dq, attention_tolerance(K));
     expect_close("attention_backward dk", got.dk_TGK, grad.dk, attention_tolerance(K));
   }
+}
+
+TEST_P(OpsTest, AttentionSeesTheKeysOfItsWindowAlone) {
+  std::vector<WindowCase> cases;
+  for (const int64_t window : {1, 2, 5, 16, 21}) cases.push_back({window, {4, 2, 48}});
+  cases.push_back({300, {4, 2, 48}, kLongPrompts});
+  expect_windows_are_seen_alone(cases);
+}
+
+// Windows within a tile of keys of a GPU's kernels (64 to 256 of them), as long as one, and across several. On it many
+// rows of long prompts have a kernel of their own.
+TEST_P(OpsTest, TheGradientOfAttentionOverHundredsOfKeysSeesItsWindowAlone) {
+  if (!is_module(GetParam().name)) GTEST_SKIP() << "the CPU has the same kernels for any length";
+  std::vector<WindowCase> cases;
+  for (const HeadDims heads : {HeadDims{4, 2, 64}, {8, 1, 128}, {4, 1, 256}}) {
+    for (const int64_t window : {1, 17, 64, 100, 128, 256, 300}) cases.push_back({window, heads, kLongPrompts});
+  }
+  expect_windows_are_seen_alone(cases);
 }
 
 // Keys and values before the windows of all rows of a call may be NaN, and their blocks any: a cache may have dropped
