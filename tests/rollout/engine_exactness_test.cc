@@ -71,7 +71,7 @@ TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
       EngineConfig config;
       config.limits.max_batch_tokens = 1 + static_cast<int64_t>(random() % 70);
       config.limits.max_running = 1 + static_cast<int64_t>(random() % 20);
-      config.num_kv_blocks = 7 + static_cast<int64_t>(random() % 8);  // 100 tokens: 7 blocks
+      config.num_kv_blocks = 7 + static_cast<int64_t>(random() % 12);  // 100 tokens: 7 blocks
       const bool two_threads = variant == 0 && seed % 3 == 1;
       const std::unique_ptr<Engine> engine = make_engine(config, two_threads ? *on_two_threads.model : *m.model);
       std::shuffle(requests.begin(), requests.end(), random);
@@ -89,8 +89,10 @@ TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
       total.recomputed_tokens += engine->stats().recomputed_tokens;
     }
   }
-  // The variants reach the cases that they are meant to test.
-  EXPECT_GT(total.preemptions, 10);
+  // The variants reach the cases that they are meant to test. A sequence that gives up the blocks before its window
+  // holds no more of them as it grows, so few are preempted.
+  const bool gives_blocks_up = m.model->config().longest_window() > 0;
+  EXPECT_GT(total.preemptions, gives_blocks_up ? 5 : 10);
   EXPECT_GT(total.copies_on_write, 20);
   EXPECT_GT(total.recomputed_tokens, 100);
 }
