@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "tests/golden/models/qwen3-tied"
 SPARSE_MODEL = ROOT / "tests/golden/models/qwen3-moe"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md"))]
-VERBS = "train|sft|launch|generate|engine|score|eval|view|export|plan|bench"
+VERBS = "train|sft|launch|generate|engine|score|scorer|eval|view|export|plan|bench"
 COMMAND = re.compile(rf"^(?:tandem|build/release/src/cli/tandem) (?:{VERBS})\b")
 
 # What "..." stands for.
@@ -69,6 +69,8 @@ SKIPPED = {
     "--nnodes": "needs two machines (tests/mesh/two_hosts.sh)",
     "--rollout-listen": "needs a secret and an address of this machine (tests/cli/network_workers_test.cc)",
     "--rollout-join-address": "joins a run (tests/cli/network_workers_test.cc)",
+    "--opd-teacher-address": "asks a process that scores (tests/cli/scorer_test.cc)",
+    "--listen 10.0.0.9": "scores until it is stopped (tests/cli/scorer_test.cc)",
     "bench --device": "measures a GPU",
     "--shape qwen3-0.6b": "takes minutes on a CPU",
     "--ckpt-step 40": "needs a run of 40 rollouts (tests/cli/resume_test.cc)",
