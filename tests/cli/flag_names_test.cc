@@ -53,8 +53,8 @@ const std::set<std::string> kPlaceholders = {"name", "no-name", "word"};
 
 std::set<std::string> options_of_all_verbs() {
   std::set<std::string> names = {"version", "help", "config", "print-config"};
-  for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "plan", "bench", "view", "launch",
-                           "placement", "engine", "device"}) {
+  for (const char* verb : {"train", "sft", "generate", "score", "scorer", "eval", "export", "plan", "bench", "view",
+                           "launch", "placement", "engine", "device"}) {
     const std::string help = run({verb, "--help"}).out;
     static const std::regex kDeclared("(^|\n)  --(\\[no-\\])?([a-z0-9-]+)");
     for (std::sregex_iterator at(help.begin(), help.end(), kDeclared), end; at != end; ++at) {
