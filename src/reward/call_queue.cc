@@ -41,6 +41,11 @@ std::optional<Call> CallQueue::next_beside_others() {
   return call;
 }
 
+size_t CallQueue::num_waiting() const {
+  const std::lock_guard lock(mutex_);
+  return calls_.size();
+}
+
 void CallQueue::store(const Call& call, std::vector<Grade> grades) {
   std::vector<std::string> news;
   {

@@ -42,6 +42,8 @@ class CallQueue {
   // that its turn comes.
   std::optional<Call> next_beside_others();
 
+  size_t num_waiting() const;
+
   // Counts failures of this class without a warning. Called before any are stored.
   void expect(const std::string& reason_class) { expected_ = reason_class; }
   // Warns of the first failure of each class; the others are counted.

@@ -38,6 +38,13 @@ constexpr double kGraderTurnS = 0.05;
 // A process watches the deadlines of an async function's calls itself, and may take so much longer.
 constexpr double kGraderWatchGraceS = 1.0;
 
+// Calls of built-in rewards that take less than this go to a process several at a time, as many as take so long: of a
+// call of a fifth of a millisecond most is the message and the look at what it has left behind.
+constexpr double kPackS = 0.005;
+constexpr double kMaxPack = 16.0;
+
+constexpr const char* kBuiltIn = "built-in";
+
 // The answer of a process that has loaded the reward.
 struct Facts {
   std::string dialect;
@@ -65,6 +72,7 @@ struct Graders::Impl {
     worker::Worker& worker;
     std::map<uint64_t, Call> calls = {};  // under way, by the number that the process knows them by
     uint64_t last_call = 0;
+    size_t pack = 1;  // calls that it is given at a time
   };
 
   explicit Impl(const GraderConfig& grader_config) : config(grader_config), pool(pool_config()) {
@@ -133,58 +141,78 @@ struct Graders::Impl {
   void run(Grader grader) {
     try {
       while (true) {
-        std::optional<Call> call = next_call(grader);
-        if (!call && grader.calls.empty()) return;
-        advance(grader, std::move(call));
+        std::vector<Call> calls = next_calls(grader);
+        if (calls.empty() && grader.calls.empty()) return;
+        advance(grader, std::move(calls));
       }
     } catch (...) {
       queue.fail(std::current_exception());
     }
   }
 
-  // Returns a call for a process that may take one. Nothing: it has calls to go on with, or, without calls, this is the
+  // Returns calls for a process that may take some. Nothing: it has calls to go on with, or, without calls, this is the
   // end.
-  std::optional<Call> next_call(const Grader& grader) {
-    if (grader.calls.empty()) return queue.wait();
-    const bool takes_another = facts.concurrent && !grader.worker.is_retiring() &&
-                               !grader.calls.begin()->second.alone &&
-                               std::ssize(grader.calls) < config.limits.max_calls;
-    return takes_another ? queue.next_beside_others() : std::nullopt;
+  std::vector<Call> next_calls(const Grader& grader) {
+    std::vector<Call> calls;
+    const auto take = [&](std::optional<Call> call) {
+      if (call) calls.push_back(std::move(*call));
+      return call.has_value();
+    };
+    if (!grader.calls.empty()) {
+      const bool takes_another = facts.concurrent && !grader.worker.is_retiring() &&
+                                 !grader.calls.begin()->second.alone &&
+                                 std::ssize(grader.calls) < config.limits.max_calls;
+      if (takes_another) take(queue.next_beside_others());
+    } else if (take(queue.wait()) && !calls.front().alone) {
+      const size_t share = 1 + queue.num_waiting() / static_cast<size_t>(config.limits.num_processes);
+      while (calls.size() < std::min(grader.pack, share) && take(queue.next_beside_others())) {
+      }
+    }
+    return calls;
+  }
+
+  // Learns from calls that have ended how many the process is given next time.
+  void note_time(Grader& grader, size_t num_calls, double seconds) const {
+    if (facts.dialect != kBuiltIn || config.limits.fork_each_call) return;
+    const double fitting = kPackS * static_cast<double>(num_calls) / std::max(seconds, 1e-9);
+    grader.pack = static_cast<size_t>(std::clamp(fitting, 1.0, kMaxPack));
   }
 
   double deadline_of(const Call& call) const {
     return config.limits.deadline_s * static_cast<double>(call.samples.size());
   }
 
-  // Adds a call to those of the grader's process, where there is one to add, lets the process go on with all of them,
+  // Adds calls to those of the grader's process, where there are some to add, lets the process go on with all of them,
   // and stores what has ended. What user code does makes grades fail, and never this function.
-  void advance(Grader& grader, std::optional<Call> call) {
+  void advance(Grader& grader, std::vector<Call> calls) {
     try {
       if (grader.calls.empty()) grader.worker.make_ready(longest_deadline_s + kBombGraceS);
     } catch (const std::runtime_error& error) {
       const std::string reason = std::string("a new grader could not start: ") + error.what();
-      queue.store(*call, all_failed(call->samples, "not_started", reason));
+      for (const Call& call : calls) queue.store(call, all_failed(call.samples, "not_started", reason));
       return;
     }
-    const double turn_s = call ? 0.0 : kGraderTurnS;
+    const double turn_s = calls.empty() ? kGraderTurnS : 0.0;
+    const Clock::time_point begin = Clock::now();
     base::Json added = base::Json::array();
-    const uint64_t number = call ? ++grader.last_call : 0;
-    if (call) {
-      added.push_back({{"call", number}, {"samples", to_json(call->samples)}, {"deadline_s", deadline_of(*call)}});
-      call->begun = Clock::now();
-      longest_deadline_s = std::max(longest_deadline_s.load(), deadline_of(*call));
-      grader.calls.emplace(number, std::move(*call));
+    for (Call& call : calls) {
+      const uint64_t number = ++grader.last_call;
+      added.push_back({{"call", number}, {"samples", to_json(call.samples)}, {"deadline_s", deadline_of(call)}});
+      call.begun = begin;
+      longest_deadline_s = std::max(longest_deadline_s.load(), deadline_of(call));
+      grader.calls.emplace(number, std::move(call));
       if (config.limits.fork_each_call) grader.worker.retire();
     }
     try {
       store_ended(grader, grader.worker.call("grade", {{"calls", added}, {"wait_s", turn_s}}, reply_timeout_s(grader)));
+      note_time(grader, calls.size(), std::chrono::duration<double>(Clock::now() - begin).count());
       if (const Call* late = overdue(grader)) {
         lose(grader, "deadline", fmt::format("did not answer: the deadline of {:g} s passed", deadline_of(*late)));
       }
     } catch (const worker::ChildLost& error) {
       lose(grader, reason_class(error.cause()), reason_of(error, grader));
     } catch (const UserError& error) {
-      refuse(grader, number, error.what());
+      refuse(grader, calls.size(), error.what());
     } catch (const std::runtime_error&) {  // a grader that has loaded has no such answer: user code wrote it
       lose(grader, "died", "the grader answered with something other than grades");
     } catch (const base::Json::exception&) {
@@ -260,10 +288,13 @@ struct Graders::Impl {
     queue.repeat(std::move(calls), why);
   }
 
-  // Fails a call that cannot be sent, or loses a process that answers as only user code does.
-  void refuse(Grader& grader, uint64_t number, const std::string& reason) {
-    const auto at = grader.calls.find(number);
-    if (at == grader.calls.end()) return lose(grader, "died", "the grader answered with something other than grades");
+  // Fails the call that was added last and cannot be sent, has several of them sent alone, or loses a process that
+  // answers as only user code does.
+  void refuse(Grader& grader, size_t num_added, const std::string& reason) {
+    const auto at = grader.calls.find(grader.last_call);
+    if (num_added == 0 || at == grader.calls.end())
+      return lose(grader, "died", "the grader answered with something other than grades");
+    if (num_added > 1) return lose(grader, "died", reason);
     const Call call = std::move(grader.calls.extract(at).mapped());
     queue.store(call, all_failed(call.samples, "exception", reason));
   }

@@ -2,14 +2,14 @@
 // TRL, verl or slime dialect (docs/REWARDS.md; python/tandem_worker/dialects.py tells them apart and calls them), or a
 // service that is asked over HTTP (python/tandem_worker/remote_rule.py). A Scorer puts several of them together.
 //
-// A call holds one sample, or the samples of one group where the function takes groups. Each call has a deadline and
-// limits of memory, files and output. An exception, a hang, a memory bomb, a NaN, a wrong type or count, or a dead
-// process fails the samples of its call, with the reason, and grading goes on. Calls of an async function run together
-// in one process. When such a process is lost with several calls under way, nobody knows whose fault it was: each of
-// them is made again, alone, so that a sample's grade depends on that sample only. A process that hung, died or ran out
-// of memory is replaced, in milliseconds, by a fork of a forkserver that has imported the reward. As far as the kernel
-// goes, reward code reaches no network, no secret of the environment and no process of ours, and writes in one scratch
-// folder alone (tandem_worker/sandbox.py).
+// A call holds one sample, or the samples of one group where the function takes groups. Short calls of built-in rewards
+// go to a process several at a time. Each call has a deadline and limits of memory, files and output. An exception, a
+// hang, a memory bomb, a NaN, a wrong type or count, or a dead process fails the samples of its call, with the reason,
+// and grading goes on. Calls of an async function run together in one process. When such a process is lost with several
+// calls under way, nobody knows whose fault it was: each of them is made again, alone, so that a sample's grade depends
+// on that sample only. A process that hung, died or ran out of memory is replaced, in milliseconds, by a fork of a
+// forkserver that has imported the reward. As far as the kernel goes, reward code reaches no network, no secret of the
+// environment and no process of ours, and writes in one scratch folder alone (tandem_worker/sandbox.py).
 #pragma once
 
 #include <cstdint>
