@@ -94,6 +94,10 @@ constexpr auto kNamesOfTrl = std::to_array<OtherName>({
     {"teacher_model_name_or_path", "`--use-opd --opd-teacher-load`",
      "of `DistillationConfig` and `GKDConfig`, whose `beta` is `--opd-beta` with `--opd-loss-coef` "
      "([DISTILLATION.md](DISTILLATION.md))"},
+    {"use_teacher_server", "none", "`--opd-teacher-address` says so"},
+    {"teacher_model_server_url", "`--opd-teacher-address`",
+     "of a `tandem scorer`, not of vLLM; log-probs of the sampled tokens alone "
+     "([DISTILLATION.md](DISTILLATION.md#a-teacher-on-devices-of-its-own))"},
     {"teacher_model_init_kwargs", "none", "the teacher computes in `--dtype`, as the policy does"},
     {"lmbda", "`--opd-on-policy-share`",
      "default 1, not 0.5; drawn for each prompt, not for each batch; below 1 a line has an answer: `--opd-answer-key`"},
