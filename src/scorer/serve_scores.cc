@@ -48,6 +48,7 @@ struct Asker {
   std::unique_ptr<mesh::Channel> channel;
   std::string name = "a process that has not said who it is";
   bool is_welcome = false;
+  bool has_asked = false;  // until then it only wants to know whether it may
   std::deque<Score> questions = {};
   int64_t num_samples = 0;
 };
@@ -91,7 +92,7 @@ class Scorer {
       f(asker);
       return true;
     } catch (const mesh::ChannelClosed&) {
-      if (asker.is_welcome)
+      if (asker.has_asked)
         base::log_info("{} has gone; {} were scored for it", asker.name, base::counted(asker.num_samples, "sample"));
     } catch (const UserError& error) {
       refuse(asker, error.what());
@@ -121,6 +122,7 @@ class Scorer {
       TANDEM_ENV_CHECK(score != nullptr && asker.is_welcome, "it does not speak as a run of this program does");
       TANDEM_ENV_CHECK(asker.questions.size() < kPiecesAhead, "it asks for too much at once");
       check(*score);
+      if (!std::exchange(asker.has_asked, true)) base::log_info("scores for {}", asker.name);
       asker.questions.push_back(std::move(*score));
     }
   }
@@ -149,7 +151,6 @@ class Scorer {
                                          .dtype = model.dtype_name(),
                                          .weight_hash = session_.empty_store().info().hash,
                                          .max_tokens = batch_.max_tokens_per_gpu}));
-    base::log_info("scores for {}", asker.name);
   }
 
   // Checks what reaches the model.
