@@ -86,7 +86,8 @@ struct Scorers::Work {
 
 Scorers::Scorers(Settings settings) : settings_(std::move(settings)) {
   for (const Address& address : settings_.addresses) links_.push_back({.address = address});
-  Work nothing{.samples = {}};
+  const std::vector<const rl::Sample*> none;
+  Work nothing{.samples = none};
   Patience patience(settings_.timeout_s);
   while (!std::ranges::all_of(links_, &Link::is_ready)) {
     bool has_come = false;
