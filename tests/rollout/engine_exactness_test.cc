@@ -59,7 +59,10 @@ TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
   const TestModel m = make_model();
   const TestModel on_two_threads = make_model(2);
   EngineStats total;
-  for (uint32_t seed = 1; seed <= 6; ++seed) {
+  // A sequence that gives up the blocks before its window holds no more of them as it grows, so few are preempted.
+  const bool gives_blocks_up = m.model->config().longest_window() > 0;
+  const uint32_t num_seeds = gives_blocks_up ? 10 : 6;
+  for (uint32_t seed = 1; seed <= num_seeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::vector<GroupRequest> requests = random_requests(seed, 6);
     std::map<uint64_t, rl::Group> alone;
@@ -89,10 +92,8 @@ TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
       total.recomputed_tokens += engine->stats().recomputed_tokens;
     }
   }
-  // The variants reach the cases that they are meant to test. A sequence that gives up the blocks before its window
-  // holds no more of them as it grows, so few are preempted.
-  const bool gives_blocks_up = m.model->config().longest_window() > 0;
-  EXPECT_GT(total.preemptions, gives_blocks_up ? 5 : 10);
+  // The variants reach the cases that they are meant to test.
+  EXPECT_GT(total.preemptions, 10);
   EXPECT_GT(total.copies_on_write, 20);
   EXPECT_GT(total.recomputed_tokens, 100);
 }
