@@ -24,15 +24,14 @@
 
 namespace tandem::run {
 
-// Throws UserError for the first thing that is wrong with the teachers of the flags, before a weight is read: files
-// that lack a tensor, a context that is shorter than the run's `context_tokens`, another tokenizer than the session's,
-// or a prompt whose line names no teacher. Processes that score are asked the same, and waited for, if `asks`: on one
-// rank. Throws EnvironmentError if one is not there within `wait_s`.
 struct TeacherCheck {
-  int64_t context_tokens = 0;
-  bool asks = true;
-  double wait_s = 0.0;
+  int64_t context_tokens = 0;  // the longest sample of the run
+  bool asks = true;            // processes that score are asked: by one rank
+  double wait_s = 0.0;         // how long they are waited for
 };
+// Throws UserError for the first thing that is wrong with the teachers of the flags, before a weight is read: files
+// that lack a tensor, a context that is too short, another tokenizer than the session's, or a prompt whose line names
+// no teacher. Throws EnvironmentError if a process that scores is not there in time.
 void check_teachers(const config::TrainConfig& config, session::ModelSession& session,
                     const session::PromptSet& prompts, const TeacherCheck& check);
 

@@ -9,6 +9,10 @@
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/worker_runs.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
+
 namespace tandem::cli {
 namespace {
 
@@ -44,6 +48,27 @@ TEST_F(Leaks, ScorersHaveNone) {
   scorer.signal(SIGTERM);
   EXPECT_EQ(scorer.wait(), 0) << base::read_file(folder_ / "scorer.err");
 }
+
+#ifdef __SANITIZE_ADDRESS__
+// Out of line, so that no register and no place on the stack that is read still holds the pointers.
+[[gnu::noinline]] void lose_memory() {
+  for (int i = 0; i < 100; ++i) {
+    volatile char* const lost = new char[1000];
+    lost[0] = 1;
+  }
+}
+
+// The search with which the program ends (cli/main.cc) finds what is lost.
+TEST(LeakSearch, FindsWhatIsLost) {
+  EXPECT_EXIT(
+      {
+        lose_memory();
+        __lsan_do_leak_check();
+        _exit(0);
+      },
+      testing::ExitedWithCode(1), "LeakSanitizer");
+}
+#endif
 
 }  // namespace
 }  // namespace tandem::cli

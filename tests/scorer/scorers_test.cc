@@ -22,7 +22,8 @@ Address own_address(const std::string& name) {
   return address_of("test-" + std::to_string(getpid()) + "-" + name, "-");
 }
 
-// What the model of these tests says of a token.
+// Stands for the log-prob of a token: a number that differs by prompt and token, so that an answer to another question
+// is seen.
 float number_of(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion, size_t t) {
   return static_cast<float>(prompt[0]) * 1000.0F + static_cast<float>(completion[t]);
 }
