@@ -51,8 +51,18 @@ class Bench {
         {{16, 1024}, {32, 2048}, {4, 4096}, {2, 8192}, {1, 16384}, {4, 16384}, {1, 32768}}};
     for (const auto& [count, length] : kMany) many_rows(count, length);
     fmt::print("\n{:>14} | us of a recorded step: a row of each sequence, its keys in memory\n", "sequences");
-    constexpr std::array<std::array<int64_t, 2>, 6> kDecode = {
-        {{1, 1024}, {8, 1024}, {32, 768}, {256, 768}, {8, 8192}, {64, 4096}}};
+    constexpr std::array<std::array<int64_t, 2>, 12> kDecode = {{{1, 512},
+                                                                 {1, 1024},
+                                                                 {4, 1024},
+                                                                 {8, 1024},
+                                                                 {16, 1024},
+                                                                 {32, 768},
+                                                                 {256, 768},
+                                                                 {1, 16384},
+                                                                 {4, 16384},
+                                                                 {8, 8192},
+                                                                 {16, 8192},
+                                                                 {64, 4096}}};
     for (const auto& [count, length] : kDecode) decode(count, length);
     fmt::print("\n");
     for (const int64_t length : {300, 2100, 9000}) compare(length);

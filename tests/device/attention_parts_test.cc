@@ -133,30 +133,6 @@ TEST(AttentionParts, AreNoneWhereCudnnMayNotCompute) {
   EXPECT_FALSE(cut_into_parts(rows_of({{512, 512}, {1, 1}}), kQwen4B).empty());
 }
 
-// A segment with a window is one part, unless the window holds all segments.
-TEST(AttentionParts, WithAWindowAreWholeSegments) {
-  const Segments segments = {{1000, 1000}, {300, 1300}, {7, 40}};
-  const ExpandedRows rows = rows_of(segments);
-  std::vector<std::pair<int64_t, int64_t>> parts;  // first row and number of keys
-  for (const PartsCall& call : cut_into_parts(rows, kQwen4B, /*window=*/512)) {
-    EXPECT_EQ(call.shape.form, PartForm::kWindow);
-    EXPECT_EQ(call.shape.window, 512);
-    EXPECT_LE(int64_t{workspace_bytes(call.shape)}, int64_t{most_workspace_bytes(kQwen4B, 1307, 3, 1300)});
-    for (const AttentionPart& part : call.parts) {
-      EXPECT_LE(part.rows, call.shape.rows);
-      EXPECT_LE(part.keys, call.shape.keys);
-      parts.emplace_back(part.row, part.keys);
-    }
-  }
-  std::ranges::sort(parts);
-  EXPECT_EQ(parts, (std::vector<std::pair<int64_t, int64_t>>{{0, 1000}, {1000, 1300}, {1300, 40}}));
-  for (const PartsCall& call : cut_into_parts(rows, kQwen4B, /*window=*/1300)) {
-    EXPECT_NE(call.shape.form, PartForm::kWindow);
-    EXPECT_EQ(call.shape.window, 0);
-  }
-  EXPECT_TRUE(cut_into_parts(rows_of({{4000, 4000}}), kQwen4B, kLongestWindow + 1).empty());
-}
-
 TEST(AttentionParts, CoverEverySegmentWithinTheMemoryThatIsPlanned) {
   std::mt19937_64 random(kPartsSeed);
   const auto draw = [&](int64_t low, int64_t high) {

@@ -65,6 +65,22 @@ TEST(KernelChoice, KernelsOfWarpgroupsNeedCapability90AndTheirSharedMemory) {
   EXPECT_FALSE(runs_few_rows(limits(90, 152, 132, 228)));
 }
 
+TEST(KernelChoice, FewItemsHaveAMultiprocessorForEachOfFourParts) {
+  for (const Gpu& gpu : kGpus) {
+    SCOPED_TRACE(gpu.name);
+    for (const int64_t head_dim : {32, 64, 80, 128, 256}) {
+      EXPECT_EQ(runs_few_attention(gpu.limits, head_dim, 1), gpu.has_warpgroups) << "head dim " << head_dim;
+    }
+    EXPECT_FALSE(runs_few_attention(gpu.limits, 128, 1000));
+  }
+  const GpuLimits h200 = limits(90, 227, 132, 228);
+  EXPECT_TRUE(runs_few_attention(h200, 128, 33));
+  EXPECT_FALSE(runs_few_attention(h200, 128, 34));
+  // The product behind it has its own memory beside a block of it.
+  constexpr int64_t kReserved = 1024, kBarriersOfProduct = 3072;
+  EXPECT_LE(few_attention_shared_bytes(128) + kFewRowsSharedBytes + kBarriersOfProduct + 2 * kReserved, 228 * kKiB);
+}
+
 TEST(KernelChoice, AttentionFillsAsManyBlocksAsFit) {
   for (const Gpu& gpu : kGpus) {
     SCOPED_TRACE(gpu.name);

@@ -95,9 +95,8 @@ class CudaOpsPlan final : public OpsPlan {
     const Size table = load.sequences * load.longest_keys / kBlockTokens;
     const Size words = 6 * load.rows + table + 2;
     const Size expanded = has_backward ? 2 * load.expanded_keys + load.rows + 2 * load.sequences + 3 : Size(0);
-    // A sequence has up to two parts, and one more of layers with a window, each of which has up to 25 words where it has
-    // a call of its own.
-    const Size places = has_backward && load.longest_keys >= kFewestKeys ? 75 * load.sequences : Size(0);
+    // A sequence has up to two parts, each of which has up to 25 words where it has a call of its own.
+    const Size places = has_backward && load.longest_keys >= kFewestKeys ? 50 * load.sequences : Size(0);
     return (words + expanded + places) * sizeof(int32_t);
   }
   int64_t prepared_bytes(int64_t num_rows, int64_t num_sequences, int64_t max_blocks) const override {

@@ -43,6 +43,19 @@ constexpr int64_t attention_items_at_once(const GpuLimits& gpu, int64_t head_dim
   return std::max<int64_t>(1, gpu.multiprocessors * std::min(fit, attention_blocks_at_once(head_dim)));
 }
 
+// The kernel of attention for few items has clusters of blocks, one for each part of the keys (compute capability 9.0).
+// A block takes four units of keys and values, and their weights, or before them the queries.
+constexpr int64_t few_attention_shared_bytes(int64_t head_dim) {
+  constexpr int64_t kUnits = 4, kOthers = 1408;
+  const int64_t width = head_width(head_dim), keys = attention_step(head_dim) / kAttentionParts;
+  return kUnits * keys * width * 4 + kAttentionTile * 2 * std::max(width, kUnits * keys) + kOthers;
+}
+// `pairs` counts items times KV heads. It is the faster one while each block has a multiprocessor for itself.
+constexpr bool runs_few_attention(const GpuLimits& gpu, int64_t head_dim, int64_t pairs) {
+  return gpu.capability == 90 && few_attention_shared_bytes(head_dim) <= gpu.shared_bytes &&
+         pairs * kAttentionParts <= gpu.multiprocessors;
+}
+
 // The kernel of attention for large items has the instructions of compute capability 9.0 (wgmma). It takes queries, two
 // stages of 128 keys and of their values, folded sums in float32, and barriers, whose bytes are rounded up.
 constexpr int64_t large_attention_shared_bytes(int64_t head_dim) {

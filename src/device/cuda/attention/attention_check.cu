@@ -42,8 +42,6 @@ struct Tensors {
   const float* lse;
   int group, kv_heads;
   PartForm form;
-  int window;  // of the form kWindow
-  int step;    // of the rows and keys that are compared
 
   __device__ int64_t query(int64_t row, int head) const {
     return ((row * group * kv_heads + head) * int64_t{blockDim.x}) + threadIdx.x;
@@ -53,12 +51,9 @@ struct Tensors {
   }
   __device__ double scale() const { return 1.0 / sqrt(static_cast<double>(blockDim.x)); }
   __device__ int64_t lse_of(int64_t row, int head) const { return row * group * kv_heads + head; }
-  // Row i of a part sees its keys [first_key, end_key), as their form says.
+  // Row i of a part sees its keys [0, end_key), as their form says.
   __device__ int end_key(int row, const AttentionPart& part) const {
     return static_cast<int>(form == PartForm::kFull ? part.keys : part.keys - part.rows + row + 1);
-  }
-  __device__ int first_key(int row, const AttentionPart& part) const {
-    return form == PartForm::kWindow ? max(end_key(row, part) - window, 0) : 0;
   }
 };
 
@@ -79,11 +74,10 @@ __global__ void forward_kernel(const AttentionPart* parts, Tensors t, bf16* out,
   __shared__ double shared[kMostThreads];
   const int64_t row = part.row + blockIdx.x;
   const int head = blockIdx.y, kv_head = head / t.group;
-  const int first = t.first_key(static_cast<int>(blockIdx.x), part),
-            keys = t.end_key(static_cast<int>(blockIdx.x), part);
+  const int keys = t.end_key(static_cast<int>(blockIdx.x), part);
   const double q = number(t.q, t.query(row, head));
   double most = -INFINITY, sum = 0.0, y = 0.0;
-  for (int j = first; j < keys; ++j) {
+  for (int j = 0; j < keys; ++j) {
     const double score = block_sum(q * number(t.k, t.key(part.key + j, kv_head)), shared) * t.scale();
     const double now = fmax(most, score), shrink = exp(most - now), p = exp(score - now);
     sum = sum * shrink + p;
@@ -115,36 +109,36 @@ __device__ void compare(const bf16* got, int64_t at, double want, GradientErrors
   atomicAdd(&errors->squares[which], square);
 }
 
-// Block (i, head, part): row i * step of the part.
+// Block (i, head, part): row i of the part.
 __global__ void compare_rows_kernel(const AttentionPart* parts, Tensors t, const bf16* dq, GradientErrors* errors) {
   const AttentionPart part = parts[blockIdx.z];
-  const int place = static_cast<int>(blockIdx.x * t.step);
+  const int place = static_cast<int>(blockIdx.x);
   if (place >= part.rows) return;
   __shared__ double shared[kMostThreads];
   const int64_t row = part.row + place;
   const int head = blockIdx.y;
-  const int first = t.first_key(place, part), keys = t.end_key(place, part);
+  const int keys = t.end_key(place, part);
   const double dot = out_dot(t, row, head, shared);
   double want = 0.0;
-  for (int j = first; j < keys; ++j) {
+  for (int j = 0; j < keys; ++j) {
     const double2 p = probability(t, row, head, part.key + j, dot, shared);
     want += p.y * number(t.k, t.key(part.key + j, head / t.group)) * t.scale();
   }
   compare(dq, t.query(row, head), want, errors, 0, shared);
 }
 
-// Block (j, KV head, part): key j * step of the part.
+// Block (j, KV head, part): key j of the part.
 __global__ void compare_keys_kernel(const AttentionPart* parts, Tensors t, const bf16* dk, const bf16* dv,
                                     GradientErrors* errors) {
   const AttentionPart part = parts[blockIdx.z];
-  const int64_t place = int64_t{blockIdx.x} * t.step;
+  const int64_t place = blockIdx.x;
   if (place >= part.keys) return;
   __shared__ double shared[kMostThreads];
   const int64_t key = part.key + place;
   const int kv_head = blockIdx.y;
   double want_k = 0.0, want_v = 0.0;
   for (int i = 0; i < part.rows; ++i) {
-    if (place < t.first_key(i, part) || place >= t.end_key(i, part)) continue;
+    if (place >= t.end_key(i, part)) continue;
     const int64_t row = part.row + i;
     for (int head = kv_head * t.group; head < (kv_head + 1) * t.group; ++head) {
       const double2 p = probability(t, row, head, key, out_dot(t, row, head, shared), shared);
@@ -166,9 +160,7 @@ Tensors tensors_of(const CheckedParts& parts, const void* q, const void* k, cons
           lse,
           static_cast<int>(parts.heads.group),
           static_cast<int>(parts.heads.num_kv_heads),
-          parts.form,
-          static_cast<int>(parts.window),
-          static_cast<int>(parts.step)};
+          parts.form};
 }
 
 dim3 rows_grid(const CheckedParts& parts) {
@@ -204,12 +196,10 @@ cudaError_t compare_checked(const CheckedParts& parts, const PartsOperands& o, G
                             cudaStream_t stream) {
   const auto threads = static_cast<uint32_t>(parts.heads.head_dim);
   const Tensors t = tensors_of(parts, o.q_THK, o.k_nGK, o.v_nGK, o.out_THK, o.dout_THK, o.lse_TH);
-  dim3 rows = rows_grid(parts), keys = keys_grid(parts);
-  rows.x = (rows.x + parts.step - 1) / parts.step;
-  keys.x = (keys.x + parts.step - 1) / parts.step;
-  compare_rows_kernel<<<rows, threads, 0, stream>>>(parts.parts, t, static_cast<const bf16*>(o.dq_THK), errors);
-  compare_keys_kernel<<<keys, threads, 0, stream>>>(parts.parts, t, static_cast<const bf16*>(o.dk_nGK),
-                                                    static_cast<const bf16*>(o.dv_nGK), errors);
+  compare_rows_kernel<<<rows_grid(parts), threads, 0, stream>>>(parts.parts, t, static_cast<const bf16*>(o.dq_THK),
+                                                                errors);
+  compare_keys_kernel<<<keys_grid(parts), threads, 0, stream>>>(parts.parts, t, static_cast<const bf16*>(o.dk_nGK),
+                                                                static_cast<const bf16*>(o.dv_nGK), errors);
   return cudaGetLastError();
 }
 

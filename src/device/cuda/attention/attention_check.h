@@ -20,8 +20,6 @@ struct CheckedParts {
   int64_t num_parts = 0, most_rows = 0, most_keys = 0;
   PartForm form = PartForm::kCausal;
   AttentionHeads heads;
-  int64_t window = 0;  // as in PartsShape
-  int64_t step = 1;    // compare_checked() compares one row, and one key, of so many
 };
 
 // Draws q, k, v and dout of the parts, and computes out and lse from them. All other memory keeps its bits.

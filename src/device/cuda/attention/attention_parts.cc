@@ -16,25 +16,22 @@ int64_t bit_ceil(int64_t n) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
 }
 
-// Returns the step that holds n rows of a form. Causal parts, and those with a window, have steps of an eighth of the
-// next power of two, at least 256, so that completions of all lengths up to 8,192 need sixteen kernels; above, where
-// workspaces are large, of a thirty-second. A part in full has two sizes, which would make many kernels: its steps are
-// powers of two.
+// Returns the step that holds n rows of a form. Causal parts have steps of an eighth of the next power of two, at least
+// 256, so that completions of all lengths up to 8,192 need sixteen kernels; above, where workspaces are large, of a
+// thirty-second. A part in full has two sizes, which would make many kernels: its steps are powers of two.
 int64_t step_of(PartForm form, int64_t n) {
   if (form == PartForm::kFull) return std::max(kStep, bit_ceil(n));
   const int64_t step = std::max(kStep, bit_ceil(n) / (n <= 8192 ? 8 : 32));
   return (n + step - 1) / step * step;
 }
 
-PartsShape shape_of(PartForm form, const AttentionHeads& heads, int64_t rows, int64_t keys, int64_t window = 0) {
+PartsShape shape_of(PartForm form, const AttentionHeads& heads, int64_t rows, int64_t keys) {
   return {.form = form,
           .parts = 1,
-          // Parts with a window have as many kernels as causal ones: rows have the step of keys.
-          .rows = step_of(form, form == PartForm::kWindow ? keys : rows),
+          .rows = step_of(form, rows),
           .keys = step_of(form, keys),
           .kv_heads = heads.num_kv_heads,
-          .heads = heads,
-          .window = window};
+          .heads = heads};
 }
 
 // Takes as many KV heads of one part as fit; of all heads, as many parts as fit, at most `parts`.
@@ -48,14 +45,14 @@ void fill_call(PartsShape& shape, int64_t parts, Size most_bytes) {
 }
 
 // Cuts parts of one form into calls, the largest first. A call has the shape of its first part.
-void cut(std::vector<AttentionPart> parts, PartForm form, const AttentionHeads& heads, int64_t window, Size most_bytes,
+void cut(std::vector<AttentionPart> parts, PartForm form, const AttentionHeads& heads, Size most_bytes,
          std::vector<PartsCall>& calls) {
   std::stable_sort(parts.begin(), parts.end(), [form](const AttentionPart& a, const AttentionPart& b) {
     const auto size = [form](const AttentionPart& part) { return std::pair(step_of(form, part.keys), part.rows); };
     return size(a) > size(b);
   });
   for (auto first = parts.begin(); first != parts.end();) {
-    PartsCall call = {.shape = shape_of(form, heads, first->rows, first->keys, window), .parts = {}};
+    PartsCall call = {.shape = shape_of(form, heads, first->rows, first->keys), .parts = {}};
     const auto end = std::find_if(first, parts.end(), [&](const AttentionPart& p) { return p.rows > call.shape.rows; });
     fill_call(call.shape, end - first, most_bytes);
     call.parts.assign(first, first + call.shape.parts);
@@ -86,9 +83,8 @@ bool has_parts(const AttentionHeads& heads, Size longest_keys) {
   return workspace_bytes(one) <= kMostWorkspaceBytes;
 }
 
-std::vector<PartsCall> cut_into_parts(const ExpandedRows& rows, const AttentionHeads& heads, int64_t window) {
-  if (window >= rows.max_k) window = 0;
-  if (!has_parts(heads, rows.max_k) || window > kLongestWindow) return {};
+std::vector<PartsCall> cut_into_parts(const ExpandedRows& rows, const AttentionHeads& heads) {
+  if (!has_parts(heads, rows.max_k)) return {};
   // cuDNN is given places as 32 bit numbers of elements.
   constexpr int64_t kMostElements = std::numeric_limits<int32_t>::max();
   const int64_t query_width = heads.group * heads.num_kv_heads * heads.head_dim;
@@ -96,23 +92,18 @@ std::vector<PartsCall> cut_into_parts(const ExpandedRows& rows, const AttentionH
       rows.cu_k.back() > kMostElements / (heads.num_kv_heads * heads.head_dim)) {
     return {};
   }
-  std::vector<AttentionPart> causal, full, windowed;
+  std::vector<AttentionPart> causal, full;
   for (size_t s = 0; s + 1 < rows.cu_q.size(); ++s) {
     const int64_t row = rows.cu_q[s], count = rows.cu_q[s + 1] - row;
     const int64_t key = rows.cu_k[s], keys = rows.cu_k[s + 1] - key, prefix = keys - count;
     if (prefix < 0) return {};  // rows that fill up a batch
-    if (window > 0) {
-      windowed.push_back({.row = row, .rows = count, .key = key, .keys = keys});
-      continue;
-    }
     causal.push_back({.row = row, .rows = count, .key = key + prefix, .keys = count});
     if (prefix > 0) full.push_back({.row = row, .rows = count, .key = key, .keys = prefix});
   }
   std::vector<PartsCall> calls;
   const Size most_bytes = most_call_bytes(heads, rows.cu_q.back());
-  cut(std::move(causal), PartForm::kCausal, heads, window, most_bytes, calls);
-  cut(std::move(full), PartForm::kFull, heads, window, most_bytes, calls);
-  cut(std::move(windowed), PartForm::kWindow, heads, window, most_bytes, calls);
+  cut(std::move(causal), PartForm::kCausal, heads, most_bytes, calls);
+  cut(std::move(full), PartForm::kFull, heads, most_bytes, calls);
   for (const PartsCall& call : calls) {
     if (call.shape.kv_heads == 1 && workspace_bytes(call.shape) > kMostWorkspaceBytes) return {};
   }
@@ -123,7 +114,6 @@ Size most_workspace_bytes(const AttentionHeads& heads, Size rows, Size segments,
   // The fewest rows or keys that have this step.
   const auto fewest = [](int64_t step) { return step == kStep ? 1 : step / 2 + 1; };
   Size most = 0;
-  // Parts with a window take what causal ones of their keys do.
   for (const PartForm form : {PartForm::kCausal, PartForm::kFull}) {
     std::vector<int64_t> steps = {kStep};
     while (steps.back() < longest_keys) steps.push_back(step_of(form, steps.back() + 1));

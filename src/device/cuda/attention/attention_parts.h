@@ -4,8 +4,7 @@
 // A segment of ExpandedRows sees the keys before its first row, its prefix, and the keys of its own rows, each row up
 // to itself. cuDNN computes both forms fast when they are apart, and half as fast when one call has both. So a segment
 // has up to two parts: its rows with their own keys, causal, and its rows with its prefix, in full. The gradient of a
-// query is the sum of both; keys belong to one part each. With a window that is shorter than the longest segment, a
-// segment is one part: which keys of a prefix a row sees depends then on where the rows begin.
+// query is the sum of both; keys belong to one part each.
 //
 // A deterministic call writes rows x keys of each query head into its workspace, so a call has as many parts and KV
 // heads as fit into most_call_bytes(), and at least one of each. cuDNN compiles a kernel for each number of rows and
@@ -24,7 +23,6 @@ namespace tandem::device::cuda {
 enum class PartForm : uint8_t {
   kCausal,  // as many keys as rows: row i sees keys 0..i
   kFull,    // every row sees every key
-  kWindow,  // at least as many keys as rows: row i sees the last keys of 0..keys - rows + i, as many as the window has
 };
 
 // Query rows [row, row + rows) and expanded keys [key, key + keys).
@@ -38,7 +36,6 @@ struct PartsShape {
   int64_t parts = 1, rows = 0, keys = 0;  // rows and keys are the most that a part may have
   int64_t kv_heads = 1;                   // KV heads of one call, a divisor of heads.num_kv_heads
   AttentionHeads heads;                   // of the tensors
-  int64_t window = 0;                     // of the form kWindow, otherwise 0
   int64_t query_heads() const { return kv_heads * heads.group; }
 };
 
@@ -59,9 +56,6 @@ base::Size most_call_bytes(const AttentionHeads& heads, base::Size rows);
 constexpr int64_t kMostWorkspaceBytes = int64_t{8320} << 20;
 // If no segment has so many keys, cuDNN is not used: what it would gain is less than its kernels take to compile.
 constexpr int64_t kFewestKeys = 512;
-// If a segment is longer than its window and the window is longer than this, FlashAttention-2 computes the gradient in
-// cuDNN's place: the check of a kernel of cuDNN needs more rows than the window has, and would take long.
-constexpr int64_t kLongestWindow = 2048;
 
 // Returns the bytes that a call of this shape may use: what cuDNN 9.19 asks for on a GPU of compute capability 9.0, or
 // up to four kilobytes more.
@@ -70,10 +64,9 @@ base::Size workspace_bytes(const PartsShape& shape);
 // Returns whether cuDNN may compute the gradient where the longest segment has so many keys.
 bool has_parts(const AttentionHeads& heads, base::Size longest_keys);
 
-// Returns the calls that compute the gradient with a window (AttentionRows::window), in their order: all of one form
-// before the other. If cuDNN may not compute it, there are none. The order of rows alone decides, so the same rows give
-// the same calls.
-std::vector<PartsCall> cut_into_parts(const ExpandedRows& rows, const AttentionHeads& heads, int64_t window = 0);
+// Returns the calls that compute the gradient, in their order: all of one form before the other. If cuDNN may not
+// compute it, there are none. The order of rows alone decides, so the same rows give the same calls.
+std::vector<PartsCall> cut_into_parts(const ExpandedRows& rows, const AttentionHeads& heads);
 
 // Returns the largest workspace of any call for so many rows in so many segments, with at most so many keys each.
 base::Size most_workspace_bytes(const AttentionHeads& heads, base::Size rows, base::Size segments,

@@ -108,7 +108,6 @@ void CudaRows::refill(const AttentionRows& rows) {
   rows_.prepared = nullptr;
   if (forward_) fill(*forward_);
   backward_.reset();
-  expanded_.reset();
   aten_.reset();
 }
 
@@ -120,29 +119,26 @@ const CudaRows::Forward& CudaRows::forward(const cuda::AttentionHeads& heads) {
   return *forward_;
 }
 
-const CudaRows::Backward& CudaRows::backward(const cuda::AttentionHeads& heads, int64_t window) {
+const CudaRows::Backward& CudaRows::backward(const cuda::AttentionHeads& heads) {
+  if (backward_ && backward_->heads == heads) return *backward_;
   const auto send = [&](const std::vector<int32_t>& values) {
     return on_device(values.data(), static_cast<int64_t>(values.size()));
   };
-  if (!backward_ || backward_->heads != heads) {
-    expanded_ =
-        cuda::expand_rows(paged(rows_), host_data(rows_.kv_tokens), host_data(rows_.kv_slots), rows_.kv_tokens.size(0));
-    backward_ = {.cu_q = send(expanded_->cu_q),
-                 .cu_k = send(expanded_->cu_k),
-                 .slots = send(expanded_->slots),
-                 .token_offsets = send(expanded_->token_offsets),
-                 .rows_of_token = send(expanded_->expanded_rows_of_token),
-                 .max_q = expanded_->max_q,
-                 .max_k = expanded_->max_k,
-                 .heads = heads,
-                 .parts = {}};
-  }
-  if (!backward_->parts.contains(window)) {
-    std::vector<cuda::PartsCall> calls = cuda::cut_into_parts(*expanded_, heads, window);
-    std::vector<int32_t> place_words;
-    for (const cuda::PartsCall& call : calls) cuda::append_place_words(call, place_words);
-    backward_->parts[window] = {.calls = std::move(calls), .places = send(place_words)};
-  }
+  const cuda::ExpandedRows expanded =
+      cuda::expand_rows(paged(rows_), host_data(rows_.kv_tokens), host_data(rows_.kv_slots), rows_.kv_tokens.size(0));
+  std::vector<cuda::PartsCall> calls = cuda::cut_into_parts(expanded, heads);
+  std::vector<int32_t> place_words;
+  for (const cuda::PartsCall& call : calls) cuda::append_place_words(call, place_words);
+  backward_ = {.cu_q = send(expanded.cu_q),
+               .cu_k = send(expanded.cu_k),
+               .slots = send(expanded.slots),
+               .token_offsets = send(expanded.token_offsets),
+               .rows_of_token = send(expanded.expanded_rows_of_token),
+               .max_q = expanded.max_q,
+               .max_k = expanded.max_k,
+               .heads = heads,
+               .calls = std::move(calls),
+               .places = send(place_words)};
   return *backward_;
 }
 
@@ -212,7 +208,7 @@ void add_rows_of(const std::vector<cuda::PartsCall>& calls, const Tensor& a_THK,
 }
 
 // Returns tensors that are not defined where cuDNN does not cover the rows.
-ExpandedGrad parts_backward(const ExpandedInputs& in, const CudaRows::Backward::Parts& b, cuda::CudnnAttention* cudnn) {
+ExpandedGrad parts_backward(const ExpandedInputs& in, const CudaRows::Backward& b, cuda::CudnnAttention* cudnn) {
   if (cudnn == nullptr || b.calls.empty()) return {};
   int64_t workspace_bytes = 0;
   for (const cuda::PartsCall& call : b.calls) {
@@ -264,7 +260,9 @@ Ops::AttentionGrad cuda_attention_backward(const Tensor& dout_THK, const Tensor&
                                            const Tensor& lse_TH, const Tensor& kv_layer, CudaRows& rows, int64_t window,
                                            cuda::CudnnAttention* cudnn) {
   const int64_t T = q_THK.size(0), G = kv_layer.size(2), K = q_THK.size(2);
-  const CudaRows::Backward& b = rows.backward(heads_of(q_THK, kv_layer), window);
+  const CudaRows::Backward& b = rows.backward(heads_of(q_THK, kv_layer));
+  // cuDNN takes twice as long with a window, as if it masked keys; FlashAttention-2 skips them.
+  const bool has_window = window > 0 && window < b.max_k;
   const int64_t num_expanded = b.slots.size(0);
   const at::TensorOptions options = q_THK.options();
   ExpandedGrad expanded;
@@ -273,8 +271,8 @@ Ops::AttentionGrad cuda_attention_backward(const Tensor& dout_THK, const Tensor&
     check(cuda::gather_kv(paged(kv_layer), b.slots.const_data_ptr<int32_t>(), num_expanded, k_nGK.mutable_data_ptr(),
                           v_nGK.mutable_data_ptr(), stream()));
     const ExpandedInputs inputs = {dout_THK, q_THK, k_nGK, v_nGK, out_THK, lse_TH};
-    expanded = parts_backward(inputs, b.parts_of(window), cudnn);
-    if (!expanded.dq_THK.defined()) expanded = flash_backward(inputs, b, window);
+    if (!has_window) expanded = parts_backward(inputs, b, cudnn);
+    if (!expanded.dq_THK.defined()) expanded = flash_backward(inputs, b, has_window ? window : 0);
   }
   Ops::AttentionGrad grad = {.dq_THK = std::move(expanded.dq_THK),
                              .dk_TGK = at::empty({T, G, K}, options),

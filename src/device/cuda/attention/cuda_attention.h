@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -36,16 +35,10 @@ class CudaRows {
     Tensor cu_q, cu_k, slots, token_offsets, rows_of_token;  // int32 on the device, as in cuda::ExpandedRows
     int64_t max_q = 0, max_k = 0;
     cuda::AttentionHeads heads;
-    // The calls of cuDNN, by window.
-    struct Parts {
-      std::vector<cuda::PartsCall> calls;  // none where it may not compute the gradient
-      Tensor places;                       // int32 on the device: the place words of the calls
-    };
-    std::map<int64_t, Parts> parts;
-    const Parts& parts_of(int64_t window) const { return parts.at(window); }
+    std::vector<cuda::PartsCall> calls;  // of cuDNN; none where it may not compute the gradient
+    Tensor places;                       // int32 on the device: the place words of the calls
   };
-  // The result has the parts of that window.
-  const Backward& backward(const cuda::AttentionHeads& heads, int64_t window);
+  const Backward& backward(const cuda::AttentionHeads& heads);
 
   // Returns the rows as `aten`, the operations of ops_aten.h, prepares them, for that window.
   AttentionRows prepared_by(const Ops& aten, int64_t window);
@@ -59,7 +52,6 @@ class CudaRows {
   cuda::Staging& staging_;
   std::optional<Forward> forward_;
   std::optional<Backward> backward_;
-  std::optional<cuda::ExpandedRows> expanded_;  // of backward_
   std::optional<AttentionRows> aten_;
 };
 
@@ -67,7 +59,7 @@ class CudaRows {
 bool has_cuda_attention(const Tensor& q_THK, const Tensor& kv_layer);
 
 // These do what Ops' operations of these names promise. They throw EnvironmentError where the GPU fails. The last
-// computes by cuDNN where `cudnn`, which may be null, covers the rows.
+// computes by cuDNN where `cudnn`, which may be null, covers the rows and no window is shorter than a sequence.
 void cuda_kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
                     const Tensor& slot_mapping);
 Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& rows, int64_t window,

@@ -68,9 +68,7 @@ struct Places {
 };
 
 std::string words(const PartsShape& s) {
-  const std::string form = s.form == PartForm::kCausal ? "causal"
-                           : s.form == PartForm::kFull ? "full"
-                                                       : fmt::format("window {}", s.window);
+  const char* const form = s.form == PartForm::kCausal ? "causal" : "full";
   return fmt::format("{} {} parts of {} x {} with {} of {} KV heads of {} x {}", s.parts, form, s.rows, s.keys,
                      s.kv_heads, s.heads.num_kv_heads, s.heads.group, s.heads.head_dim);
 }
@@ -119,11 +117,6 @@ class CudnnAttention::Plan {
                           .set_seq_len_kv(int_tensor(kKeys, shape_.parts));
     if (shape_.form == PartForm::kCausal) {
       attributes.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
-    }
-    if (shape_.form == PartForm::kWindow) {
-      attributes.set_diagonal_alignment(fe::DiagonalAlignment_t::BOTTOM_RIGHT)
-          .set_diagonal_band_right_bound(0)
-          .set_diagonal_band_left_bound(static_cast<int>(shape_.window));
     }
     const auto [dq, dk, dv] = graph_.sdpa_backward(input(kQ, false), input(kK, true), input(kV, true),
                                                    input(kOut, false), input(kDout, false), lse, attributes);
@@ -210,7 +203,7 @@ void append_place_words(const PartsCall& call, std::vector<int32_t>& words) {
 bool CudnnAttention::Before::operator()(const PartsShape& a, const PartsShape& b) const {
   const auto key = [](const PartsShape& s) {
     return std::tuple(s.form, s.parts, s.rows, s.keys, s.kv_heads, s.heads.group, s.heads.num_kv_heads,
-                      s.heads.head_dim, s.window);
+                      s.heads.head_dim);
   };
   return key(a) < key(b);
 }
@@ -296,16 +289,14 @@ std::string CudnnAttention::check(const PartsShape& shape, Plan& plan, void* wor
   if (bytes > workspace_bytes(shape)) {
     return fmt::format("its workspace is {} bytes, and {} were planned", bytes, int64_t{workspace_bytes(shape)});
   }
-  // With a window the largest part has rows that do not see its first keys, and keys before its first row. One row and
-  // one key of thirteen is compared where that is many.
-  constexpr int64_t kBetween = 16, kMostRows = 320, kPastWindow = 64, kPrefix = 23;
-  const int64_t most_rows = std::min(shape.rows, std::max(kMostRows, shape.window + kPastWindow));
+  constexpr int64_t kBetween = 16, kMostRows = 320;
+  const int64_t most_rows = std::min(shape.rows, kMostRows);
   PartsCall call = {.shape = shape, .parts = std::vector<AttentionPart>(static_cast<size_t>(shape.parts))};
   int64_t num_rows = kBetween, num_keys = kBetween, part_rows = 0, part_keys = 0;
   for (int64_t i = shape.parts - 1; i >= 0; --i) {
-    int64_t rows = i == 0 ? most_rows : 1 + i % 19, keys = rows;
+    const int64_t rows = i == 0 ? most_rows : 1 + i % 19;
+    int64_t keys = rows;
     if (shape.form == PartForm::kFull) keys = i == 0 ? std::min<int64_t>(shape.keys, 300) : 1 + i % 23;
-    if (shape.form == PartForm::kWindow) rows = i == 0 ? keys - kPrefix : 1 + (keys - 1) % 5;
     call.parts[static_cast<size_t>(i)] = {.row = num_rows, .rows = rows, .key = num_keys, .keys = keys};
     num_rows += rows + kBetween;
     num_keys += keys + kBetween;
@@ -329,9 +320,7 @@ std::string CudnnAttention::check(const PartsShape& shape, Plan& plan, void* wor
                                 .most_rows = std::ranges::max_element(call.parts, {}, &AttentionPart::rows)->rows,
                                 .most_keys = std::ranges::max_element(call.parts, {}, &AttentionPart::keys)->keys,
                                 .form = shape.form,
-                                .heads = heads,
-                                .window = shape.window,
-                                .step = most_rows > kMostRows ? 13 : 1};
+                                .heads = heads};
 
   const DeviceBuffer q(query_bytes), out(query_bytes), dout(query_bytes), k(key_bytes), v(key_bytes),
       lse(num_rows * heads.num_kv_heads * heads.group * static_cast<int64_t>(sizeof(float))), dq(query_bytes),
