@@ -4,7 +4,7 @@ of rank 16 over it in 12 GiB of device memory, and how long a sequence Llama 3.1
     .venv/bin/python bench/quantised_gpu.py [--device cuda] [--parts decode steps lengths] [--out bench/results/quantised_gpu.md]
 
 Prompts of 256 tokens that are drawn, each its own, log-probs on. A step is 8 prompts of 256 tokens with 8 completions of 2,048 tokens
-each. The part "lengths" is planned, not run, and needs no GPU. Needs `make cuda`."""
+each, unless flags say otherwise. The part "lengths" is planned, not run, and needs no GPU. Needs `make cuda`."""
 
 import pathlib
 import subprocess
@@ -37,11 +37,11 @@ def steps(options):
         page += [f"## Steps in {options.memory}, {dtype}", ""]
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            sparse_gpu.write_inputs(folder, tiny_model.QWEN3_4B, 8 * options.rollouts, 250)
+            sparse_gpu.write_inputs(folder, tiny_model.QWEN3_4B, options.prompts * options.rollouts, 250)
             page.append(sparse_gpu.grpo_steps(folder, options.device, options.rollouts, SHOWN, [
-                "--dtype", dtype, "--device-memory-bytes", options.memory, "--rollout-batch-size", "8", "--rollout-max-prompt-len", "256",
-                "--rollout-max-response-len", "2048", "--recompute-granularity", "full", "--max-tokens-per-gpu",
-                "2304" if dtype == "bfloat16" else "4608"]))
+                "--dtype", dtype, "--device-memory-bytes", options.memory, "--rollout-batch-size", str(options.prompts),
+                "--rollout-max-prompt-len", "256", "--rollout-max-response-len", str(options.response), "--recompute-granularity", "full",
+                "--max-tokens-per-gpu", str((options.response + 256) * (1 if dtype == "bfloat16" else 2))]))
         print(page[-1], flush=True)
     return page
 
@@ -87,6 +87,8 @@ def main():
     parser.add_argument("--sequences", nargs="+", type=int, default=[64, 24, 16, 8, 4, 1], help="that decode together")
     parser.add_argument("--rollouts", type=int, default=2, help="of the steps")
     parser.add_argument("--memory", default="12GiB", help="device memory of the steps")
+    parser.add_argument("--prompts", type=int, default=8, help="of a step, with 8 completions each")
+    parser.add_argument("--response", type=int, default=2048, help="tokens of a completion of the steps")
     options = parser.parse_args()
     page = gpu_speed.begun_page("A base in 4 or 8 bits on one GPU", __doc__)
     for part in options.parts:

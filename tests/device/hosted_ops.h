@@ -39,6 +39,9 @@ class HostedOps : public Ops {
     inner_->linear_grad_weight(there(dy), there(x), written[0], use);
   }
   Tensor dequantise(const QuantisedMatrix& w) const override { return back(inner_->dequantise(there(w))); }
+  Tensor dropout(const Tensor& x, const Tensor& row_keys, const Dropout& dropout) const override {
+    return back(inner_->dropout(there(x), there(row_keys), dropout));
+  }
   Tensor linear_quantised(const Tensor& x, const QuantisedMatrix& w, at::ScalarType out) const override {
     return back(inner_->linear_quantised(there(x), there(w), out));
   }

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "device/cuda/attention/cuda_attention.h"
 #include "device/cuda/attention/cudnn_attention.h"
+#include "device/cuda/dropout.h"
 #include "device/cuda/embedding.h"
 #include "device/cuda/experts/cuda_experts.h"
 #include "device/cuda/few_rows.h"
@@ -292,6 +293,18 @@ class CudaOps final : public Ops {
                                       nullptr, T, layout(shape), stream()),
           "gradient of the rotation");
     return dqkv_TN;
+  }
+
+  Tensor dropout(const Tensor& x_TK, const Tensor& row_keys_T, const Dropout& dropout) const override {
+    const int64_t T = x_TK.size(0), K = x_TK.size(1);
+    TANDEM_CHECK_EQ(row_keys_T.numel(), T);
+    const Tensor y_TK = at::empty_like(x_TK);
+    const auto* const keys = row_keys_T.const_data_ptr<int64_t>();
+    check(x_TK.scalar_type() == at::kFloat
+              ? cuda::drop(dropout, x_TK.const_data_ptr<float>(), keys, y_TK.mutable_data_ptr<float>(), T, K, stream())
+              : cuda::drop(dropout, data(x_TK), keys, mutable_data(y_TK), T, K, stream()),
+          "dropout");
+    return y_TK;
   }
 
   Tensor silu_mul(const Tensor& gate_up_T2F) const override {

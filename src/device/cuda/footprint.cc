@@ -159,6 +159,7 @@ std::unique_ptr<const OpsPlan> plan_ops(const OpsShape& shape, Size element_byte
 
 constinit const Footprint kFootprint = {
     .has_quantised = true,
+    .has_dropout = true,
     .context_bytes = kContextBytes,
     // Kernels as they are loaded, cuBLAS's workspaces, what LibTorch's allocator rounds up (404 MiB at most in
     // bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, or one of the gradient
