@@ -29,6 +29,10 @@ constexpr int kMostWarps = 12;
 // (bench/results/decode_gpu.md).
 constexpr int64_t kMostRows = 4, kMostRowsOfQuantised = 8;
 constexpr int kMostSlots = 32, kFewestSlots = 3;  // pieces of a ring
+// Barriers come first in a block's shared memory. Their address is that of the rings then, which a warp keeps; that of a
+// variable of their own would be computed anew for every piece.
+constexpr int kBarrierBytes = kMostWarps * kMostSlots * static_cast<int>(sizeof(Barrier));
+static_assert(kBarrierBytes % kSwizzledRows == 0);
 // A row of x in shared memory is followed by so many unused elements, so that four rows that are read at once share no
 // bank.
 constexpr int kPadding = 16;
@@ -219,6 +223,7 @@ class Multiplier<Bf16Weights> : public Sums<Bf16Weights> {
     multiply_and_read(sum, operands[0], operands[1], group + 1, ring);
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) multiply(sum, operands[1], s);
+    end_piece(ring);
   }
 
  private:
@@ -228,15 +233,19 @@ class Multiplier<Bf16Weights> : public Sums<Bf16Weights> {
     to.weight[s] = weights_.read(piece(), group % kGroups, s);
     read_x(to, group, s);
   }
+  // The change of pieces lies behind products, which take longer: the warp does not wait for both in turn.
   __device__ void multiply_and_read(float (&sum)[4], const Operands<Bf16Weights>& from, Operands<Bf16Weights>& to,
                                     int next, Ring<Bf16Weights>& ring) {
+    constexpr int kBefore = 2;
+    multiply(sum, from, 0);
+    if (next % kGroups == 0) end_piece(ring);
+    multiply(sum, from, 1);
     if (next % kGroups == 0) wait_for_piece();
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       read(to, next, s);
-      multiply(sum, from, s);
+      if (s + kBefore < kSteps) multiply(sum, from, s + kBefore);
     }
-    if (next % kGroups + 1 == kGroups) end_piece(ring);
   }
 };
 
@@ -245,25 +254,28 @@ __global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(
     const __grid_constant__ Params p, const __grid_constant__ typename Weights::Source source, const Out* added,
     Out* out) {
   extern __shared__ __align__(1024) std::byte memory[];
-  __shared__ Barrier is_full[kMostWarps][kMostSlots];
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  // The compiler keeps what all lanes of a warp have alike in registers of the warp, if it knows.
+  const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarp, 0);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp, blocks = static_cast<int>(gridDim.x);
   const Pieces first = {.strip = static_cast<int>(blockIdx.x) + warp * blocks,
                         .term = 0,
                         .stride = blocks * warps,
                         .strips = p.strips,
                         .K = p.K};
-  std::byte* const own = memory + warp * p.slots * Weights::kPieceBytes;
-  std::byte* const table = memory + warps * p.slots * Weights::kPieceBytes;
+  Barrier* const is_full = reinterpret_cast<Barrier*>(memory) + warp * kMostSlots;
+  std::byte* const rings = memory + kBarrierBytes;
+  std::byte* const own = rings + warp * p.slots * Weights::kPieceBytes;
+  std::byte* const table = rings + warps * p.slots * Weights::kPieceBytes;
   auto* const x = reinterpret_cast<bf16*>(table + Weights::kTableBytes);  // [T, K + kPadding]
 
   if (!p.weight_is_old) wait_for_inputs();
   if (lane == 0) {
-    for (int slot = 0; slot < p.slots; ++slot) is_full[warp][slot].init(1);
+    for (int slot = 0; slot < p.slots; ++slot) is_full[slot].init(1);
     show_to_products();
   }
   __syncwarp();
-  Ring<Weights> ring(source, own, is_full[warp], first, p.slots);
+  Ring<Weights> ring(source, own, is_full, first, p.slots);
   for (int slot = 0; slot < p.slots; ++slot) ring.start_next();
   Weights::fill(table);
 
@@ -278,7 +290,7 @@ __global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(
   wait_for_pieces<0>();
   __syncthreads();
 
-  Multiplier<Weights> multiplier(p, Weights(source, table, first), own, x, is_full[warp]);
+  Multiplier<Weights> multiplier(p, Weights(source, table, first), own, x, is_full);
   for (int strip = first.strip; strip < p.strips; strip += first.stride) {
     float sum[4] = {};
     multiplier.run(sum, ring);
@@ -327,7 +339,7 @@ cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& sour
   const Cut c = cut<Weights>(p.T, p.N, p.K);
   const auto kernel = few_rows_kernel<Weights, Out>;
   const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(Weights::kSharedBytes));
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(Weights::kSharedBytes) + kBarrierBytes);
   if (status != cudaSuccess) return status;
   const Params params = {.x = p.x,
                          .T = static_cast<int>(p.T),
@@ -337,7 +349,7 @@ cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& sour
                          .slots = static_cast<int>(c.slots),
                          .weight_is_old = p.weight_is_old};
   return launch_dependent(kernel, p.T, static_cast<unsigned>(c.blocks), static_cast<unsigned>(c.warps * kWarp),
-                          static_cast<size_t>(c.bytes), stream, params, source, static_cast<const Out*>(p.added),
+                          static_cast<size_t>(c.bytes + kBarrierBytes), stream, params, source, static_cast<const Out*>(p.added),
                           static_cast<Out*>(p.out));
 }
 

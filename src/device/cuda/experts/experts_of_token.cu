@@ -97,7 +97,7 @@ __global__ __launch_bounds__(kThreads) void experts_of_token_kernel(const bf16* 
     return kGateUp ? gate_up_row(first_row + r, N) : min(first_row + r, N - 1);
   };
   Strip strip(weights + static_cast<int64_t>(expert) * N * K, row_of, K, ring);
-  for (int piece = 0; piece < kPieces - 1; ++piece) strip.start_next();
+  for (int piece = 0; piece < kPieces; ++piece) strip.start_next();
   strip.prefetch_rest();
 
   wait_for_inputs();
@@ -113,19 +113,33 @@ __global__ __launch_bounds__(kThreads) void experts_of_token_kernel(const bf16* 
 #pragma unroll
   for (int k = 0; k < kDepth / 16; ++k) weight_at[k] = element_at(lane % 16, k * 2 + lane / 16);
   float sum[4] = {};
-  for (int piece = 0; piece < K / kDepth; ++piece) {
+  const int pieces = K / kDepth;
+  struct Operands {
+    uint32_t weights[kDepth / 16][4], row[kDepth / 32][4];
+  };
+  // All reads come before the products of the piece before. Between them, the compiler would put them into the registers
+  // that the products have just read, and wait for each.
+  const auto read = [&](Operands& to) {
     wait_for_pieces<kPieces - 2>();
     __syncwarp();
-    uint32_t a[kDepth / 16][4], b[kDepth / 32][4];
 #pragma unroll
-    for (int k = 0; k < kDepth / 16; ++k) read_matrices(a[k], ring + slot + weight_at[k]);
+    for (int k = 0; k < kDepth / 16; ++k) read_matrices(to.weights[k], ring + slot + weight_at[k]);
 #pragma unroll
-    for (int k = 0; k < kDepth / 32; ++k) read_matrices(b[k], row_at + k * 32);
+    for (int k = 0; k < kDepth / 32; ++k) read_matrices(to.row[k], row_at + k * 32);
     row_at += kDepth;
     slot = Strip::after(slot);
+  };
+  const auto read_and_multiply = [&](const Operands& from, Operands& to, int next) {
+    if (next < pieces) read(to);
     strip.start_next();
 #pragma unroll
-    for (int k = 0; k < kDepth / 16; ++k) multiply_add(sum, a[k], b[k / 2] + k % 2 * 2);
+    for (int k = 0; k < kDepth / 16; ++k) multiply_add(sum, from.weights[k], from.row[k / 2] + k % 2 * 2);
+    return next < pieces;
+  };
+  Operands operands[2];
+  read(operands[0]);
+  for (int next = 1; read_and_multiply(operands[0], operands[1], next); next += 2) {
+    if (!read_and_multiply(operands[1], operands[0], next + 1)) break;
   }
 
   if (lane % 4 != 0) return;
