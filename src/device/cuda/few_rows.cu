@@ -29,8 +29,8 @@ constexpr int kMostWarps = 12;
 // (bench/results/decode_gpu.md).
 constexpr int64_t kMostRows = 4, kMostRowsOfQuantised = 8;
 constexpr int kMostSlots = 32, kFewestSlots = 3;  // pieces of a ring
-// Barriers come first in a block's shared memory. Their address is that of the rings then, which a warp keeps; that of a
-// variable of their own would be computed anew for every piece.
+// Barriers come first in a block's shared memory. Their address is that of the rings then, which a warp keeps; that of
+// a variable of their own would be computed anew for every piece.
 constexpr int kBarrierBytes = kMostWarps * kMostSlots * static_cast<int>(sizeof(Barrier));
 static_assert(kBarrierBytes % kSwizzledRows == 0);
 // A row of x in shared memory is followed by so many unused elements, so that four rows that are read at once share no
@@ -205,54 +205,64 @@ class Multiplier : public Sums<Weights> {
   }
 };
 
-template <>
-class Multiplier<Bf16Weights> : public Sums<Bf16Weights> {
+template <int kBoxes>
+class Multiplier<Bf16Weights<kBoxes>> : public Sums<Bf16Weights<kBoxes>> {
  public:
-  using Sums<Bf16Weights>::Sums;
+  using Weights = Bf16Weights<kBoxes>;
+  using Sums<Weights>::Sums;
 
-  __device__ void run(float (&sum)[4], Ring<Bf16Weights>& ring) {
-    Operands<Bf16Weights> operands[2] = {};
-    wait_for_piece();
+  __device__ void run(float (&sum)[4], Ring<Weights>& ring) {
+    Operands<Weights> operands[2] = {};
+    this->wait_for_piece();
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) read(operands[0], 0, s);
+    for (int s = 0; s < kSteps; ++s) read(operands[0], 0, 0, s);
     int group = 0;
-    for (; group + 2 < pieces_ * kGroups; group += 2) {
-      multiply_and_read(sum, operands[0], operands[1], group + 1, ring);
-      multiply_and_read(sum, operands[1], operands[0], group + 2, ring);
-    }
-    multiply_and_read(sum, operands[0], operands[1], group + 1, ring);
+    for (int piece = 1; piece < this->pieces_; ++piece) {
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) multiply(sum, operands[1], s);
-    end_piece(ring);
+      for (int i = 0; i < kGroups; ++i) {
+        multiply_and_read(sum, operands[i % 2], operands[(i + 1) % 2], ++group, (i + 1) % kGroups, ring);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i + 1 < kGroups; ++i) {
+      multiply_and_read(sum, operands[i % 2], operands[(i + 1) % 2], ++group, i + 1, ring);
+    }
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) this->multiply(sum, operands[1], s);
+    this->end_piece(ring);
   }
 
  private:
-  static_assert(kGroups == 2, "run() takes groups in pairs");
+  using Base = Sums<Weights>;
+  static constexpr int kGroups = Base::kGroups, kSteps = Base::kSteps;
+  static_assert(kGroups % 2 == 0, "the last group's operands are the second ones");
 
-  __device__ void read(Operands<Bf16Weights>& to, int group, int s) const {
-    to.weight[s] = weights_.read(piece(), group % kGroups, s);
-    read_x(to, group, s);
+  // Reads a group of the strip, which is group `of_piece` of its piece.
+  __device__ void read(Operands<Weights>& to, int group, int of_piece, int s) const {
+    to.weight[s] = this->weights_.read(this->piece(), of_piece, s);
+    this->read_x(to, group, s);
   }
   // The change of pieces lies behind products, which take longer: the warp does not wait for both in turn.
-  __device__ void multiply_and_read(float (&sum)[4], const Operands<Bf16Weights>& from, Operands<Bf16Weights>& to,
-                                    int next, Ring<Bf16Weights>& ring) {
+  __device__ void multiply_and_read(float (&sum)[4], const Operands<Weights>& from, Operands<Weights>& to, int next,
+                                    int of_piece, Ring<Weights>& ring) {
     constexpr int kBefore = 2;
-    multiply(sum, from, 0);
-    if (next % kGroups == 0) end_piece(ring);
-    multiply(sum, from, 1);
-    if (next % kGroups == 0) wait_for_piece();
+    this->multiply(sum, from, 0);
+    if (of_piece == 0) this->end_piece(ring);
+    this->multiply(sum, from, 1);
+    if (of_piece == 0) this->wait_for_piece();
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
-      read(to, next, s);
-      if (s + kBefore < kSteps) multiply(sum, from, s + kBefore);
+      read(to, next, of_piece, s);
+      if (s + kBefore < kSteps) this->multiply(sum, from, s + kBefore);
     }
   }
 };
 
 template <typename Weights, typename Out>
-__global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(
-    const __grid_constant__ Params p, const __grid_constant__ typename Weights::Source source, const Out* added,
-    Out* out) {
+__global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(const __grid_constant__ Params p,
+                                                                        const __grid_constant__
+                                                                        typename Weights::Source source,
+                                                                        const Out* added, Out* out) {
   extern __shared__ __align__(1024) std::byte memory[];
   // The compiler keeps what all lanes of a warp have alike in registers of the warp, if it knows.
   const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarp, 0);
@@ -330,16 +340,15 @@ Cut cut(int64_t T, int64_t N, int64_t K) {
 template <typename Weights>
 bool supports(int64_t T, int64_t N, int64_t K) {
   if (N < kStrip || N % kStrip != 0 || K < Weights::kDepth || K % Weights::kDepth != 0) return false;
-  return runs_few_rows(gpu()) &&
-         cut<Weights>(T, N, K).slots >= std::min<int64_t>(kFewestSlots, K / Weights::kDepth);
+  return runs_few_rows(gpu()) && cut<Weights>(T, N, K).slots >= std::min<int64_t>(kFewestSlots, K / Weights::kDepth);
 }
 
 template <typename Weights, typename Out>
 cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& source, cudaStream_t stream) {
   const Cut c = cut<Weights>(p.T, p.N, p.K);
   const auto kernel = few_rows_kernel<Weights, Out>;
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(Weights::kSharedBytes) + kBarrierBytes);
+  const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                  static_cast<int>(Weights::kSharedBytes) + kBarrierBytes);
   if (status != cudaSuccess) return status;
   const Params params = {.x = p.x,
                          .T = static_cast<int>(p.T),
@@ -349,8 +358,8 @@ cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& sour
                          .slots = static_cast<int>(c.slots),
                          .weight_is_old = p.weight_is_old};
   return launch_dependent(kernel, p.T, static_cast<unsigned>(c.blocks), static_cast<unsigned>(c.warps * kWarp),
-                          static_cast<size_t>(c.bytes + kBarrierBytes), stream, params, source, static_cast<const Out*>(p.added),
-                          static_cast<Out*>(p.out));
+                          static_cast<size_t>(c.bytes + kBarrierBytes), stream, params, source,
+                          static_cast<const Out*>(p.added), static_cast<Out*>(p.out));
 }
 
 template <typename Weights>
@@ -381,21 +390,39 @@ cudaError_t launch_quantised(const FewRowsProduct& p, const QuantisedWeight& w, 
   return launch<Weights>(p, source, stream);
 }
 
+using SmallPieces = Bf16Weights<4>;
+// A change of pieces costs a warp as much as some products. Where there is room for several large ones, they save 1 us
+// of a layer of Qwen3-4B (o and down, three warps). With one or two warps they cost as much: nearly the whole share of
+// a block is on its way from the start, and comes later.
+using LargePieces = Bf16Weights<8>;
+bool takes_large_pieces(int64_t T, int64_t N, int64_t K) {
+  constexpr int64_t kFewestWarps = 3, kFewestLarge = 5;
+  if (K % LargePieces::kDepth != 0) return false;
+  const Cut c = cut<LargePieces>(T, N, K);
+  return c.warps >= kFewestWarps && c.slots >= kFewestLarge;
+}
+
+template <typename Weights>
+cudaError_t launch_bf16(const FewRowsProduct& p, cudaStream_t stream) {
+  typename Weights::Source source = {};
+  if (!describe<Weights>(source.weight, p.w, p.N, p.K * static_cast<int64_t>(sizeof(bf16))))
+    return cudaErrorInvalidValue;
+  return launch<Weights>(p, source, stream);
+}
+
 bool is_nf4(const QuantisedWeight& w) { return w.parts[0].quantisation == Quantisation::kNf4; }
 
 }  // namespace
 
 bool supports_few_rows(int64_t T, int64_t N, int64_t K) {
   return T >= 1 && T <= kMostRows && N * K * static_cast<int64_t>(sizeof(bf16)) <= kMostWeightBytes &&
-         supports<Bf16Weights>(T, N, K);
+         supports<SmallPieces>(T, N, K);
 }
 
 cudaError_t linear_of_few_rows(const FewRowsProduct& product, cudaStream_t stream) {
   if (!supports_few_rows(product.T, product.N, product.K)) return cudaErrorInvalidValue;
-  Bf16Weights::Source source = {};
-  if (!describe<Bf16Weights>(source.weight, product.w, product.N, product.K * static_cast<int64_t>(sizeof(bf16))))
-    return cudaErrorInvalidValue;
-  return launch<Bf16Weights>(product, source, stream);
+  return takes_large_pieces(product.T, product.N, product.K) ? launch_bf16<LargePieces>(product, stream)
+                                                             : launch_bf16<SmallPieces>(product, stream);
 }
 
 int64_t few_rows_at_once(const QuantisedWeight& w, int64_t N, int64_t K) {

@@ -8,8 +8,8 @@
 //   Source             what the kernel is given
 //   start_copy()       starts the copy of a piece
 //   begin_piece()      a warp's next piece is in shared memory: those of a strip by rising terms, strip after strip
-// and then gives a lane its terms, four neighbours of each sixteen. Those of bfloat16 are read() as they are. Codes take
-// three steps, so that none waits for the one before it:
+// and then gives a lane its terms, four neighbours of each sixteen. Those of bfloat16 are read() as they are. Codes
+// take three steps, so that none waits for the one before it:
 //   load()             reads the codes of a sixteen of the piece
 //   look_up()          begins to turn them into numbers
 //   weights()          returns the terms
@@ -22,8 +22,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "device/cuda/kernel_choice.h"
 #include "device/cuda/code_numbers.cuh"
+#include "device/cuda/kernel_choice.h"
 #include "device/cuda/quantised.h"
 #include "device/cuda/vectors.cuh"
 #include "device/cuda/warpgroups.cuh"
@@ -56,9 +56,10 @@ struct Lane {
 // Returns where the sixteen bytes `n` of a row of a box lie.
 __device__ inline int swizzled(int row, int n) { return row * kRowBytes + ((n ^ row) << 4); }
 
+template <int kBoxesOfPiece>
 class Bf16Weights {
  public:
-  static constexpr int kBoxes = 4, kColumns = kRowBytes / 2, kDepth = kBoxes * kColumns, kGroup = 128;
+  static constexpr int kBoxes = kBoxesOfPiece, kColumns = kRowBytes / 2, kDepth = kBoxes * kColumns, kGroup = 128;
   static constexpr int kPieceBytes = kBoxes * kBoxBytes, kTableBytes = 0;
   static constexpr int64_t kSharedBytes = kFewRowsSharedBytes;
   struct Source {
@@ -154,9 +155,7 @@ class Nf4Weights {
   __device__ Codes load(const std::byte* piece, int sixteen) const {
     return *reinterpret_cast<const uint16_t*>(piece + at_[sixteen / 2] + sixteen % 2 * 8);
   }
-  __device__ Numbers look_up(Codes codes) const {
-    return {pair_of(codes & 255), pair_of(codes >> 8)};
-  }
+  __device__ Numbers look_up(Codes codes) const { return {pair_of(codes & 255), pair_of(codes >> 8)}; }
   static __device__ uint2 weights(const Numbers& numbers, float maximum) {
     return {packed(__fmul_rn(numbers.first.x, maximum), __fmul_rn(numbers.first.y, maximum)),
             packed(__fmul_rn(numbers.second.x, maximum), __fmul_rn(numbers.second.y, maximum))};

@@ -26,8 +26,8 @@ __device__ int element_at(int row, int sixteen) { return row * kDepth + ((sixtee
 __device__ void write(float* to, float x) { *to = x; }
 __device__ void write(bf16* to, float x) { *to = __float2bfloat16_rn(x); }
 
-// A warp's strip of weights on its way through its ring: a lane's share of the copies. Every address is made once, since
-// few warps on a multiprocessor leave nothing that hides the making of another.
+// A warp's strip of weights on its way through its ring: a lane's share of the copies. Every address is made once,
+// since few warps on a multiprocessor leave nothing that hides the making of another.
 class Strip {
  public:
   // row_of(r) says which row of the weights is row r of the strip.
@@ -64,9 +64,7 @@ class Strip {
     }
   }
   // Returns the place in the ring after `slot`.
-  static __device__ int after(int slot) {
-    return slot == (kPieces - 1) * kPieceElements ? 0 : slot + kPieceElements;
-  }
+  static __device__ int after(int slot) { return slot == (kPieces - 1) * kPieceElements ? 0 : slot + kPieceElements; }
 
  private:
   static constexpr int kCopies = kStrip * kSixteens / kWarp;
@@ -82,7 +80,8 @@ class Strip {
 template <bool kGateUp, typename Out>
 __global__ __launch_bounds__(kThreads) void experts_of_token_kernel(const bf16* rows, const bf16* weights,
                                                                     const int32_t* ids, bool rows_are_of_places, int N,
-                                                                    int K, bool ids_are_old, bf16* activated, Out* out) {
+                                                                    int K, bool ids_are_old, bf16* activated,
+                                                                    Out* out) {
   extern __shared__ __align__(128) bf16 shared[];
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first_row = (static_cast<int>(blockIdx.x) * kWarps + warp) * kStrip;
@@ -93,9 +92,7 @@ __global__ __launch_bounds__(kThreads) void experts_of_token_kernel(const bf16* 
   if (!ids_are_old) wait_for_inputs();
   const int expert = ids[place];
   // Rows past the last repeat it; their outputs are not written.
-  const auto row_of = [&](int r) {
-    return kGateUp ? gate_up_row(first_row + r, N) : min(first_row + r, N - 1);
-  };
+  const auto row_of = [&](int r) { return kGateUp ? gate_up_row(first_row + r, N) : min(first_row + r, N - 1); };
   Strip strip(weights + static_cast<int64_t>(expert) * N * K, row_of, K, ring);
   for (int piece = 0; piece < kPieces; ++piece) strip.start_next();
   strip.prefetch_rest();
@@ -117,8 +114,8 @@ __global__ __launch_bounds__(kThreads) void experts_of_token_kernel(const bf16* 
   struct Operands {
     uint32_t weights[kDepth / 16][4], row[kDepth / 32][4];
   };
-  // All reads come before the products of the piece before. Between them, the compiler would put them into the registers
-  // that the products have just read, and wait for each.
+  // All reads come before the products of the piece before. Between them, the compiler would put them into the
+  // registers that the products have just read, and wait for each.
   const auto read = [&](Operands& to) {
     wait_for_pieces<kPieces - 2>();
     __syncwarp();
