@@ -7,7 +7,7 @@
 // all other arrays are contiguous.
 //
 // Exactness (docs/EXACTNESS.md): the result of attention_forward() for a row depends on this row and on its keys by
-// position, in decoding, chunks of prompts and training. Both kernels follow the rule of attention_softmax.cuh, in
+// position, in decoding, chunks of prompts and training. All kernels follow the rule of attention_softmax.cuh, in
 // which keys have their place by their position, and units of keys past a row's position change no bit of the row: it
 // multiplies by exactly 1 and adds exactly 0, because kernels are compiled with -fmad=false. So sequences that begin
 // alike can share an item, which reads their common keys once. The one exception are values that are not finite: a row

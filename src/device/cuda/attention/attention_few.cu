@@ -1,13 +1,11 @@
 // The kernel of attention where items are few, on Hopper (compute capability 9.0): the tail of a rollout, whose
 // sequences are long, or a single one. attention.cu gives an item and KV head one block, whose four warps walk four
 // parts of the keys one unit after the other; most of the GPU then waits for them. Here each part has a block of its
-// own, in a cluster of four, and four warps walk four of the part's units at once:
-//
-//   scores       each warp those of its own unit
-//   references   each warp those of all four units, from their largest scores, as one warp would have found them in
-//   turn weights      each warp those of its own unit, which all four warps then read values       each warp a quarter
-//   of the columns, unit after unit
-//
+// own, in a cluster of four, and four warps walk four of the part's units at once. Each warp computes
+//   the scores of its own unit;
+//   the references of all four units, from their largest scores, as one warp would have found them in turn;
+//   the weights of its own unit, which all four warps then read;
+//   a quarter of the columns of the sum of values, unit after unit.
 // So every sum has its terms in the order of attention_softmax.cuh, and its bits are those of attention.cu. At the end
 // the blocks of a cluster send each other their sums, and each folds a quarter of the columns.
 #include <cuda_bf16.h>
@@ -69,8 +67,9 @@ __device__ void send(uint32_t block, const float2* to, float2 x, Barrier& arrive
 
 // Shows a barrier that was initialised to the blocks of the cluster that this one meets afterwards.
 __device__ void show_to_cluster() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// Tells the blocks of the cluster that this thread has come, and waits for all that do so. Copies that an earlier read
-// of shared memory must not see are safe behind it; what this thread has written is not shown to others.
+// Tells the blocks of the cluster that this thread has come; wait_for_cluster() waits until all threads have. What
+// others write to this block's shared memory after that is not seen by reads that this thread has done before. What
+// this thread has written is not shown to others.
 __device__ void come_to_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
