@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "base/version.h"
 #include "bench/bench.h"
 #include "bench/ceilings.h"
 #include "bench/exactness.h"
@@ -38,13 +39,13 @@ void describe(const config::BenchConfig& config, const config::RunMode& mode, co
   const model::ModelConfig& model = bench.config();
   const ModelWork work(model);
   const std::string name = config.shape.empty() ? config.model.hf_checkpoint : config.shape;
-  table.line(fmt::format("tandem {} ({} build), {}, {} on the host", TANDEM_VERSION, TANDEM_BUILD_TYPE,
+  table.line(fmt::format("tandem {} ({} build), {}, {} on the host", base::kVersion, base::kBuildType,
                          bench.ops().name(), base::counted(bench.ops().num_threads(), "thread")));
   table.line(fmt::format("{}, {}: {} parameters, {:.3g} GB; {} bytes of KV cache a token", name, model.dtype_name(),
                          base::with_commas(model.num_parameters()), work.weight_bytes() * 1e-9,
                          base::with_commas(static_cast<int64_t>(work.kv_token_bytes()))));
-  table.set("version", TANDEM_VERSION);
-  table.set("build_type", TANDEM_BUILD_TYPE);
+  table.set("version", base::kVersion);
+  table.set("build_type", base::kBuildType);
   table.set("device", bench.ops().name());
   table.set("num_threads", bench.ops().num_threads());
   table.set("model", name);

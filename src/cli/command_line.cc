@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/option_mistakes.h"
 #include "base/printable.h"
+#include "base/version.h"
 #include "cli/verbs.h"
 #include "tandem/error.h"
 #include "worker/worker_config.h"
@@ -65,7 +66,7 @@ int dispatch(const std::vector<std::string>& arguments) {
     return arguments.empty() ? kExitUser : 0;
   }
   if (arguments[0] == "--version") {
-    std::puts("tandem " TANDEM_VERSION);
+    std::printf("tandem %s\n", base::kVersion);
     check_printed();
     return 0;
   }

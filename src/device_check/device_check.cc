@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "base/version.h"
 #include "bench/model.h"
 #include "device/kept_check.h"
 #include "device/registry.h"
@@ -39,7 +40,7 @@ config::BenchConfig bench_config(const config::DeviceConfig& config, const char*
 
 void tell_stack(const device::DeviceSpec& spec, const device::Ops& ops, Answers& answers) {
   answers.begin("stack");
-  answers.tell("program", fmt::format("tandem {} ({} build)", TANDEM_VERSION, TANDEM_BUILD_TYPE));
+  answers.tell("program", fmt::format("tandem {} ({} build)", base::kVersion, base::kBuildType));
   answers.tell("operations", ops.name());
   for (const auto& [name, version] : device::stack(spec)) answers.tell(name, version);
   const device::BackendRow& row = device::backend_of(spec);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/version.h"
 #include "device/communicator.h"
 #include "mesh/network.h"
 #include "model/registry.h"
@@ -75,7 +76,7 @@ scorer::Scorers::Settings scorer_settings(const config::TrainConfig& config, con
   settings.timeout_s = config.mesh.timeout_s();
   const std::vector<std::string>& ids = session.text().token_bytes();
   const int64_t num_ids = std::ssize(ids);
-  settings.hello = {.version = TANDEM_VERSION,
+  settings.hello = {.version = base::kVersion,
                     .vocab = session.config().vocab,
                     .context = context_tokens,
                     .num_ids = num_ids,

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "base/version.h"
 #include "mesh/channel_listener.h"
 #include "mesh/hosts.h"
 #include "mesh/network.h"
@@ -131,8 +132,8 @@ class Scorer {
     asker.name = fmt::format("the run of process {} on {}", hello.process, hello.host);
     const model::ModelConfig& model = session_.config();
     TANDEM_USER_CHECK(
-        hello.version == TANDEM_VERSION,
-        fmt::format("it is Tandem {}, the run {}; start both from one build", TANDEM_VERSION, hello.version));
+        hello.version == base::kVersion,
+        fmt::format("it is Tandem {}, the run {}; start both from one build", base::kVersion, hello.version));
     TANDEM_USER_CHECK(model.vocab >= hello.vocab,
                       fmt::format("{} has a vocabulary of {} tokens, the run's --hf-checkpoint one of {}; a teacher "
                                   "scores the student's tokens, so it needs the same vocabulary",

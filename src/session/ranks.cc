@@ -6,6 +6,7 @@
 
 #include "base/env.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "device/backend.h"
 #include "device/registry.h"
 #include "mesh/hosts.h"
@@ -43,7 +44,7 @@ std::string device_of_rank(const std::string& backend, int local_rank) {
 }  // namespace
 
 mesh::RankFacts own_facts(const config::ModelOptions& model, const config::RunMode& mode) {
-  return {.version = TANDEM_VERSION,
+  return {.version = base::kVersion,
           .contract = static_cast<int>(device::kBackendContract),
           .host = mesh::host_name(),
           .flags = mode.result_options,
@@ -63,7 +64,7 @@ std::unique_ptr<mesh::Mesh> join_ranks(const config::ModelOptions& model, const 
                                      .network_interface = mesh.network_interface,
                                      .trust_network = mesh.trust_network,
                                      .secret = launch.secret(),
-                                     .version = TANDEM_VERSION,
+                                     .version = base::kVersion,
                                      .flags = mode.result_options,
                                      .keeps_store = trains && launch.spreads_workers(),
                                      .tensor_size = static_cast<int>(mesh.tensor_model_parallel_size),
