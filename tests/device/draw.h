@@ -114,6 +114,15 @@ inline std::vector<std::string> and_modules(std::vector<std::string> names) {
   return names;
 }
 
+// Returns the CPU's instruction sets and the modules whose footprint says that they have it.
+inline std::vector<std::string> backends_with(bool Footprint::*has) {
+  std::vector<std::string> names = cpu_isas();
+  for (const std::string& name : device_backends()) {
+    if (footprint_of(name).*has) names.push_back(name);
+  }
+  return names;
+}
+
 // Returns every backend, each instruction set of the CPU's among them.
 inline std::vector<std::string> all_backends() {
   std::vector<std::string> names = cpu_isas();

@@ -15,15 +15,7 @@ class DropoutTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<Ops> ops_ = make_backend(GetParam(), 2);
 };
 
-std::vector<std::string> backends_with_dropout() {
-  std::vector<std::string> names = cpu_isas();
-  for (const std::string& name : device_backends()) {
-    if (footprint_of(name).has_dropout) names.push_back(name);
-  }
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Backends, DropoutTest, testing::ValuesIn(backends_with_dropout()),
+INSTANTIATE_TEST_SUITE_P(Backends, DropoutTest, testing::ValuesIn(backends_with(&Footprint::has_dropout)),
                          [](const auto& info) { return info.param; });
 
 constexpr uint64_t kSeed = 20261128;

@@ -41,16 +41,7 @@ class QuantisedTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<Ops> ops_ = make_backend(GetParam(), 2);
 };
 
-// The CPU's instruction sets, and the modules that have quantised matrices.
-std::vector<std::string> backends_with_quantised() {
-  std::vector<std::string> names = cpu_isas();
-  for (const std::string& name : device_backends()) {
-    if (footprint_of(name).has_quantised) names.push_back(name);
-  }
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Backends, QuantisedTest, testing::ValuesIn(backends_with_quantised()),
+INSTANTIATE_TEST_SUITE_P(Backends, QuantisedTest, testing::ValuesIn(backends_with(&Footprint::has_quantised)),
                          [](const auto& info) { return info.param; });
 
 bool is_same(const Tensor& a, const Tensor& b) {

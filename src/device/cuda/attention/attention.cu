@@ -122,19 +122,8 @@ __global__ __launch_bounds__(32 * kWarps, attention_blocks_at_once(kHeadDim)) vo
 
   // Folds the four sums, in their order. Each warp has a quarter of the columns.
   const ItemOutput output(params, rows, walk, kv_head, gridDim.z);
-  Folded folded[2];
-  Folded::Factors factors[2][kWarps];
-  float reciprocal[2];
-#pragma unroll
-  for (uint32_t j = 0; j < 2; ++j) {
-#pragma unroll
-    for (uint32_t w = 0; w < kWarps; ++w) {
-      const float2 part = storage.warps[w].sums.reference_sum[j][lane / 4];
-      factors[j][w] = folded[j].fold(part.x, part.y);
-    }
-    reciprocal[j] = folded[j].reciprocal();
-    if (warp == 0) output.write_log_sum(j, folded[j].log_sum());
-  }
+  const FoldedRows folded([&](uint32_t w, uint32_t j) { return storage.warps[w].sums.reference_sum[j][lane / 4]; });
+  if (warp == 0) output.write_log_sums(folded);
   constexpr uint32_t kQuarter = T::NUM_MMA_D_VO_TILE / kWarps;
 #pragma unroll
   for (uint32_t q = 0; q < kQuarter; ++q) {
@@ -146,15 +135,15 @@ __global__ __launch_bounds__(32 * kWarps, attention_blocks_at_once(kHeadDim)) vo
       part.load(storage.warps[w].sums.out[i][lane]);
 #pragma unroll
       for (uint32_t r = 0; r < 8; ++r) {
-        const Folded::Factors factor = factors[r % 4 / 2][w];
+        const Folded::Factors factor = folded.factors[r % 4 / 2][w];
         values[r] = values[r] * factor.folded + part[r] * factor.part;
       }
     }
 #pragma unroll
     for (uint32_t r = 0; r < 8; r += 2) {
       const uint32_t j = r % 4 / 2;
-      output.template write<kPadded>(j, 2 * i + r / 4, loader.head_dim(), finished(values[r], reciprocal[j]),
-                                     finished(values[r + 1], reciprocal[j]));
+      output.template write<kPadded>(j, 2 * i + r / 4, loader.head_dim(), finished(values[r], folded.reciprocal[j]),
+                                     finished(values[r + 1], folded.reciprocal[j]));
     }
   }
 }
@@ -169,12 +158,6 @@ cudaError_t launch_kernel(const ItemParams& params, int64_t num_items, int64_t n
   if (status != cudaSuccess) return status;
   const dim3 grid(static_cast<uint32_t>(num_items), 1, static_cast<uint32_t>(num_kv_heads)), block(32, kWarps);
   return launch_dependent(kernel, num_items, grid, block, kSharedBytes, stream, params);
-}
-
-template <uint32_t kHeadDim>
-cudaError_t launch(const ItemParams& params, int64_t num_items, int64_t num_kv_heads, cudaStream_t stream) {
-  return params.head_dim == kHeadDim ? launch_kernel<kHeadDim, false>(params, num_items, num_kv_heads, stream)
-                                     : launch_kernel<kHeadDim, true>(params, num_items, num_kv_heads, stream);
 }
 
 }  // namespace
@@ -216,11 +199,9 @@ cudaError_t attention_forward(const AttentionForward& call, cudaStream_t stream)
   if (computes_few_items(head_dim, num_items, kv_heads)) {
     return attention_of_few_items(params, num_items, kv_heads, stream);
   }
-  switch (head_width(head_dim)) {
-    case 64: return launch<64>(params, num_items, kv_heads, stream);
-    case 128: return launch<128>(params, num_items, kv_heads, stream);
-    default: return launch<256>(params, num_items, kv_heads, stream);
-  }
+  return launch_for_head(params.head_dim, [&](auto width, auto is_padded) {
+    return launch_kernel<width(), is_padded()>(params, num_items, kv_heads, stream);
+  });
 }
 
 }  // namespace tandem::device::cuda

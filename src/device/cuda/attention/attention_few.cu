@@ -28,8 +28,8 @@ struct Storage {
   static constexpr uint32_t kEights = kHeadDim / 8;         // of 8 columns
   union {
     alignas(128) __nv_bfloat16 keys[kWarps][kTiles * 16 * kHeadDim];
-    // What the blocks of the cluster send when all have walked: sums of this block's quarter of the columns, and of the
-    // weights.
+    // The blocks of the cluster fill this when all of them have walked: each sends its sums of this block's quarter of
+    // the columns, and its sums of weights.
     struct {
       float4 columns[kParts][kEights / kParts][32];
       float2 reference_sum[kParts][2][8];
@@ -132,7 +132,10 @@ __global__ __cluster_dims__(1, kParts, 1)
     q_tile.ldmatrix_m8n8x4(q_tile.template get_permuted_offset<kRow>(lane % 16, 2 * d + lane / 16), q[d]);
   }
 
-  if (!is_left) come_to_cluster();
+  if (!is_left) {
+    cp_async::wait_group<0>();  // zeros of padded heads, whose place the sums take
+    come_to_cluster();
+  }
 #pragma unroll 1
   while (is_left) {
     cp_async::wait_group<1>();
@@ -231,19 +234,8 @@ __global__ __cluster_dims__(1, kParts, 1)
   storage.sums_there.wait(0);
 
   const ItemOutput output(params, rows, walk, kv_head, gridDim.z);
-  Folded folded[2];
-  Folded::Factors factors[2][kParts];
-  float reciprocal[2];
-#pragma unroll
-  for (uint32_t j = 0; j < 2; ++j) {
-#pragma unroll
-    for (uint32_t p = 0; p < kParts; ++p) {
-      const float2 part_sums = storage.sums.reference_sum[p][j][lane / 4];
-      factors[j][p] = folded[j].fold(part_sums.x, part_sums.y);
-    }
-    reciprocal[j] = folded[j].reciprocal();
-    if (part == 0 && warp == 0) output.write_log_sum(j, folded[j].log_sum());
-  }
+  const FoldedRows folded([&](uint32_t p, uint32_t j) { return storage.sums.reference_sum[p][j][lane / 4]; });
+  if (part == 0 && warp == 0) output.write_log_sums(folded);
 #pragma unroll
   for (uint32_t place = warp; place < kEights / kParts; place += kWarps) {
     float values[4] = {};
@@ -253,14 +245,14 @@ __global__ __cluster_dims__(1, kParts, 1)
       const float part_of[4] = {sums.x, sums.y, sums.z, sums.w};
 #pragma unroll
       for (uint32_t r = 0; r < 4; ++r) {
-        values[r] = values[r] * factors[r / 2][p].folded + part_of[r] * factors[r / 2][p].part;
+        values[r] = values[r] * folded.factors[r / 2][p].folded + part_of[r] * folded.factors[r / 2][p].part;
       }
     }
 #pragma unroll
     for (uint32_t j = 0; j < 2; ++j) {
       output.template write<kPadded>(j, place * kParts + part, loader.head_dim(),
-                                     finished(values[2 * j], reciprocal[j]),
-                                     finished(values[2 * j + 1], reciprocal[j]));
+                                     finished(values[2 * j], folded.reciprocal[j]),
+                                     finished(values[2 * j + 1], folded.reciprocal[j]));
     }
   }
 }
@@ -276,12 +268,6 @@ cudaError_t launch_kernel(const ItemParams& params, int64_t num_items, int64_t n
   return launch_dependent(kernel, num_items, grid, dim3(32, kWarps), kSharedBytes, stream, params);
 }
 
-template <uint32_t kHeadDim>
-cudaError_t launch(const ItemParams& params, int64_t num_items, int64_t num_kv_heads, cudaStream_t stream) {
-  return params.head_dim == kHeadDim ? launch_kernel<kHeadDim, false>(params, num_items, num_kv_heads, stream)
-                                     : launch_kernel<kHeadDim, true>(params, num_items, num_kv_heads, stream);
-}
-
 }  // namespace
 
 bool computes_few_items(int64_t head_dim, int64_t num_items, int64_t num_kv_heads) {
@@ -291,11 +277,9 @@ bool computes_few_items(int64_t head_dim, int64_t num_items, int64_t num_kv_head
 
 cudaError_t attention_of_few_items(const ItemParams& params, int64_t num_items, int64_t num_kv_heads,
                                    cudaStream_t stream) {
-  switch (head_width(params.head_dim)) {
-    case 64: return launch<64>(params, num_items, num_kv_heads, stream);
-    case 128: return launch<128>(params, num_items, num_kv_heads, stream);
-    default: return launch<256>(params, num_items, num_kv_heads, stream);
-  }
+  return launch_for_head(params.head_dim, [&](auto width, auto is_padded) {
+    return launch_kernel<width(), is_padded()>(params, num_items, num_kv_heads, stream);
+  });
 }
 
 }  // namespace tandem::device::cuda

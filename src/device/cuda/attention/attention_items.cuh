@@ -262,6 +262,27 @@ class UnitLoader {
   uint32_t kv_head_, first_key_, row_, column_, head_dim_;
 };
 
+// The parts of a thread's two rows, folded in their order. sums_of(p, j) returns the reference and the sum of weights
+// that part p has for row j.
+struct FoldedRows {
+  template <typename SumsOf>
+  __device__ __forceinline__ explicit FoldedRows(const SumsOf& sums_of) {
+#pragma unroll
+    for (uint32_t j = 0; j < 2; ++j) {
+      Folded folded;
+#pragma unroll
+      for (uint32_t p = 0; p < kParts; ++p) {
+        const float2 part = sums_of(p, j);
+        factors[j][p] = folded.fold(part.x, part.y);
+      }
+      reciprocal[j] = folded.reciprocal();
+      log_sum[j] = folded.log_sum();
+    }
+  }
+  Folded::Factors factors[2][kParts];
+  float reciprocal[2], log_sum[2];
+};
+
 // Writes the results of an item's rows, of which a thread has two (TileRows).
 class ItemOutput {
  public:
@@ -276,9 +297,13 @@ class ItemOutput {
           (static_cast<uint32_t>(walk.first_row) + size_t{rows.row[j]}) * num_heads + kv_head * group + rows.head[j];
     }
   }
-  // Writes the logarithm of row j's sum of weights, where it is wanted. All lanes have it, and one of four writes.
-  __device__ void write_log_sum(uint32_t j, float log_sum) const {
-    if (params_.lse != nullptr && lane_ % 4 == 0 && is_there_[j]) params_.lse[head_[j]] = log_sum;
+  // Writes the logarithms of the rows' sums of weights, where they are wanted. All lanes have them, and one of four
+  // writes.
+  __device__ void write_log_sums(const FoldedRows& rows) const {
+#pragma unroll
+    for (uint32_t j = 0; j < 2; ++j) {
+      if (params_.lse != nullptr && lane_ % 4 == 0 && is_there_[j]) params_.lse[head_[j]] = rows.log_sum[j];
+    }
   }
   // Writes the thread's two columns of eight in row j.
   template <bool kPadded>
@@ -332,6 +357,19 @@ __device__ __forceinline__ void rescale(float (&out)[kTiles][8], const float (&f
   for (uint32_t i = 0; i < kTiles; ++i) {
 #pragma unroll
     for (uint32_t r = 0; r < 8; ++r) out[i][r] *= factor[r % 4 / 2];
+  }
+}
+
+// Calls launch(width, is_padded) with constants: the kernel for heads of this size.
+template <typename Launch>
+cudaError_t launch_for_head(uint32_t head_dim, const Launch& launch) {
+  const auto with_width = [&](auto width) {
+    return head_dim == width ? launch(width, std::false_type()) : launch(width, std::true_type());
+  };
+  switch (head_width(head_dim)) {
+    case 64: return with_width(std::integral_constant<uint32_t, 64>());
+    case 128: return with_width(std::integral_constant<uint32_t, 128>());
+    default: return with_width(std::integral_constant<uint32_t, 256>());
   }
 }
 
