@@ -37,7 +37,8 @@ class Follower:
         self._callbacks = callbacks
         self._file = directory / "metrics.jsonl"
         # A run replaces its config.toml after it has cut metrics.jsonl back to the checkpoint, or removed that of an
-        # earlier run, and before its first record.
+        # earlier run, and before its first record. While it removes an earlier run there is no config.toml, and the old
+        # records may still be there.
         self._config = directory / "config.toml"
         self._config_before = self._config_identity()
         self._offset = _bytes_at(resumes) if resumes is not None else 0
@@ -45,7 +46,7 @@ class Follower:
 
     def __call__(self) -> bool:
         """Calls the callbacks for what is new; True when one of them says "stop", and then for no record after it."""
-        self._has_begun = self._has_begun or self._config_identity() != self._config_before
+        self._has_begun = self._has_begun or self._config_identity() not in (None, self._config_before)
         if not self._has_begun or not self._file.exists():
             return False
         with open(self._file, "rb") as file:

@@ -129,6 +129,19 @@ class FollowerTest(Folder):
         self.assertFalse(follower())
         self.assertEqual(seen[2], {"rollout/step": 3})
 
+    def test_takes_no_record_of_a_run_that_is_being_removed(self):
+        self.write("config.toml", "")
+        self.write("metrics.jsonl", '{"rollout/step":0,"x":1}\n')
+        seen = []
+        follower = Follower(self.folder, {"rollout": seen.append}, None)
+        (self.folder / "config.toml").unlink()  # a run that overwrites this one may remove it first
+        self.assertFalse(follower())
+        (self.folder / "metrics.jsonl").unlink()
+        self.begin()
+        self.write("metrics.jsonl", '{"rollout/step":0,"x":2}\n')
+        self.assertFalse(follower())
+        self.assertEqual(seen, [{"rollout/step": 0, "x": 2}])
+
     def test_an_interrupted_callback_loses_no_record(self):
         seen = []
 
