@@ -581,8 +581,12 @@ const Options::Unsupported* Options::find_unsupported(std::string_view name) con
     return option.name() == name || (option.kind() == OptionKind::kBool && name == "no-" + option.name());
   };
   if (std::ranges::any_of(options_, is_option)) return nullptr;
+  // A name that is a typo or two from an option is not taken for one of a whole family of flags.
+  constexpr size_t kNoTypo = 3;
+  const auto is_meant = [&](const Option& option) { return edit_distance(name, option.name(), kNoTypo) < kNoTypo; };
   for (const Unsupported& row : unsupported_) {
-    if (matches(row.name, name) || name == "no-" + row.name) return &row;
+    if (!matches(row.name, name) && name != "no-" + row.name) continue;
+    return row.name.ends_with('*') && std::ranges::any_of(options_, is_meant) ? nullptr : &row;
   }
   return nullptr;
 }

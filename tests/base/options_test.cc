@@ -53,6 +53,7 @@ struct Parsed {
     config.visit(options);
     options.unsupported("use-wandb", "metrics go to metrics.jsonl and TensorBoard");
     options.unsupported("vllm-*", "Tandem has its own engine");
+    options.unsupported("offload-*", "nothing else is offloaded");
   }
   ParsedAction parse(Words words) { return options.parse(words); }
 };
@@ -411,6 +412,9 @@ TEST(Options, SaysWhyAKnownFlagIsNotSupported) {
             "--no-use-wandb: not supported: metrics go to metrics.jsonl and TensorBoard");
   EXPECT_EQ(refusal_of_options({"--vllm-max-model-len", "9"}),
             "--vllm-max-model-len: not supported: Tandem has its own engine");
+  // A family of flags that are not supported may begin as one that is.
+  EXPECT_EQ(refusal_of_options({"--offload-experts"}), "--offload-experts: not supported: nothing else is offloaded");
+  EXPECT_EQ(refusal_of_options({"--offload-tran"}), "--offload-tran: unknown option; did you mean --offload-train?");
 }
 
 TEST_F(OptionsFile, IsBeatenByTheCommandLine) {
