@@ -110,16 +110,6 @@ ModelConfig whole_of(const ModelConfig& part) {
   return whole;
 }
 
-int64_t ModelConfig::longest_window() const {
-  int64_t longest = 0;
-  for (int64_t layer = 0; layer < num_layers; ++layer) {
-    const int64_t window = attention_of(layer).window;
-    if (window == 0) return 0;
-    longest = std::max(longest, window);
-  }
-  return longest;
-}
-
 VocabRows vocab_rows(const ModelConfig& part) {
   // A part is whole tiles of the kernels' products, where there are so many.
   constexpr int64_t kTile = 64;

@@ -103,8 +103,6 @@ struct ModelConfig {
   bool is_quantised() const { return quantisation != device::Quantisation::kNone; }
   // Returns the name of --dtype: "bfloat16", or "nf4" for a model with such matrices.
   const char* dtype_name() const { return is_quantised() ? to_string(quantisation) : to_string(dtype); }
-  // Returns how many tokens the layer sees that sees the most, itself included; 0: all before it.
-  int64_t longest_window() const;
   const LayerAttention& attention_of(int64_t layer) const {
     return attention[static_cast<size_t>(layer) % attention.size()];
   }

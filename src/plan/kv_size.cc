@@ -6,21 +6,23 @@
 
 #include "base/check.h"
 #include "base/size.h"
-#include "device/block.h"
+#include "rollout/kv_layout.h"
 #include "rollout/rollout_plan.h"
 
 namespace tandem::plan {
 
 namespace {
 
-// A sequence may hold a copy of its last block while it writes to a shared one.
+// A sequence may hold a copy of its last block of each kind while it writes to a shared one.
 constexpr int64_t kSpareBlocks = 1;
 
 }  // namespace
 
 int64_t sequence_kv_bytes(const model::ModelConfig& config, const rollout::BatchLimits& limits, int64_t tokens) try {
-  const base::Size held = limits.most_held_tokens(tokens, config.longest_window());
-  const base::Size blocks = (held + device::kBlockTokens - 1) / device::kBlockTokens + kSpareBlocks;
+  base::Size blocks;
+  for (const rollout::BlockKind& kind : rollout::kv_layout(config).kinds) {
+    blocks += rollout::most_held_blocks(kind, tokens, limits.max_batch_tokens) + kSpareBlocks;
+  }
   return blocks * rollout::kv_block_bytes(config);
 } catch (const base::SizeOverflow&) {
   throw UserError(

@@ -13,7 +13,7 @@ namespace tandem::plan {
 constexpr int64_t kMaxAutomaticKvBytes = int64_t{1} << 30;
 
 // The most bytes of keys and values that one sequence of so many tokens holds at once, with the copy that it may hold
-// of its last block. A sequence of a model whose layers all have windows gives up what lies before them.
+// of its last block of each kind. Of layers that have a window it gives up what lies before that.
 int64_t sequence_kv_bytes(const model::ModelConfig& config, const rollout::BatchLimits& limits, int64_t tokens);
 
 // The bytes of the KV cache for `num_sequences` of at most `context_tokens`: what --kv-cache-bytes says, or else what

@@ -404,7 +404,7 @@ void choose_kv(TrainPlan& plan, const MemoryEstimate& parts, const config::Train
       config.rollout.kv_cache_bytes > 0 ? wanted : std::max(one, std::min(wanted, bytes_left_for_kv(plan, config)));
   const Size blocks = rollout::num_kv_blocks(model, plan.kv_cache_bytes);
   plan.num_kv_blocks = blocks;
-  plan.kv_tokens = blocks * device::kBlockTokens;
+  plan.kv_tokens = rollout::kv_tokens(model, blocks);
   plan.kv_completions = std::min<Size>(plan.kv_cache_bytes / one, config.rollout.limits.max_running);
   plan.memory = parts.plan(blocks * rollout::kv_block_bytes(model));
 }

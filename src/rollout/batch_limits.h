@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "device/block.h"
-
 namespace tandem::rollout {
 
 constexpr int64_t kMostDraftRows = 16;
@@ -17,13 +15,6 @@ struct BatchLimits {
   // with guesses has up to kMostDraftRows rows.
   int64_t max_draft_tokens = 0;
 
-  // Returns the most tokens whose keys and values a sequence holds at once, of so many in all, where no layer sees more
-  // than `window` of them (0: all): those that the first token of a forward sees, and those of the forward.
-  int64_t most_held_tokens(int64_t tokens, int64_t window) const {
-    constexpr int64_t kBlockEnd = device::kBlockTokens - 1;  // the first of them may be the last of a block
-    if (window == 0 || tokens - window <= max_batch_tokens) return tokens;
-    return std::min(tokens, window - 1 + max_batch_tokens + kBlockEnd);
-  }
   // Returns the most rows of a step in which every row draws, where there are so many sequences.
   int64_t most_decode_rows(int64_t sequences) const {
     const int64_t running = std::min(sequences, max_running);

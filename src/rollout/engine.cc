@@ -112,7 +112,7 @@ class PagedEngine final : public Engine {
                     .max_batch_tokens = config.limits.max_batch_tokens,
                     .max_running = config.limits.max_running,
                     .lookahead = lookahead_,
-                    .window = model.config().longest_window()}) {}
+                    .kinds = cache_.layout().kinds}) {}
 
   void add(GroupRequest request) override;
   void abort(uint64_t group_id) override;

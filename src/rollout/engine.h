@@ -29,8 +29,8 @@ namespace tandem::rollout {
 class SharedSteps;
 
 struct EngineConfig {
-  // The KV cache has so many blocks, each of device::kBlockTokens tokens: num_kv_blocks() of rollout/rollout_plan.h. A
-  // sequence of the longest context must fit.
+  // The KV cache has so many blocks (rollout/kv_layout.h): num_kv_blocks() of rollout/rollout_plan.h. A sequence of the
+  // longest context must fit.
   int64_t num_kv_blocks = 4096;
   // Address of the blocks on the model's device, in memory of another owner, who may have it between rollouts. Null:
   // the engine allocates them.

@@ -8,14 +8,18 @@
 namespace tandem::rollout {
 
 KvCache::KvCache(const model::ModelConfig& config, int64_t num_blocks, const at::TensorOptions& options,
-                 std::byte* memory) {
-  const std::vector<int64_t> shape = {num_blocks, config.num_layers, 2, config.num_kv_heads,
-                                      config.head_dim * device::kBlockTokens};
+                 std::byte* memory)
+    : layout_(kv_layout(config)) {
+  const std::vector<int64_t> shape = {num_blocks, layout_.block_size};
   // The device is named: it cannot be found from an address that nothing is mapped to yet.
   blocks_ = memory == nullptr ? at::empty(shape, options)
                               : at::from_blob(
                                     memory, shape, [](void*) {}, options, options.device());
-  for (int64_t layer = 0; layer < config.num_layers; ++layer) layers_.push_back(blocks_.select(1, layer));
+  const int64_t G = config.num_kv_heads, KT = config.head_dim * device::kBlockTokens;
+  for (const KvLayout::LayerPlace& place : layout_.layers) {
+    layers_.push_back(blocks_.as_strided({num_blocks * layout_.tiles(place.kind), 2, G, KT},
+                                         {layout_.tile_sizes[place.kind], G * KT, KT, 1}, place.index * 2 * G * KT));
+  }
 }
 
 void KvCache::copy_blocks(const std::vector<BlockCopy>& copies) {

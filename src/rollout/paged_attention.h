@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "device/ops.h"
 #include "model/attention.h"
 #include "rollout/kv_cache.h"
@@ -15,8 +17,8 @@ class PagedAttention final : public model::Attention {
   // Ops and cache are borrowed. max_rows is the most rows of a forward.
   PagedAttention(const device::Ops& ops, const KvCache& cache, int64_t max_rows);
 
-  // Sets the rows of the next forward. slots_T int32 has the slots of each row's K and V.
-  void set_batch(const device::AttentionRows& rows, const at::Tensor& slots_T);
+  // Sets the rows of the next forward, by kind of KV block. slots_T int32 has the slots of each row's K and V.
+  void set_batch(const std::vector<device::AttentionRows>& rows, const std::vector<at::Tensor>& slots_T);
   // Releases the batch: between rollouts the device's memory belongs to training.
   void end_batch();
 
@@ -26,8 +28,9 @@ class PagedAttention final : public model::Attention {
  private:
   const device::Ops& ops_;
   const KvCache& cache_;
-  device::AttentionRows rows_;
-  at::Tensor slots_T_, tokens_T_;
+  std::vector<device::AttentionRows> rows_;  // by kind of KV block
+  std::vector<at::Tensor> slots_T_;
+  at::Tensor tokens_T_;
   const at::Tensor all_tokens_;  // 0, 1, 2, ... [max_rows]
 };
 

@@ -13,11 +13,14 @@ namespace tandem::rollout {
 
 using base::Size;
 
-// Returns the bytes of K and V of all layers for device::kBlockTokens tokens.
+// Returns the bytes of a KV block (rollout/kv_layout.h).
 Size kv_block_bytes(const model::ModelConfig& config);
 
 // Returns the blocks of a cache of at most that many bytes. Throws UserError when not even one fits.
 Size num_kv_blocks(const model::ModelConfig& config, Size kv_cache_bytes);
+
+// Returns the tokens that so many blocks hold of sequences that have not given up any.
+Size kv_tokens(const model::ModelConfig& config, Size num_blocks);
 
 // Returns the rows of logits that the engine computes at once: 32 MiB of them, at least one.
 Size logits_window_rows(Size vocab);

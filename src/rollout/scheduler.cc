@@ -7,58 +7,20 @@
 
 #include "base/check.h"
 #include "device/block.h"
-#include "rollout/batch_limits.h"
 
 namespace tandem::rollout {
 
 using device::kBlockTokens;
 
-namespace {
-
-// Each running sequence must find so many blocks free before another one is let in, so that it is not thrown out again
-// a few tokens later: recomputing it costs more than its slot gains.
-constexpr int64_t kGrowthBlocks = 4;
-
-// Stands for a block that a sequence has given up.
-constexpr int32_t kNoBlock = -1;
-
-int64_t blocks_for(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
-
-// The last token of a sequence ends it: nothing attends to it, so it has no KV.
-int64_t max_blocks_for(int64_t max_tokens) { return blocks_for(max_tokens - 1); }
-
-}  // namespace
-
-Scheduler::Scheduler(const SchedulerConfig& config) : config_(config), pool_(config.num_blocks) {
+Scheduler::Scheduler(const SchedulerConfig& config) : config_(config), blocks_(config.num_blocks, config.kinds) {
   TANDEM_CHECK(config.max_batch_tokens > 0 && config.max_running > 0, config.max_batch_tokens, config.max_running);
   TANDEM_CHECK(config.lookahead == 0 || config.lookahead == 1, config.lookahead);
-  TANDEM_CHECK(config.window >= 0, config.window);
   // Slots are 32-bit numbers.
-  TANDEM_CHECK(config.num_blocks <= std::numeric_limits<int32_t>::max() / kBlockTokens, config.num_blocks);
+  TANDEM_CHECK(config.num_blocks <= std::numeric_limits<int32_t>::max() / blocks_.span(), config.num_blocks);
 }
 
-bool Scheduler::fits(int64_t max_tokens) const { return most_blocks_for(max_tokens - 1) <= pool_.num_blocks(); }
-
-int64_t Scheduler::most_blocks_for(int64_t tokens) const {
-  return blocks_for(BatchLimits{.max_batch_tokens = config_.max_batch_tokens}.most_held_tokens(tokens, config_.window));
-}
-
-int64_t Scheduler::unseen_blocks(int64_t position) const {
-  if (config_.window == 0) return 0;
-  return std::max<int64_t>(position + 1 - config_.window, 0) / kBlockTokens;
-}
-
-bool Scheduler::holds_window(const std::vector<int32_t>& blocks, int64_t computed) const {
-  const int64_t first = unseen_blocks(computed);  // those from there on are held, if this one is
-  return first >= std::ssize(blocks) || blocks[static_cast<size_t>(first)] != kNoBlock;
-}
-
-void Scheduler::drop_unseen_blocks(Sequence& sequence) {
-  for (int64_t i = std::min(unseen_blocks(sequence.computed), std::ssize(sequence.blocks)) - 1; i >= 0; --i) {
-    int32_t& block = sequence.blocks[static_cast<size_t>(i)];
-    if (block == kNoBlock) return;  // so are all before it
-    pool_.release(std::exchange(block, kNoBlock));
-  }
+bool Scheduler::fits(int64_t max_tokens) const {
+  return blocks_.most_held_blocks(max_tokens - 1, config_.max_batch_tokens) <= pool().num_blocks();
 }
 
 std::vector<SequenceId> Scheduler::add_group(rl::SharedPrompt prompt, std::vector<NewSequence> sequences) {
@@ -110,14 +72,14 @@ const ScheduledBatch& Scheduler::plan(const Drafts& drafts) {
                "draws without a token before or after a plan with drafts");
   begin_plan();
   // Forwards run in the order of their plans: the last one has read these blocks before anybody writes into them.
-  for (const SequenceId id : running_) drop_unseen_blocks(at(id));
+  for (const SequenceId id : running_) blocks_.drop_unseen(at(id).blocks, at(id).computed);
   plan_decodes(drafts);
   plan_prefills();
   left_waiting_ = !waiting_.empty();
-  fill_block_table();
+  fill_block_tables();
   // A full sequence holds its blocks until its last token is there; then waiting sequences can have them.
   TANDEM_CHECK(!plan_.empty() || idle() || num_pending_ > 0, "waiting sequences, and nothing can run");
-  stats_.peak_blocks = std::max(stats_.peak_blocks, pool_.num_used());
+  stats_.peak_blocks = std::max(stats_.peak_blocks, pool().num_used());
   return plan_;
 }
 
@@ -145,8 +107,9 @@ void Scheduler::begin_plan() {
   plan_.token_ids.clear();
   plan_.positions.clear();
   plan_.sequence_of_row.clear();
-  plan_.slot_mapping.clear();
   plan_.sequences.clear();
+  plan_.places.resize(config_.kinds.size());
+  for (ScheduledBatch::KvPlaces& places : plan_.places) places.slot_mapping.clear();
   plan_.logits_rows.clear();
   plan_.sample_slots.clear();
 }
@@ -182,10 +145,8 @@ void Scheduler::take_drafts(Sequence& sequence, const std::vector<int32_t>& gues
   if (wanted <= 0) return;
   // One free block stays for each running sequence: a draft makes nobody give up blocks.
   const int64_t begin = sequence.computed + 1;
-  while (std::ssize(sequence.blocks) * kBlockTokens < begin + wanted && pool_.num_free() > num_running()) {
-    sequence.blocks.push_back(*pool_.allocate());
-  }
-  const int64_t count = std::min(wanted, std::ssize(sequence.blocks) * kBlockTokens - begin);
+  const auto spare_block = [this] { return pool().num_free() > num_running() ? blocks_.allocate() : std::nullopt; };
+  const int64_t count = blocks_.grow(sequence.blocks, begin + wanted, spare_block) - begin;
   sequence.drafts.assign(guesses.begin(), guesses.begin() + count);
   has_drafts_ = has_drafts_ || count > 0;
 }
@@ -193,10 +154,7 @@ void Scheduler::take_drafts(Sequence& sequence, const std::vector<int32_t>& gues
 void Scheduler::drop_drafts(Sequence& sequence) {
   sequence.num_dropped_draws += sequence.num_drafts();
   sequence.drafts.clear();
-  while (std::ssize(sequence.blocks) > blocks_for(sequence.computed)) {
-    pool_.release(sequence.blocks.back());
-    sequence.blocks.pop_back();
-  }
+  blocks_.cut(sequence.blocks, sequence.computed);
 }
 
 void Scheduler::plan_prefills() {
@@ -212,7 +170,7 @@ void Scheduler::plan_prefills() {
         adopt_prompt_blocks(sequence);
       }
     }
-    drop_unseen_blocks(sequence);
+    blocks_.drop_unseen(sequence.blocks, sequence.computed);
     const int64_t budget = config_.max_batch_tokens - plan_.num_rows();
     const int64_t end = grow(sequence, std::min(sequence.num_tokens(), sequence.computed + budget));
     if (end > sequence.computed) add_rows(id, end);
@@ -222,10 +180,6 @@ void Scheduler::plan_prefills() {
     running_.push_back(id);
     if (sequence.num_generated() == 0) fork(id);
   }
-}
-
-int64_t Scheduler::growth_blocks(const Sequence& sequence, int64_t held_blocks) const {
-  return std::clamp<int64_t>(max_blocks_for(sequence.max_tokens) - held_blocks, 0, kGrowthBlocks);
 }
 
 bool Scheduler::make_room(const Sequence& sequence) {
@@ -239,36 +193,37 @@ bool Scheduler::make_room(const Sequence& sequence) {
 
 bool Scheduler::has_room_for(const Sequence& sequence) const {
   const int64_t tokens = sequence.num_tokens();
-  int64_t needed = most_blocks_for(tokens);
+  int64_t needed = blocks_.most_held_blocks(tokens, config_.max_batch_tokens);
   needed -= std::min(needed, own_kept_blocks(sequence));
   if (sequence.num_generated() == 0) {
     for (const SequenceId id : sequence.group->members) {  // each that starts here copies the partial block
-      if (at(id).num_generated() == 0) needed += growth_blocks(at(id), tokens / kBlockTokens);
+      if (at(id).num_generated() == 0) needed += blocks_.growth_blocks(tokens, at(id).max_tokens);
     }
   } else {
-    needed += growth_blocks(sequence, needed);
+    needed += blocks_.growth_blocks(tokens + kBlockTokens - 1, sequence.max_tokens);
     if (running_sibling(sequence)) {
-      const int64_t shared = full_prompt_blocks(sequence);
-      needed -= std::min(needed, shared - unseen_blocks(shared * kBlockTokens));
+      const int64_t shared = full_prompt_tokens(sequence);
+      needed -= std::min(needed, blocks_.blocks_for(shared) - blocks_.unseen_blocks(shared));
     }
   }
   for (const SequenceId id : running_) {
-    if (needed > pool_.num_free()) return false;
-    needed += growth_blocks(at(id), static_cast<int64_t>(at(id).blocks.size()));
+    if (needed > pool().num_free()) return false;
+    needed += blocks_.growth_blocks(blocks_.capacity(at(id).blocks), at(id).max_tokens);
   }
-  return needed <= pool_.num_free();
+  return needed <= pool().num_free();
 }
 
 std::optional<SequenceId> Scheduler::running_sibling(const Sequence& sequence) const {
   for (const SequenceId id : sequence.group->members) {
     if (at(id).state != State::kRunning) continue;
-    if (holds_window(at(id).blocks, full_prompt_blocks(sequence) * kBlockTokens)) return id;
+    if (blocks_.holds_window(at(id).blocks, full_prompt_tokens(sequence))) return id;
   }
   return std::nullopt;
 }
 
-int64_t Scheduler::full_prompt_blocks(const Sequence& sequence) {
-  return static_cast<int64_t>(sequence.group->prompt->tokens.size()) / kBlockTokens;
+int64_t Scheduler::full_prompt_tokens(const Sequence& sequence) const {
+  const auto tokens = static_cast<int64_t>(sequence.group->prompt->tokens.size());
+  return tokens - tokens % blocks_.span();
 }
 
 void Scheduler::adopt_prompt_blocks(Sequence& sequence) {
@@ -276,8 +231,7 @@ void Scheduler::adopt_prompt_blocks(Sequence& sequence) {
   const std::optional<SequenceId> sibling = running_sibling(sequence);
   if (!sibling) return;
   // Blocks that a sibling writes in this very forward are usable: each layer stores all keys before it reads any.
-  const std::vector<int32_t>& blocks = at(*sibling).blocks;
-  share_blocks(sequence, blocks, full_prompt_blocks(sequence));
+  share_blocks(sequence, at(*sibling).blocks, full_prompt_tokens(sequence));
   stats_.shared_prompt_tokens += sequence.computed;
 }
 
@@ -293,7 +247,8 @@ int64_t Scheduler::own_kept_blocks(const Sequence& sequence) const {
   const auto kept = kept_.find(sequence.group->owner->sample_id);
   if (kept == kept_.end() || kept->second.blocks.empty()) return 0;
   const int64_t usable = usable_tokens(sequence, kept->second.tokens);
-  return holds_window(kept->second.blocks, usable) ? blocks_for(usable) - unseen_blocks(usable) : 0;
+  if (!blocks_.holds_window(kept->second.blocks, usable)) return 0;
+  return blocks_.blocks_for(usable) - blocks_.unseen_blocks(usable);
 }
 
 void Scheduler::adopt_kept_blocks(Sequence& sequence) {
@@ -303,14 +258,12 @@ void Scheduler::adopt_kept_blocks(Sequence& sequence) {
     int64_t usable = usable_tokens(sequence, prefix.tokens);
     sequence.ever_computed = std::max(sequence.ever_computed, usable);
     // A block that others hold as well is full of common tokens; this sequence would write into it.
-    if (!prefix.blocks.empty() && usable % kBlockTokens != 0 && holds_window(prefix.blocks, usable) &&
-        pool_.reference_count(prefix.blocks[static_cast<size_t>(usable / kBlockTokens)]) > 1) {
-      usable -= usable % kBlockTokens;
+    if (!prefix.blocks.empty() && blocks_.holds_window(prefix.blocks, usable) &&
+        blocks_.shares_slot(prefix.blocks, usable)) {
+      usable -= usable % blocks_.span();
     }
-    if (!prefix.blocks.empty() && usable > 0 && holds_window(prefix.blocks, usable)) {
-      const auto num_blocks = static_cast<size_t>(blocks_for(usable));
-      sequence.blocks.assign(prefix.blocks.begin(), prefix.blocks.begin() + static_cast<std::ptrdiff_t>(num_blocks));
-      prefix.blocks.erase(prefix.blocks.begin(), prefix.blocks.begin() + static_cast<std::ptrdiff_t>(num_blocks));
+    if (!prefix.blocks.empty() && usable > 0 && blocks_.holds_window(prefix.blocks, usable)) {
+      sequence.blocks = blocks_.take(prefix.blocks, usable);
       drop_blocks(prefix);
       kept_.erase(own);
       sequence.computed = usable;
@@ -319,12 +272,12 @@ void Scheduler::adopt_kept_blocks(Sequence& sequence) {
     }
   }
   // The prompts of others of the group begin alike.
-  const std::vector<int32_t>* donor = nullptr;
-  int64_t most_blocks = 0;
-  const auto offer = [&](const std::vector<int32_t>& blocks, int64_t usable) {
-    const int64_t num_blocks = std::min<int64_t>(usable / kBlockTokens, std::ssize(blocks));
-    if (num_blocks <= most_blocks || !holds_window(blocks, num_blocks * kBlockTokens)) return;
-    most_blocks = num_blocks;
+  const BlockLists* donor = nullptr;
+  int64_t most_tokens = 0;
+  const auto offer = [&](const BlockLists& blocks, int64_t usable) {
+    const int64_t tokens = usable - usable % blocks_.span();
+    if (blocks.empty() || tokens <= most_tokens || !blocks_.holds_window(blocks, tokens)) return;
+    most_tokens = tokens;
     donor = &blocks;
   };
   for (const auto& [sample_id, prefix] : kept_) {
@@ -336,41 +289,24 @@ void Scheduler::adopt_kept_blocks(Sequence& sequence) {
     offer(other.blocks, usable_tokens(sequence, other.group->prompt->tokens));
   }
   if (donor == nullptr) return;
-  share_blocks(sequence, *donor, most_blocks);
+  share_blocks(sequence, *donor, most_tokens);
   stats_.shared_prompt_tokens += sequence.computed;
 }
 
-void Scheduler::share_blocks(Sequence& sequence, const std::vector<int32_t>& blocks, int64_t num_blocks) {
-  sequence.blocks.assign(blocks.begin(), blocks.begin() + num_blocks);
-  add_references(sequence.blocks);
-  sequence.computed = num_blocks * kBlockTokens;
+void Scheduler::share_blocks(Sequence& sequence, const BlockLists& blocks, int64_t tokens) {
+  sequence.blocks = blocks_.share(blocks, tokens);
+  sequence.computed = tokens;
 }
 
 void Scheduler::keep_prefix(const Sequence& sequence) {
   const PrefixOwner& owner = *sequence.group->owner;
   KeptPrefix& prefix = kept_[owner.sample_id];
   drop_blocks(prefix);
-  prefix = {.group_id = owner.group_id, .order = num_kept_++, .tokens = {}, .blocks = sequence.blocks};
+  prefix = {.group_id = owner.group_id, .order = num_kept_++, .tokens = {}, .blocks = blocks_.share(sequence.blocks)};
   for (int64_t p = 0; p < sequence.computed; ++p) prefix.tokens.push_back(token_at(sequence, p));
-  add_references(prefix.blocks);
 }
 
-void Scheduler::add_references(const std::vector<int32_t>& blocks) {
-  for (const int32_t block : blocks) {
-    if (block != kNoBlock) pool_.add_reference(block);
-  }
-}
-
-void Scheduler::release(const std::vector<int32_t>& blocks) {
-  for (const int32_t block : blocks) {
-    if (block != kNoBlock) pool_.release(block);
-  }
-}
-
-void Scheduler::drop_blocks(KeptPrefix& prefix) {
-  release(prefix.blocks);
-  prefix.blocks.clear();
-}
+void Scheduler::drop_blocks(KeptPrefix& prefix) { blocks_.release(prefix.blocks); }
 
 // If turns take equally long, the prefix that was kept last is needed last.
 bool Scheduler::drop_kept_blocks(const std::optional<PrefixOwner>& spared) {
@@ -397,35 +333,23 @@ void Scheduler::release_prefixes() {
 }
 
 std::optional<int32_t> Scheduler::allocate(const Sequence& sequence) {
-  std::optional<int32_t> block = pool_.allocate();
+  std::optional<int32_t> block = blocks_.allocate();
   // The sequence has taken over what it can use of its owner's prefix; the rest goes last.
   while (!block && (drop_kept_blocks(sequence.group->owner) || drop_kept_blocks(std::nullopt))) {
-    block = pool_.allocate();
+    block = blocks_.allocate();
   }
   return block;
 }
 
 bool Scheduler::prepare_decode_slot(Sequence& sequence) {
-  const auto index = static_cast<size_t>(sequence.computed / kBlockTokens);
-  if (index == sequence.blocks.size()) return grow(sequence, sequence.computed + 1) > sequence.computed;
-  const int32_t shared = sequence.blocks[index];
-  if (pool_.reference_count(shared) == 1) return true;
-  const std::optional<int32_t> own = pool_.allocate();
-  if (!own) return false;
-  pool_.release(shared);
-  sequence.blocks[index] = *own;
-  plan_.copies.push_back({.from = shared, .to = *own});
-  ++stats_.copies_on_write;
-  return true;
+  const size_t num_copies = plan_.copies.size();
+  const bool is_own = blocks_.own_slot(sequence.blocks, sequence.computed, plan_.copies);
+  stats_.copies_on_write += static_cast<int64_t>(plan_.copies.size() - num_copies);
+  return is_own && grow(sequence, sequence.computed + 1) > sequence.computed;
 }
 
 int64_t Scheduler::grow(Sequence& sequence, int64_t end) {
-  while (static_cast<int64_t>(sequence.blocks.size()) * kBlockTokens < end) {
-    const std::optional<int32_t> block = allocate(sequence);
-    if (!block) return static_cast<int64_t>(sequence.blocks.size()) * kBlockTokens;
-    sequence.blocks.push_back(*block);
-  }
-  return end;
+  return blocks_.grow(sequence.blocks, end, [&] { return allocate(sequence); });
 }
 
 void Scheduler::add_rows(SequenceId id, int64_t end) {
@@ -437,9 +361,14 @@ void Scheduler::add_rows(SequenceId id, int64_t end) {
     plan_.token_ids.push_back(token_at(sequence, p));
     plan_.positions.push_back(static_cast<int32_t>(p));
     plan_.sequence_of_row.push_back(plan_index);
-    plan_.slot_mapping.push_back(sequence.blocks[static_cast<size_t>(p / kBlockTokens)] *
-                                     static_cast<int32_t>(kBlockTokens) +
-                                 static_cast<int32_t>(p % kBlockTokens));
+  }
+  for (size_t k = 0; k < config_.kinds.size(); ++k) {
+    const int64_t tokens = config_.kinds[k].tokens;
+    const std::vector<int32_t>& blocks = sequence.blocks.of_kind[k];
+    for (int64_t p = sequence.computed; p < end + sequence.num_drafts(); ++p) {
+      const int64_t slot = blocks[static_cast<size_t>(p / tokens)] * tokens + p % tokens;
+      plan_.places[k].slot_mapping.push_back(static_cast<int32_t>(slot));
+    }
   }
   const int64_t first_new = std::clamp(sequence.ever_computed, sequence.computed, end);
   stats_.recomputed_tokens += first_new - sequence.computed;
@@ -482,8 +411,7 @@ void Scheduler::fork(SequenceId first) {
     Sequence& sequence = at(id);
     if (sequence.state != State::kUnstarted) continue;  // `first` itself, or a begun one
     sequence.state = State::kRunning;
-    sequence.blocks = at(first).blocks;
-    add_references(sequence.blocks);
+    sequence.blocks = blocks_.share(at(first).blocks);
     sequence.computed = sequence.ever_computed = at(first).computed;
     stats_.shared_prompt_tokens += sequence.computed;
     running_.push_back(id);
@@ -491,15 +419,25 @@ void Scheduler::fork(SequenceId first) {
   }
 }
 
-void Scheduler::fill_block_table() {
-  size_t max_blocks = 1;
-  for (const SequenceId id : plan_.sequences) max_blocks = std::max(max_blocks, at(id).blocks.size());
-  plan_.max_blocks = static_cast<int64_t>(max_blocks);
-  plan_.block_table.assign(plan_.sequences.size() * max_blocks, 0);
-  auto row = plan_.block_table.begin();
+void Scheduler::fill_block_tables() {
+  int64_t most_tokens = 1;
   for (const SequenceId id : plan_.sequences) {
-    std::ranges::transform(at(id).blocks, row, [](int32_t block) { return block == kNoBlock ? 0 : block; });
-    row += plan_.max_blocks;
+    most_tokens = std::max(most_tokens, at(id).computed + at(id).num_drafts());
+  }
+  plan_.max_blocks = (most_tokens + kBlockTokens - 1) / kBlockTokens;
+  for (size_t k = 0; k < config_.kinds.size(); ++k) {
+    const int64_t tiles = config_.kinds[k].tokens / kBlockTokens;
+    std::vector<int32_t>& table = plan_.places[k].block_table;
+    table.assign(plan_.sequences.size() * static_cast<size_t>(plan_.max_blocks), 0);
+    auto row = table.begin();
+    for (const SequenceId id : plan_.sequences) {
+      const std::vector<int32_t>& blocks = at(id).blocks.of_kind[k];
+      for (int64_t i = 0; i < std::min(std::ssize(blocks) * tiles, plan_.max_blocks); ++i) {
+        const int32_t block = blocks[static_cast<size_t>(i / tiles)];
+        if (block != kNoBlock) row[i] = static_cast<int32_t>(block * tiles + i % tiles);
+      }
+      row += plan_.max_blocks;
+    }
   }
 }
 
@@ -520,8 +458,7 @@ void Scheduler::preempt(SequenceId id) {
 }
 
 void Scheduler::release_blocks(Sequence& sequence) {
-  release(sequence.blocks);
-  sequence.blocks.clear();
+  blocks_.release(sequence.blocks);
   sequence.computed = 0;
 }
 
@@ -604,8 +541,21 @@ void Scheduler::free_ids(const std::shared_ptr<PromptGroup>& group) {
 void Scheduler::reset_stats() { stats_ = SchedulerStats(); }
 
 void Scheduler::check_invariants() const {
-  pool_.check_invariants();
-  std::vector<int32_t> references(static_cast<size_t>(pool_.num_blocks()), 0);
+  pool().check_invariants();
+  std::vector<int32_t> references(static_cast<size_t>(pool().num_blocks()), 0);
+  const auto count_references = [&](const BlockLists& lists) {
+    for (const std::vector<int32_t>& list : lists.of_kind) {
+      for (const int32_t block : list) {
+        if (block != kNoBlock) ++references[static_cast<size_t>(block)];
+      }
+    }
+  };
+  const auto check_lists = [&](const BlockLists& lists, int64_t tokens) {
+    for (size_t k = 0; k < lists.of_kind.size(); ++k) {
+      TANDEM_CHECK_EQ(std::ssize(lists.of_kind[k]), blocks_of(config_.kinds[k], tokens));
+    }
+    TANDEM_CHECK(tokens == 0 || !lists.empty());
+  };
   int64_t num_running = 0;
   int64_t num_waiting = 0;
   int64_t num_pending = 0;
@@ -615,32 +565,31 @@ void Scheduler::check_invariants() const {
     num_waiting += sequence.state == State::kWaiting ? 1 : 0;
     TANDEM_CHECK_EQ(sequence.state == State::kUnused, sequence.group == nullptr);
     if (sequence.group == nullptr) continue;
-    TANDEM_CHECK_EQ(std::ssize(sequence.blocks), blocks_for(sequence.computed + sequence.num_drafts()));
+    check_lists(sequence.blocks, sequence.computed + sequence.num_drafts());
     TANDEM_CHECK(sequence.computed <= sequence.num_tokens() && sequence.num_tokens() <= sequence.max_tokens);
     num_pending += sequence.num_pending;
     num_unanswered += (sequence.draws ? 1 : 0) + sequence.num_drafts() + sequence.num_dropped_draws;
     if (sequence.state == State::kFinished) TANDEM_CHECK(sequence.blocks.empty());
-    for (size_t i = 0; i < sequence.blocks.size(); ++i) {
-      const int32_t block = sequence.blocks[i];
-      if (block == kNoBlock) {
-        TANDEM_CHECK(static_cast<int64_t>(i) < unseen_blocks(sequence.computed), "block", i, "is seen, and gone");
-        continue;
+    count_references(sequence.blocks);
+    TANDEM_CHECK(blocks_.holds_window(sequence.blocks, sequence.computed), "the first block is seen, and gone");
+    for (size_t k = 0; k < sequence.blocks.of_kind.size(); ++k) {
+      const std::vector<int32_t>& blocks = sequence.blocks.of_kind[k];
+      const size_t prompt_tokens = sequence.group->prompt->tokens.size();
+      for (size_t i = 0; i < blocks.size(); ++i) {
+        TANDEM_CHECK(blocks[i] != kNoBlock || i == 0 || blocks[i - 1] == kNoBlock, "a block is seen, and gone");
+        // Several sequences share nothing but the prompt.
+        TANDEM_CHECK(blocks[i] == kNoBlock || pool().reference_count(blocks[i]) == 1 ||
+                         i * static_cast<size_t>(config_.kinds[k].tokens) < prompt_tokens,
+                     "block", blocks[i]);
       }
-      ++references[static_cast<size_t>(block)];
-      // Several sequences share nothing but the prompt.
-      TANDEM_CHECK(pool_.reference_count(block) == 1 || i * kBlockTokens < sequence.group->prompt->tokens.size(),
-                   "block", block);
     }
   }
   for (const auto& [sample_id, prefix] : kept_) {
-    for (const int32_t block : prefix.blocks) {
-      if (block != kNoBlock) ++references[static_cast<size_t>(block)];
-    }
-    if (!prefix.blocks.empty())
-      TANDEM_CHECK_EQ(std::ssize(prefix.blocks), blocks_for(std::ssize(prefix.tokens)), "prefix of sample", sample_id);
+    count_references(prefix.blocks);
+    if (!prefix.blocks.empty()) check_lists(prefix.blocks, std::ssize(prefix.tokens));
   }
-  for (int64_t block = 0; block < pool_.num_blocks(); ++block) {
-    TANDEM_CHECK_EQ(references[static_cast<size_t>(block)], pool_.reference_count(static_cast<int32_t>(block)), block);
+  for (int64_t block = 0; block < pool().num_blocks(); ++block) {
+    TANDEM_CHECK_EQ(references[static_cast<size_t>(block)], pool().reference_count(static_cast<int32_t>(block)), block);
   }
   TANDEM_CHECK_EQ(num_running, this->num_running());
   TANDEM_CHECK_EQ(num_waiting, this->num_waiting());

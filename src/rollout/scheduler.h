@@ -14,8 +14,8 @@
 //    of its group. Kept blocks are the first to go when blocks run out.
 //  - With lookahead a forward is planned before the tokens of the previous one are known. Every sequence is then taken
 //    to continue, unless it is full; results for one that has ended are dropped.
-//  - Where no layer sees more than a window of tokens, a sequence gives up the blocks that no later token of it will
-//    see. It cannot lend them either: a sequence that would need them computes its tokens anew.
+//  - Where layers see no more than a window of tokens, a sequence gives up the blocks of these layers that no later
+//    token of it will see. It cannot lend them either: a sequence that would need them computes its tokens anew.
 //  - A running sequence may get drafts: tokens that are guessed to follow its last one. Each is a row more, which draws
 //    the token after it. Draws are taken as far as the drafts before them were drawn; the rest is dropped. Drafts take
 //    free blocks and free rows, never those of another sequence.
@@ -29,7 +29,7 @@
 #include <vector>
 
 #include "rl/sample.h"
-#include "rollout/kv_blocks.h"
+#include "rollout/kv_allocator.h"
 #include "rollout/prefix_owner.h"
 
 namespace tandem::rollout {
@@ -39,14 +39,10 @@ struct SchedulerConfig {
   int64_t max_batch_tokens = 0;  // rows of one forward
   int64_t max_running = 0;       // sequences that decode together
   int64_t lookahead = 0;         // 0 or 1: plans that may be made before the draws of the previous one are answered
-  int64_t window = 0;            // a token sees so many tokens at most, itself included; 0: all before it
+  std::vector<BlockKind> kinds = {BlockKind()};  // KvLayout::kinds
 };
 
 using SequenceId = int32_t;  // small and dense; reused after the group has ended
-
-struct BlockCopy {
-  int32_t from = 0, to = 0;
-};
 
 // Describes one forward. A row is one token; rows of a sequence are consecutive and ascend by position.
 struct ScheduledBatch {
@@ -54,9 +50,13 @@ struct ScheduledBatch {
   std::vector<int32_t> token_ids;        // [T]; -1 - i: the token of sample_slots[i] of the plan before this one
   std::vector<int32_t> positions;        // [T]
   std::vector<int32_t> sequence_of_row;  // [T] index into `sequences`
-  std::vector<int32_t> slot_mapping;     // [T] slot of the row's KV: block * kBlockTokens + offset
   std::vector<SequenceId> sequences;     // [S]
-  std::vector<int32_t> block_table;      // [S, max_blocks], 0 past a sequence's blocks, and before those it holds
+  // Where the KV of rows and sequences lies, in tiles of kBlockTokens positions: a block of the pool is one or more.
+  struct KvPlaces {
+    std::vector<int32_t> slot_mapping;  // [T] slot of the row's KV: tile * kBlockTokens + offset
+    std::vector<int32_t> block_table;   // [S, max_blocks] tiles, 0 past a sequence's, and before those it holds
+  };
+  std::vector<KvPlaces> places;  // by kind of block
   int64_t max_blocks = 0;
   std::vector<int32_t> logits_rows;  // [R] rows whose logits are needed, ascending
   struct SampleSlot {
@@ -130,7 +130,7 @@ class Scheduler {
   const std::vector<SequenceId>& running() const { return running_; }  // in the order of service
   // Returns whether the last plan left no sequence waiting, and one forward can prefill all that has been added since.
   bool has_room() const;
-  const BlockPool& pool() const { return pool_; }
+  const BlockPool& pool() const { return blocks_.pool(); }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
   const SchedulerStats& stats() const { return stats_; }
@@ -152,7 +152,7 @@ class Scheduler {
     uint64_t group_id = 0;
     uint64_t order = 0;           // number in the order of keeping
     std::vector<int32_t> tokens;  // tokens whose KV is, or was, in the blocks
-    std::vector<int32_t> blocks;  // empty when they had to go; kNoBlock: the sequence had given it up
+    BlockLists blocks;            // empty when they had to go
   };
   enum class State : uint8_t {
     kUnused,     // the id is free
@@ -174,7 +174,7 @@ class Scheduler {
     // Drafts of the last plan from the one on that the next answer is compared with; each has a draw of its own.
     std::vector<int32_t> drafts;
     int64_t num_dropped_draws = 0;  // draws of the last plan, not answered yet, that append() will drop
-    std::vector<int32_t> blocks;    // blocks of positions 0 .. computed - 1; kNoBlock: given up
+    BlockLists blocks;              // of the tokens before `computed`, and of the drafts
     int64_t computed = 0;           // tokens whose KV is in the cache once the planned forwards have run
     int64_t ever_computed = 0;      // largest value of `computed` so far
     int64_t max_tokens = 0;
@@ -191,14 +191,6 @@ class Scheduler {
   // Draws of the last plan that are not answered become pending tokens.
   void begin_plan();
   void plan_decodes(const Drafts& drafts);
-  // Returns how many blocks no token from `position` on sees.
-  int64_t unseen_blocks(int64_t position) const;
-  // Gives up the blocks that no row of the sequence will see any more.
-  void drop_unseen_blocks(Sequence& sequence);
-  // Returns whether a sequence that has computed so many tokens finds all that it will see in these blocks.
-  bool holds_window(const std::vector<int32_t>& blocks, int64_t computed) const;
-  // Returns the most blocks that a sequence of so many tokens holds at once.
-  int64_t most_blocks_for(int64_t tokens) const;
   // Gives the sequence drafts, whose last token has its slot: as many as `guesses`, its length, rows for it and for the
   // `num_after` sequences that come after it, and free blocks allow.
   void take_drafts(Sequence& sequence, const std::vector<int32_t>& guesses, int64_t num_after);
@@ -206,11 +198,10 @@ class Scheduler {
   void drop_drafts(Sequence& sequence);
   void plan_prefills();
   bool has_room_for(const Sequence& sequence) const;
-  // Returns the blocks that the sequence may ask for soon, on top of those it holds.
-  int64_t growth_blocks(const Sequence& sequence, int64_t held_blocks) const;
   // Returns a running sample of the group that has the full prompt blocks.
   std::optional<SequenceId> running_sibling(const Sequence& sequence) const;
-  static int64_t full_prompt_blocks(const Sequence& sequence);
+  // Returns the tokens of the prompt whose blocks are full.
+  int64_t full_prompt_tokens(const Sequence& sequence) const;
   // Takes over the full prompt blocks of a running sample of the group, where there is one.
   void adopt_prompt_blocks(Sequence& sequence);
   // Returns how many tokens of a prefix the sequence begins with and need not compute; at least one is left to draw
@@ -219,9 +210,7 @@ class Scheduler {
   // Takes over the kept blocks of the owner's last sequence, or else shares the full blocks that begin like this
   // sequence.
   void adopt_kept_blocks(Sequence& sequence);
-  void share_blocks(Sequence& sequence, const std::vector<int32_t>& blocks, int64_t num_blocks);
-  void add_references(const std::vector<int32_t>& blocks);
-  void release(const std::vector<int32_t>& blocks);
+  void share_blocks(Sequence& sequence, const BlockLists& blocks, int64_t tokens);
   // Returns the blocks that adopt_kept_blocks() will take over from the owner's prefix.
   int64_t own_kept_blocks(const Sequence& sequence) const;
   void keep_prefix(const Sequence& sequence);
@@ -241,7 +230,7 @@ class Scheduler {
   void add_draw(SequenceId id, int32_t logits_index, int64_t num_drafts = 0);
   // Starts the samples of the group that have no token from the prompt that `first` has just finished.
   void fork(SequenceId first);
-  void fill_block_table();
+  void fill_block_tables();
 
   SequenceId last_holder() const;
   void preempt(SequenceId id);
@@ -252,7 +241,7 @@ class Scheduler {
   void free_ids(const std::shared_ptr<PromptGroup>& group);
 
   SchedulerConfig config_;
-  BlockPool pool_;
+  KvAllocator blocks_;
   std::vector<Sequence> sequences_;  // by id
   std::vector<SequenceId> unused_ids_;
   std::vector<SequenceId> running_;      // ascending by arrival

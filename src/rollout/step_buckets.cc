@@ -17,8 +17,8 @@ int64_t blocks_for(int64_t tokens) { return (tokens + device::kBlockTokens - 1) 
 
 }  // namespace
 
-StepBuckets::StepBuckets(const device::Ops& ops, int64_t max_rows)
-    : ops_(ops), max_rows_(std::min(max_rows, kLargestBucket)) {}
+StepBuckets::StepBuckets(const device::Ops& ops, int64_t max_rows, int64_t num_kinds)
+    : ops_(ops), max_rows_(std::min(max_rows, kLargestBucket)), num_kinds_(num_kinds) {}
 
 bool StepBuckets::holds(int64_t context_tokens) const {
   return is_taken() && blocks_for(context_tokens) <= max_blocks_;
@@ -41,7 +41,7 @@ void StepBuckets::release() {
   for (auto& [rows, bucket] : buckets_) {
     const StepShape& shape = bucket->tensors.shape;
     // Memory that prepare() allocated itself is freed, too.
-    if (ops_.prepared_bytes(shape.num_rows, shape.num_sequences, shape.max_blocks) == 0) bucket->tensors.rows = {};
+    if (ops_.prepared_bytes(shape.num_rows, shape.num_sequences, shape.max_blocks) == 0) bucket->tensors.rows.clear();
   }
   memory_.reset();
 }
@@ -51,7 +51,7 @@ void StepBuckets::drop_recordings() {
 }
 
 void StepBuckets::lay_out() {
-  places_ = lay_out_buckets(max_rows_, max_blocks_, [this](const StepShape& shape) {
+  places_ = lay_out_buckets(max_rows_, max_blocks_, num_kinds_, [this](const StepShape& shape) {
     return ops_.prepared_bytes(shape.num_rows, shape.num_sequences, shape.max_blocks);
   });
 }
@@ -68,7 +68,7 @@ StepBuckets::Bucket* StepBuckets::find(int64_t num_rows) {
   if (place == places_.end()) return nullptr;
   std::unique_ptr<Bucket>& bucket = buckets_[place->first];
   if (bucket == nullptr) {
-    const StepShape shape = bucket_shape(place->first, max_blocks_);
+    const StepShape shape = bucket_shape(place->first, max_blocks_, num_kinds_);
     bucket = std::make_unique<Bucket>(
         Bucket{.tensors = StepTensors(shape, part(place->second.input, shape.num_words(), at::kInt),
                                       part(place->second.results, 3 * shape.num_draws, at::kInt)),
@@ -78,15 +78,19 @@ StepBuckets::Bucket* StepBuckets::find(int64_t num_rows) {
 }
 
 void StepBuckets::fill_rows(Bucket& bucket, const StepInput& input) const {
-  device::AttentionRows& rows = bucket.tensors.rows;
-  if (rows.row_position.defined()) {
-    ops_.refill(rows, attention_rows(input));
-    return;
-  }
+  std::vector<device::AttentionRows>& rows = bucket.tensors.rows;
   const BucketPlace& place = places_.at(bucket.tensors.shape.num_rows);
-  device::AttentionRows fresh = attention_rows(input);
-  if (place.end > place.rows) fresh.memory = part(place.rows, place.end - place.rows, at::kByte);
-  rows = ops_.prepare(fresh);
+  for (size_t kind = 0; kind < place.rows.size(); ++kind) {
+    device::AttentionRows fresh = attention_rows(input, kind);
+    if (kind < rows.size()) {
+      ops_.refill(rows[kind], fresh);
+      continue;
+    }
+    const int64_t begin = place.rows[kind];
+    const int64_t end = kind + 1 < place.rows.size() ? place.rows[kind + 1] : place.end;
+    if (end > begin) fresh.memory = part(begin, end - begin, at::kByte);
+    rows.push_back(ops_.prepare(fresh));
+  }
 }
 
 void StepBuckets::run(Bucket& bucket, const std::function<void()>& work) const {

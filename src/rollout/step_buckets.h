@@ -27,8 +27,8 @@ class StepBuckets {
     bool has_run = false;
   };
 
-  // Serves steps of at most that many rows; buckets end at kLargestBucket. Ops is borrowed.
-  StepBuckets(const device::Ops& ops, int64_t max_rows);
+  // Serves steps of at most that many rows; buckets end at kLargestBucket. num_kinds: of KV blocks. Ops is borrowed.
+  StepBuckets(const device::Ops& ops, int64_t max_rows, int64_t num_kinds);
 
   // Allocates the step memory, for sequences of up to so many tokens.
   void take(int64_t context_tokens);
@@ -42,7 +42,7 @@ class StepBuckets {
   // step memory must have been taken.
   Bucket* find(int64_t num_rows);
   // Returns the shape of an input for that bucket.
-  StepShape shape(int64_t num_rows) const { return bucket_shape(bucket_rows(num_rows), max_blocks_); }
+  StepShape shape(int64_t num_rows) const { return bucket_shape(bucket_rows(num_rows), max_blocks_, num_kinds_); }
   // Fills the bucket's rows of attention with the input's.
   void fill_rows(Bucket& bucket, const StepInput& input) const;
   // `work` computes with the bucket's tensors alone. It is run for the bucket's first time, recorded at its second, and
@@ -54,7 +54,7 @@ class StepBuckets {
   at::Tensor part(int64_t begin, int64_t count, at::ScalarType dtype) const;
 
   const device::Ops& ops_;
-  const int64_t max_rows_;
+  const int64_t max_rows_, num_kinds_;
   int64_t max_blocks_ = 0;                 // columns of every block table
   std::map<int64_t, BucketPlace> places_;  // by rows of the bucket
   at::Tensor memory_;

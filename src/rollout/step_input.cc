@@ -24,7 +24,7 @@ bool is_decode(const ScheduledBatch& plan) {
   return plan.logits_rows.size() == rows && plan.sample_slots.size() == rows;
 }
 
-std::map<int64_t, BucketPlace> lay_out_buckets(int64_t max_rows, int64_t max_blocks,
+std::map<int64_t, BucketPlace> lay_out_buckets(int64_t max_rows, int64_t max_blocks, int64_t num_kinds,
                                                const std::function<int64_t(const StepShape&)>& prepared_bytes) {
   constexpr int64_t kAlignment = 512;
   std::map<int64_t, BucketPlace> places;
@@ -35,11 +35,11 @@ std::map<int64_t, BucketPlace> lay_out_buckets(int64_t max_rows, int64_t max_blo
     return begin;
   };
   for (int64_t rows = 1;; rows = bucket_rows(rows + 1)) {
-    const StepShape shape = bucket_shape(rows, max_blocks);
+    const StepShape shape = bucket_shape(rows, max_blocks, num_kinds);
     BucketPlace place;
     place.input = take(shape.num_words() * static_cast<int64_t>(sizeof(int32_t)));
     place.results = take(3 * shape.num_draws * static_cast<int64_t>(sizeof(int32_t)));
-    place.rows = take(prepared_bytes(shape));
+    for (int64_t kind = 0; kind < num_kinds; ++kind) place.rows.push_back(take(prepared_bytes(shape)));
     place.end = end;
     places[rows] = place;
     if (rows >= max_rows) return places;
@@ -57,15 +57,17 @@ StepShape exact_shape(const ScheduledBatch& plan) {
           .num_draws = static_cast<int64_t>(plan.sample_slots.size()),
           .num_logits_rows = num_logits_rows == plan.num_rows() ? 0 : num_logits_rows,
           .num_sequences = static_cast<int64_t>(plan.sequences.size()),
-          .max_blocks = plan.max_blocks};
+          .max_blocks = plan.max_blocks,
+          .num_kinds = std::ssize(plan.places)};
 }
 
-StepShape bucket_shape(int64_t num_rows, int64_t max_blocks) {
+StepShape bucket_shape(int64_t num_rows, int64_t max_blocks, int64_t num_kinds) {
   return {.num_rows = num_rows,
           .num_draws = num_rows,
           .num_logits_rows = 0,
           .num_sequences = num_rows,
-          .max_blocks = max_blocks};
+          .max_blocks = max_blocks,
+          .num_kinds = num_kinds};
 }
 
 void StepInput::fill(const ScheduledBatch& plan, std::span<const device::Draw> draws, const StepShape& shape,
@@ -73,10 +75,11 @@ void StepInput::fill(const ScheduledBatch& plan, std::span<const device::Draw> d
   TANDEM_CHECK_EQ(draws.size(), plan.sample_slots.size());
   TANDEM_CHECK(plan.num_rows() <= shape.num_rows && plan.max_blocks <= shape.max_blocks, shape.num_rows,
                shape.max_blocks);
+  TANDEM_CHECK_EQ(std::ssize(plan.places), shape.num_kinds);
   shape_ = shape;
   words_.assign(static_cast<size_t>(shape.num_words()), 0);
   fill_rows(plan);
-  fill_block_table(plan);
+  fill_block_tables(plan);
   cut_windows(plan, window_rows);
   fill_draws(draws, drawer);
 }
@@ -86,8 +89,11 @@ void StepInput::fill_rows(const ScheduledBatch& plan) {
   const auto at = [this](int64_t begin) { return words_.begin() + begin; };
   std::copy(plan.token_ids.begin(), plan.token_ids.end(), at(shape_.ids_begin()));
   std::copy(plan.positions.begin(), plan.positions.end(), at(shape_.positions_begin()));
-  std::fill_n(at(shape_.slots_begin()), rows, -1);
-  std::copy(plan.slot_mapping.begin(), plan.slot_mapping.end(), at(shape_.slots_begin()));
+  for (int64_t kind = 0; kind < shape_.num_kinds; ++kind) {
+    const std::vector<int32_t>& slots = plan.places[static_cast<size_t>(kind)].slot_mapping;
+    std::fill_n(at(shape_.slots_begin(kind)), rows, -1);
+    std::copy(slots.begin(), slots.end(), at(shape_.slots_begin(kind)));
+  }
   if (shape_.num_logits_rows > 0) {
     std::copy(plan.logits_rows.begin(), plan.logits_rows.end(), at(shape_.logits_rows_begin()));
   }
@@ -96,12 +102,15 @@ void StepInput::fill_rows(const ScheduledBatch& plan) {
   takes_drawn_ = std::any_of(plan.token_ids.begin(), plan.token_ids.end(), [](int32_t id) { return id < 0; });
 }
 
-void StepInput::fill_block_table(const ScheduledBatch& plan) {
-  block_table_.assign(static_cast<size_t>(shape_.num_sequences * shape_.max_blocks), 0);
-  for (size_t s = 0; s < plan.sequences.size(); ++s) {
-    const auto row = static_cast<int64_t>(s);
-    std::copy_n(plan.block_table.begin() + row * plan.max_blocks, plan.max_blocks,
-                block_table_.begin() + row * shape_.max_blocks);
+void StepInput::fill_block_tables(const ScheduledBatch& plan) {
+  block_tables_.resize(plan.places.size());
+  for (size_t kind = 0; kind < plan.places.size(); ++kind) {
+    std::vector<int32_t>& table = block_tables_[kind];
+    table.assign(static_cast<size_t>(shape_.num_sequences * shape_.max_blocks), 0);
+    for (int64_t row = 0; row < std::ssize(plan.sequences); ++row) {
+      std::copy_n(plan.places[kind].block_table.begin() + row * plan.max_blocks, plan.max_blocks,
+                  table.begin() + row * shape_.max_blocks);
+    }
   }
 }
 

@@ -15,7 +15,7 @@ StepRunner::StepRunner(const StepRunnerConfig& config, model::Model& model, KvCa
       cache_(cache),
       attention_(model.ops(), cache,
                  std::max(config.max_batch_tokens, bucket_rows(std::min(config.max_decodes, kLargestBucket)))),
-      buckets_(model.ops(), config.max_decodes) {}
+      buckets_(model.ops(), config.max_decodes, std::ssize(cache.layout().kinds)) {}
 
 void StepRunner::begin(int64_t context_tokens) {
   if (is_ready(context_tokens)) return;
@@ -44,8 +44,9 @@ std::unique_ptr<device::Ops::Fetch> StepRunner::run_shared(const ScheduledBatch&
   cache_.copy_blocks(plan.copies);
   model_.share_experts(config_.exchange);
   std::unique_ptr<device::Ops::Fetch> results =
-      config_.records ? run_bucket(*buckets_.find(rows), plan, draws)
-                      : run_exact(plan, draws, bucket_shape(rows, std::max<int64_t>(plan.max_blocks, 1)));
+      config_.records
+          ? run_bucket(*buckets_.find(rows), plan, draws)
+          : run_exact(plan, draws, bucket_shape(rows, std::max<int64_t>(plan.max_blocks, 1), std::ssize(plan.places)));
   model_.share_experts(nullptr);
   return results;
 }
@@ -56,7 +57,9 @@ std::unique_ptr<device::Ops::Fetch> StepRunner::run_exact(const ScheduledBatch& 
   const auto options = at::TensorOptions(at::kInt).device(ops().device());
   StepTensors tensors(shape, at::empty({shape.num_words()}, options), at::empty({3 * shape.num_draws}, options));
   tensors.windows = input_.windows();
-  tensors.rows = ops().prepare(attention_rows(input_));
+  for (size_t kind = 0; kind < plan.places.size(); ++kind) {
+    tensors.rows.push_back(ops().prepare(attention_rows(input_, kind)));
+  }
   send(tensors);
   compute(tensors);
   return fetch(tensors);

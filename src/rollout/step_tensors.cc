@@ -21,7 +21,9 @@ StepTensors::StepTensors(const StepShape& step, const at::Tensor& step_input, co
   draws = input.narrow(0, 0, shape.ids_begin()).view(at::kByte);
   ids_T = input.narrow(0, shape.ids_begin(), shape.num_rows);
   positions_T = input.narrow(0, shape.positions_begin(), shape.num_rows);
-  slots_T = input.narrow(0, shape.slots_begin(), shape.num_rows);
+  for (int64_t kind = 0; kind < shape.num_kinds; ++kind) {
+    slots_T.push_back(input.narrow(0, shape.slots_begin(kind), shape.num_rows));
+  }
   if (shape.num_logits_rows > 0) {
     logits_rows_R = input.narrow(0, shape.logits_rows_begin(), shape.num_logits_rows);
   }
@@ -31,12 +33,12 @@ StepTensors::StepTensors(const StepShape& step, const at::Tensor& step_input, co
   behavior_n = third(2).view(at::kFloat);
 }
 
-device::AttentionRows attention_rows(const StepInput& input) {
+device::AttentionRows attention_rows(const StepInput& input, size_t kind) {
   const StepShape& shape = input.shape();
   device::AttentionRows rows;
   rows.sequence_of_row = int32_view(input.sequence_of_row(), 0, {shape.num_rows});
   rows.row_position = int32_view(input.words(), shape.positions_begin(), {shape.num_rows});
-  rows.block_table = int32_view(input.block_table(), 0, {shape.num_sequences, shape.max_blocks});
+  rows.block_table = int32_view(input.block_table(kind), 0, {shape.num_sequences, shape.max_blocks});
   return rows;
 }
 

@@ -17,16 +17,19 @@ struct StepTensors {
   StepShape shape;
   at::Tensor input;                           // all of the next five tensors, as they were sent
   at::Tensor draws;                           // uint8, an array of device::Draw
-  at::Tensor ids_T, positions_T, slots_T;     // int32
+  at::Tensor ids_T, positions_T;              // int32
+  std::vector<at::Tensor> slots_T;            // int32, by kind of KV block
   at::Tensor logits_rows_R;                   // int32; undefined: every row has logits, in order
   at::Tensor results;                         // all of the next three tensors
   at::Tensor token_n, logprob_n, behavior_n;  // int32, float32, float32
-  device::AttentionRows rows;                 // prepared; its own tensors are views of a StepInput
+  // By kind of KV block, prepared; their own tensors are views of a StepInput.
+  std::vector<device::AttentionRows> rows;
   std::vector<DrawWindow> windows;
 };
 
-// Returns the rows of an input in the form that Ops::prepare() takes. They point into the input.
-device::AttentionRows attention_rows(const StepInput& input);
+// Returns the rows of an input in the form that Ops::prepare() takes, for layers whose KV blocks are of that kind. They
+// point into the input.
+device::AttentionRows attention_rows(const StepInput& input, size_t kind);
 // Returns all words of the input as one tensor on the host, which points into the input.
 at::Tensor host_words(const StepInput& input);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "rollout/kv_layout.h"
 #include "tests/model/families.h"
 #include "tests/rollout/engine_fixture.h"
 
@@ -14,13 +15,18 @@ namespace {
 struct Case {
   std::string architecture;
   at::ScalarType dtype;
+  int64_t num_layers = 2;
 };
-void PrintTo(const Case& c, std::ostream* out) { *out << c.architecture << ' ' << c.dtype; }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.architecture << ' ' << c.dtype << ", layers " << c.num_layers;
+}
 
 std::vector<Case> cases() {
   std::vector<Case> result;
   for (const std::string& architecture : model::kArchitectures)
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({architecture, dtype});
+  // Two of six layers have no window, and KV blocks of their own: of two tiles.
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({"Gemma3ForCausalLM", dtype, 6});
   return result;
 }
 
@@ -28,7 +34,7 @@ class EngineExactness : public testing::TestWithParam<Case> {
  protected:
   at::ScalarType dtype() const { return GetParam().dtype; }
   TestModel make_model(int num_threads = 1) const {
-    return make_small_model(dtype(), num_threads, GetParam().architecture);
+    return make_small_model(dtype(), num_threads, GetParam().architecture, GetParam().num_layers);
   }
 };
 
@@ -60,7 +66,8 @@ TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
   const TestModel on_two_threads = make_model(2);
   EngineStats total;
   // A sequence that gives up the blocks before its window holds no more of them as it grows, so few are preempted.
-  const bool gives_blocks_up = m.model->config().longest_window() > 0;
+  const std::vector<BlockKind> kinds = kv_layout(m.model->config()).kinds;
+  const bool gives_blocks_up = std::ranges::any_of(kinds, [](const BlockKind& kind) { return kind.window > 0; });
   const uint32_t num_seeds = gives_blocks_up ? 10 : 6;
   for (uint32_t seed = 1; seed <= num_seeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -74,7 +81,7 @@ TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
       EngineConfig config;
       config.limits.max_batch_tokens = 1 + static_cast<int64_t>(random() % 70);
       config.limits.max_running = 1 + static_cast<int64_t>(random() % 20);
-      config.num_kv_blocks = 7 + static_cast<int64_t>(random() % 12);  // 100 tokens: 7 blocks
+      config.num_kv_blocks = num_blocks_for(m.model->config(), 100) + static_cast<int64_t>(random() % 12);
       const bool two_threads = variant == 0 && seed % 3 == 1;
       const std::unique_ptr<Engine> engine = make_engine(config, two_threads ? *on_two_threads.model : *m.model);
       std::shuffle(requests.begin(), requests.end(), random);
@@ -121,7 +128,8 @@ TEST_P(EngineExactness, LogprobsAreThoseOfOneForward) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineExactness, testing::ValuesIn(cases()), [](const auto& info) {
-  return info.param.architecture + (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
+  return info.param.architecture + (info.param.num_layers > 2 ? "_mixed" : "") +
+         (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
 });
 
 }  // namespace

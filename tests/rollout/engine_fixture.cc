@@ -10,18 +10,24 @@
 #include <random>
 
 #include "device/block.h"
+#include "rollout/kv_allocator.h"
 #include "rollout/kv_cache.h"
+#include "rollout/kv_layout.h"
 #include "rollout/paged_attention.h"
 
 namespace tandem::rollout {
 
-TestModel make_small_model(at::ScalarType dtype, int num_threads, const std::string& architecture) {
-  model::ModelConfig config = model::small_config(/*num_layers=*/2, architecture);
+TestModel make_small_model(at::ScalarType dtype, int num_threads, const std::string& architecture, int64_t num_layers) {
+  model::ModelConfig config = model::small_config(num_layers, architecture);
   config.vocab = 64;
   config.tied_embeddings = false;
   config.eos_token_ids = {1};
   config.dtype = dtype == at::kFloat ? model::Dtype::kFloat32 : model::Dtype::kBFloat16;
   return model::random_model(config, test_ops(num_threads));
+}
+
+int64_t num_blocks_for(const model::ModelConfig& config, int64_t tokens) {
+  return KvAllocator(1, kv_layout(config).kinds).blocks_for(tokens);
 }
 
 rl::SharedPrompt random_prompt(uint32_t seed, int64_t length) {
@@ -64,14 +70,22 @@ std::vector<float> score(model::Model& model, const std::vector<int32_t>& prompt
   const auto num_tokens = static_cast<int64_t>(ids.size());
   const int64_t num_blocks = (num_tokens + device::kBlockTokens - 1) / device::kBlockTokens;
   const auto int32 = at::TensorOptions().dtype(at::kInt);
-  const KvCache cache(model.config(), num_blocks, at::TensorOptions().dtype(model.dtype()));
+  const size_t num_kinds = kv_layout(model.config()).kinds.size();
+  const KvCache cache(model.config(), num_blocks * static_cast<int64_t>(num_kinds),
+                      at::TensorOptions().dtype(model.dtype()));
   PagedAttention attention(model.ops(), cache, num_tokens);
   const at::Tensor positions = at::arange(num_tokens, int32);
-  device::AttentionRows rows;
-  rows.sequence_of_row = at::zeros({num_tokens}, int32);
-  rows.row_position = positions;
-  rows.block_table = at::arange(num_blocks, int32).unsqueeze(0);
-  attention.set_batch(rows, positions);
+  std::vector<device::AttentionRows> rows(num_kinds);
+  std::vector<at::Tensor> slots;
+  for (size_t kind = 0; kind < num_kinds; ++kind) {
+    const int64_t first_tile = static_cast<int64_t>(kind) * num_blocks * cache.layout().tiles(kind);
+    rows[kind].sequence_of_row = at::zeros({num_tokens}, int32);
+    rows[kind].row_position = positions;
+    rows[kind].block_table = at::arange(first_tile, first_tile + num_blocks, int32).unsqueeze(0);
+    const int64_t first_slot = first_tile * device::kBlockTokens;
+    slots.push_back(at::arange(first_slot, first_slot + num_tokens, int32));
+  }
+  attention.set_batch(rows, slots);
   const c10::NoGradGuard no_grad;
   const at::Tensor hidden = model::forward_hidden(model, at::tensor(ids, int32), positions, attention);
   const auto num_scored = static_cast<int64_t>(completion.size());

@@ -21,10 +21,12 @@ namespace tandem::rollout {
 inline const device::Ops& test_ops(int num_threads = 1) { return model::test_ops(num_threads); }
 using model::TestModel;
 
-// The model has two layers, 64 tokens of vocabulary, context 256, EOS 1, and logits about as wide apart as a trained
-// model's.
+// The model has 64 tokens of vocabulary, context 256, EOS 1, and logits about as wide apart as a trained model's.
 TestModel make_small_model(at::ScalarType dtype, int num_threads = 1,
-                           const std::string& architecture = "Qwen3ForCausalLM");
+                           const std::string& architecture = "Qwen3ForCausalLM", int64_t num_layers = 2);
+
+// Returns the blocks that hold so many tokens if nothing is given up.
+int64_t num_blocks_for(const model::ModelConfig& config, int64_t tokens);
 
 rl::SharedPrompt random_prompt(uint32_t seed, int64_t length);
 // Returns the request of a group with a random prompt of that length, whose completions all have `max_new_tokens`.

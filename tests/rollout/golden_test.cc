@@ -50,7 +50,7 @@ TEST_P(GoldenEngine, ContinuesAsTransformersDoes) {
   const EngineConfig roomy;
   EngineConfig tight;
   tight.limits.max_batch_tokens = 13;
-  tight.num_kv_blocks = static_cast<int64_t>(longest + 16) / device::kBlockTokens;
+  tight.num_kv_blocks = num_blocks_for(m.model->config(), static_cast<int64_t>(longest) + 1);
   for (const EngineConfig& config : {roomy, tight}) {
     const std::unique_ptr<Engine> engine = make_engine(config, *m.model);
     for (size_t i = 0; i < sequences.size(); ++i) {

@@ -40,5 +40,31 @@ TEST(KvCache, CopiesBlocksInOrderAndInAllLayers) {
   }
 }
 
+// Whatever is written into a tile of a layer shows nowhere else.
+TEST(KvCache, TilesOfLayersWithAndWithoutAWindowDoNotOverlap) {
+  model::ModelConfig config = small_config();
+  config.num_layers = 7;
+  config.attention.assign(4, {.window = 20});
+  config.attention.back().window = 0;
+  KvCache cache(config, 5, at::TensorOptions().dtype(at::kFloat));
+  ASSERT_EQ(cache.layout().kinds[0].tokens, 6 * 16) << "one layer of seven";
+  EXPECT_EQ(cache.layer(3).sizes(), (at::IntArrayRef{30, 2, 2, 64}));
+  EXPECT_EQ(cache.layer(6).sizes(), (at::IntArrayRef{5, 2, 2, 64}));
+  // Blocks 0 and 1 belong to the layer without a window, the others to those that have one.
+  const auto number = [](int64_t layer, int64_t tile) { return static_cast<double>(1000 * layer + tile); };
+  const auto each_tile = [&](const auto& visit) {
+    for (int64_t layer = 0; layer < 7; ++layer) {
+      const bool sees_all = layer == 3;
+      for (int64_t tile = sees_all ? 0 : 2; tile < (sees_all ? 12 : 5); ++tile) {
+        visit(cache.layer(layer).select(0, tile), number(layer, tile));
+      }
+    }
+  };
+  each_tile([](const at::Tensor& content, double value) { content.fill_(value); });
+  each_tile([](const at::Tensor& content, double value) { EXPECT_TRUE(content.equal(at::full_like(content, value))); });
+  cache.copy_blocks({{.from = 0, .to = 4}});
+  EXPECT_TRUE(cache.layer(3).select(0, 4 * 6 + 5).equal(cache.layer(3).select(0, 5)));
+}
+
 }  // namespace
 }  // namespace tandem::rollout

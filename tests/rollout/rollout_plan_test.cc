@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "device/backends.h"
+#include "rollout/kv_layout.h"
 #include "tandem/error.h"
 #include "tests/model/small_models.h"
 
@@ -20,6 +21,52 @@ TEST(RolloutPlan, CountsBlocksOfAllLayers) {
   EXPECT_EQ(num_kv_blocks(config, int64_t{1} << 30), 585);
   EXPECT_THROW(num_kv_blocks(config, 16 * 114688 - 1), UserError);
   EXPECT_LT(num_kv_blocks(config, int64_t{1} << 60) * 16, int64_t{1} << 31);  // slots are 32-bit
+}
+
+TEST(KvLayout, BlocksOfLayersWithAndWithoutAWindowAreEquallyLarge) {
+  model::ModelConfig config;  // OLMo 3 7B: a window in three of four layers
+  config.num_layers = 32;
+  config.num_kv_heads = 32;
+  config.head_dim = 128;
+  config.attention.assign(4, {.window = 4096});
+  config.attention.back().window = 0;
+  const KvLayout layout = kv_layout(config);
+  ASSERT_EQ(layout.kinds.size(), 2U);
+  EXPECT_EQ(layout.kinds[0].tokens, 48);
+  EXPECT_EQ(layout.kinds[0].window, 0);
+  EXPECT_EQ(layout.kinds[1].tokens, 16);
+  EXPECT_EQ(layout.kinds[1].window, 4096);
+  const int64_t of_layer = 2 * 32 * 128 * 16;
+  EXPECT_EQ(layout.block_size, 24 * of_layer);
+  EXPECT_EQ(layout.tile_sizes[0], 8 * of_layer);
+  EXPECT_EQ(layout.tile_sizes[1], 24 * of_layer);
+  EXPECT_EQ(layout.layers[7].kind, 0U);
+  EXPECT_EQ(layout.layers[7].index, 1);
+  EXPECT_EQ(layout.layers[8].kind, 1U);
+  EXPECT_EQ(layout.layers[8].index, 6);
+  EXPECT_EQ(kv_tokens(config, 8), 96) << "48 tokens take four blocks";
+}
+
+TEST(KvLayout, BlocksOfTheLargerKindAreAMultipleOfTheOthersTiles) {
+  model::ModelConfig config;  // Gemma 3 1B: four of 26 layers have no window
+  config.num_layers = 26;
+  config.num_kv_heads = 1;
+  config.head_dim = 256;
+  config.attention.assign(6, {.window = 512});
+  config.attention.back().window = 0;
+  const int64_t of_layer = 2 * 256 * 16;
+  KvLayout layout = kv_layout(config);
+  EXPECT_EQ(layout.kinds[0].tokens, 80);
+  EXPECT_EQ(layout.block_size, 5 * layout.tile_sizes[0]);
+  EXPECT_GE(layout.tile_sizes[0], 4 * of_layer);
+  EXPECT_GE(layout.block_size, 22 * of_layer);
+  EXPECT_LT(layout.block_size, 22 * of_layer + 5 * 64);
+  // Where most layers have none, the blocks of the others hold more.
+  config.attention.assign(3, {});
+  config.attention.back().window = 512;
+  layout = kv_layout(config);
+  EXPECT_EQ(layout.kinds[0].tokens, 16) << "18 layers";
+  EXPECT_EQ(layout.kinds[1].tokens, 32) << "8 layers";
 }
 
 TEST(RolloutPlan, SumsOfAnEngineStepByHand) {

@@ -66,7 +66,7 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryUnderRandomWorkloads) {
 
 // The same where tokens see a window, in caches that hold few sequences as a whole: prompts and completions longer than
 // the cache, begun sequences, and turns of conversations whose kept blocks lack the first ones.
-TEST_P(SchedulerLookahead, KeepsEveryHistoryWithAWindow) {
+void expect_histories_with_a_window(int64_t lookahead, bool all_have_it) {
   SchedulerStats total;
   int64_t num_long = 0;
   for (uint32_t seed = 1; seed <= 80; ++seed) {
@@ -74,12 +74,18 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryWithAWindow) {
     std::mt19937 random(seed);
     const auto up_to = [&random](int64_t n) { return 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
     const int64_t window = 1 + up_to(60), max_batch_tokens = up_to(60);
-    const int64_t num_blocks = (window + max_batch_tokens + 30) / 16 + up_to(5);
+    std::vector<BlockKind> kinds = {{.window = window}};
+    if (!all_have_it) kinds.insert(kinds.begin(), BlockKind());
+    kinds[seed % 3 == 0 ? kinds.size() - 1 : 0].tokens *= all_have_it ? 1 : int64_t{1} << random() % 3;
+    const int64_t of_window = (window + max_batch_tokens + 30) / 16 + up_to(5);
+    // Layers without a window keep all tokens of the longest sequence: prompt, begun tokens and budget.
+    const int64_t longest_prompt = all_have_it ? 300 : 150, most_drawn = all_have_it ? 150 : 400;
+    const int64_t num_blocks = of_window + (all_have_it ? 0 : (longest_prompt + 80 + most_drawn) / kinds[0].tokens + 1);
     Workload workload({.num_blocks = num_blocks,
                        .max_batch_tokens = max_batch_tokens,
                        .max_running = up_to(24),
-                       .lookahead = GetParam(),
-                       .window = window});
+                       .lookahead = lookahead,
+                       .kinds = kinds});
     if (seed % 2 == 0) workload.draft(seed, 80);
     const auto drawn = [&](int64_t most) {
       std::vector<int32_t> prompt(static_cast<size_t>(up_to(most)));
@@ -91,11 +97,11 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryWithAWindow) {
     while (num_added < num_groups || !workload.scheduler().idle()) {
       const uint64_t action = random() % 400;
       if (num_added < num_groups && action < 40) {
-        const std::vector<int32_t> prompt = drawn(300);
-        num_long += std::ssize(prompt) > num_blocks * 16 ? 1 : 0;
+        const std::vector<int32_t> prompt = drawn(longest_prompt);
+        num_long += std::ssize(prompt) > of_window * 16 ? 1 : 0;
         std::vector<Workload::Added> samples;
         for (int64_t n = up_to(5); n > 0; --n) {
-          samples.push_back({.num_begun = random() % 3 == 0 ? up_to(80) : 0, .budget = up_to(150)});
+          samples.push_back({.num_begun = random() % 3 == 0 ? up_to(80) : 0, .budget = up_to(most_drawn)});
         }
         if (random() % 3 == 0) {
           workload.add_turn(prompt, {.group_id = 1, .sample_id = random() % 3}, up_to(40));
@@ -112,7 +118,9 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryWithAWindow) {
         std::vector<int32_t> next = tokens;
         if (random() % 4 == 0) next.resize(next.size() / 2 + 1);
         for (const int32_t token : drawn(20)) next.push_back(token);
-        if (random() % 4 != 0) workload.add_turn(next, owner, up_to(40));
+        if (random() % 4 != 0 && workload.scheduler().fits(std::ssize(next) + 40)) {
+          workload.add_turn(next, owner, up_to(40));
+        }
       }
       if (testing::Test::HasFailure()) return;
     }
@@ -125,10 +133,16 @@ TEST_P(SchedulerLookahead, KeepsEveryHistoryWithAWindow) {
     total.shared_prompt_tokens += stats.shared_prompt_tokens;
   }
   EXPECT_GT(num_long, 50);
-  EXPECT_GT(total.preemptions, 30);
+  // Layers with a window ask for no more blocks as a sequence grows, so few are preempted.
+  EXPECT_GT(total.preemptions, all_have_it ? 30 : 8);
   EXPECT_GT(total.copies_on_write, 100);
   EXPECT_GT(total.kept_tokens, 100);
   EXPECT_GT(total.shared_prompt_tokens, 1000);
+}
+
+TEST_P(SchedulerLookahead, KeepsEveryHistoryWithAWindow) { expect_histories_with_a_window(GetParam(), true); }
+TEST_P(SchedulerLookahead, KeepsEveryHistoryWithAWindowInSomeLayers) {
+  expect_histories_with_a_window(GetParam(), false);
 }
 
 // Groups of samples with tokens already and without, each with a budget of its own, in a cache that is too small for

@@ -77,25 +77,52 @@ TEST(Scheduler, GivesUpAnOwnersPrefixThatItsNextTurnCannotUse) {
 
 // A prompt and completions that the cache does not hold as a whole, where no token sees more than 20.
 TEST(Scheduler, GivesUpBlocksBeforeTheWindow) {
-  SchedulerConfig config = {.num_blocks = 5, .max_batch_tokens = 16, .max_running = 4, .window = 20};
+  SchedulerConfig config = {.num_blocks = 5, .max_batch_tokens = 16, .max_running = 4, .kinds = {{.window = 20}}};
   Workload workload(config);
   EXPECT_TRUE(workload.scheduler().fits(1000));
   workload.add(iota_prompt(140), 1, 300);
   workload.run_to_end();
   EXPECT_LE(workload.scheduler().stats().peak_blocks, 4) << "19 tokens before the first of 16, and ends of blocks";
   EXPECT_EQ(workload.scheduler().stats().recomputed_tokens, 0);
-  config.window = 0;
+  config.kinds[0].window = 0;
   EXPECT_FALSE(Scheduler(config).fits(1000));
 }
 
 // Samples share the prompt's blocks until each has gone past them.
 TEST(Scheduler, SamplesGiveUpASharedPromptOneByOne) {
-  Workload workload({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 4, .window = 33});
+  Workload workload({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 4, .kinds = {{.window = 33}}});
   workload.add(iota_prompt(64), 4, 100);
   workload.step();
   EXPECT_EQ(workload.scheduler().pool().num_used(), 4);
   workload.step();
   EXPECT_EQ(workload.scheduler().pool().num_used(), 2 + 4) << "the last 32 tokens of the prompt, and a token each";
+  workload.run_to_end();
+}
+
+// Layers of two kinds: of those without a window a block holds 48 tokens, and nothing is given up.
+TEST(Scheduler, GivesUpTheBlocksOfLayersThatHaveAWindow) {
+  const SchedulerConfig config = {
+      .num_blocks = 14, .max_batch_tokens = 16, .max_running = 4, .kinds = {{.tokens = 48}, {.window = 20}}};
+  Workload workload(config);
+  EXPECT_TRUE(workload.scheduler().fits(481)) << "ten blocks, and four of the window";
+  EXPECT_FALSE(workload.scheduler().fits(482));
+  workload.add(iota_prompt(140), 1, 300);
+  workload.run_to_end();
+  EXPECT_LE(workload.scheduler().stats().peak_blocks, 14);
+  EXPECT_EQ(workload.scheduler().stats().recomputed_tokens, 0);
+}
+
+// A block of either kind that two samples hold is copied before one of them writes into it.
+TEST(Scheduler, CopiesBlocksOfEveryKind) {
+  Workload workload(
+      {.num_blocks = 64, .max_batch_tokens = 64, .max_running = 4, .kinds = {{.tokens = 48}, {.window = 20}}});
+  workload.add(iota_prompt(40), 2, 3);
+  workload.step();
+  EXPECT_EQ(workload.scheduler().pool().num_used(), 1 + 3) << "40 tokens";
+  workload.step();
+  EXPECT_EQ(workload.scheduler().stats().copies_on_write, 2) << "the second sample keeps what was shared";
+  EXPECT_EQ(workload.scheduler().pool().num_used(), 2 + 1 + 2)
+      << "48 tokens each; of the window a block that is shared, and one each";
   workload.run_to_end();
 }
 

@@ -40,7 +40,7 @@ inline std::vector<int32_t> reference_sequence(std::vector<int32_t> tokens, uint
 class Workload {
  public:
   explicit Workload(const SchedulerConfig& config)
-      : config_(config), scheduler_(config), forward_(config.num_blocks, config.window) {}
+      : config_(config), scheduler_(config), forward_(config.num_blocks, config.kinds) {}
 
   // A sample to add: how many tokens it has already, unless it ends before, and how many it may get.
   struct Added {

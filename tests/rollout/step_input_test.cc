@@ -47,23 +47,25 @@ TEST(StepInput, FillsADecodeStepUp) {
   plan.token_ids = {5, -1, 7};
   plan.positions = {20, 3, 40};
   plan.sequence_of_row = {0, 1, 2};
-  plan.slot_mapping = {100, 200, 300};
   plan.sequences = {4, 2, 9};
   plan.max_blocks = 2;
-  plan.block_table = {1, 2, 3, 0, 5, 6};
+  plan.places = {{.slot_mapping = {100, 200, 300}, .block_table = {1, 2, 3, 0, 5, 6}},
+                 {.slot_mapping = {7, 8, 9}, .block_table = {9, 8, 7, 0, 6, 4}}};
   plan.logits_rows = {0, 1, 2};
   plan.sample_slots = {
       {.sequence = 4, .logits_index = 0}, {.sequence = 2, .logits_index = 1}, {.sequence = 9, .logits_index = 2}};
   ASSERT_TRUE(is_decode(plan));
   StepInput input;
-  input.fill(plan, draws_of(plan), bucket_shape(4, 3), /*window_rows=*/2, {});
+  input.fill(plan, draws_of(plan), bucket_shape(4, 3, 2), /*window_rows=*/2, {});
   const StepShape& shape = input.shape();
   EXPECT_EQ(words(input, shape.ids_begin(), 4), (std::vector<int32_t>{5, -1, 7, 0}));
   EXPECT_EQ(words(input, shape.positions_begin(), 4), (std::vector<int32_t>{20, 3, 40, 0}));
-  EXPECT_EQ(words(input, shape.slots_begin(), 4), (std::vector<int32_t>{100, 200, 300, -1}));
-  EXPECT_EQ(shape.num_words(), 4 * 16 + 3 * 4);
+  EXPECT_EQ(words(input, shape.slots_begin(0), 4), (std::vector<int32_t>{100, 200, 300, -1}));
+  EXPECT_EQ(words(input, shape.slots_begin(1), 4), (std::vector<int32_t>{7, 8, 9, -1}));
+  EXPECT_EQ(shape.num_words(), 4 * 16 + 4 * 4);
   EXPECT_EQ(input.sequence_of_row(), (std::vector<int32_t>{0, 1, 2, -1}));
-  EXPECT_EQ(input.block_table(), (std::vector<int32_t>{1, 2, 0, 3, 0, 0, 5, 6, 0, 0, 0, 0}));
+  EXPECT_EQ(input.block_table(0), (std::vector<int32_t>{1, 2, 0, 3, 0, 0, 5, 6, 0, 0, 0, 0}));
+  EXPECT_EQ(input.block_table(1), (std::vector<int32_t>{9, 8, 0, 7, 0, 0, 6, 4, 0, 0, 0, 0}));
   EXPECT_TRUE(input.takes_drawn());
   ASSERT_EQ(input.windows().size(), 2U);
   EXPECT_EQ(input.windows()[1].first_row, 2);
@@ -79,18 +81,17 @@ TEST(StepInput, HasRowsOfOneSequenceInADecodeStep) {
   plan.token_ids = {5, 6, 7};  // the last token of one sequence and two drafts
   plan.positions = {20, 21, 22};
   plan.sequence_of_row = {0, 0, 0};
-  plan.slot_mapping = {100, 101, 102};
   plan.sequences = {4};
   plan.max_blocks = 2;
-  plan.block_table = {1, 2};
+  plan.places = {{.slot_mapping = {100, 101, 102}, .block_table = {1, 2}}};
   plan.logits_rows = {0, 1, 2};
   for (int32_t i = 0; i < 3; ++i)
     plan.sample_slots.push_back({.sequence = 4, .logits_index = i, .position = 9 + i, .is_after_draft = i > 0});
   ASSERT_TRUE(is_decode(plan));
   StepInput input;
-  input.fill(plan, draws_of(plan), bucket_shape(4, 2), /*window_rows=*/8, {});
+  input.fill(plan, draws_of(plan), bucket_shape(4, 2, 1), /*window_rows=*/8, {});
   EXPECT_EQ(input.sequence_of_row(), (std::vector<int32_t>{0, 0, 0, -1}));
-  EXPECT_EQ(input.block_table(), (std::vector<int32_t>{1, 2, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(input.block_table(0), (std::vector<int32_t>{1, 2, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(draw_at(input, 2).row, 2);
   EXPECT_EQ(draw_at(input, 3).row, -1);
 }
@@ -98,8 +99,8 @@ TEST(StepInput, HasRowsOfOneSequenceInADecodeStep) {
 // Each row is drawn from by one of the ranks, which counts from its first row.
 TEST(StepInput, RanksDrawFromTheirOwnRows) {
   ScheduledBatch plan;
-  plan.token_ids = plan.positions = plan.sequence_of_row = plan.slot_mapping = {0, 1, 2, 3, 4};
-  plan.sequences = plan.block_table = {0, 1, 2, 3, 4};
+  plan.token_ids = plan.positions = plan.sequence_of_row = plan.sequences = {0, 1, 2, 3, 4};
+  plan.places = {{.slot_mapping = plan.token_ids, .block_table = plan.token_ids}};
   plan.max_blocks = 1;
   plan.logits_rows = {0, 1, 2, 3, 4};
   for (int32_t i = 0; i < 5; ++i) plan.sample_slots.push_back({.sequence = i, .logits_index = i});
@@ -119,10 +120,9 @@ TEST(StepInput, TakesSeveralDrawsFromOneRow) {
   plan.token_ids = {5, 6, 7, 8};
   plan.positions = {9, 0, 1, 2};
   plan.sequence_of_row = {0, 1, 1, 1};
-  plan.slot_mapping = {100, 200, 201, 202};
   plan.sequences = {0, 1};
   plan.max_blocks = 1;
-  plan.block_table = {6, 12};
+  plan.places = {{.slot_mapping = {100, 200, 201, 202}, .block_table = {6, 12}}};
   plan.logits_rows = {0, 3};
   plan.sample_slots = {{.sequence = 0, .logits_index = 0},
                        {.sequence = 1, .logits_index = 1},

@@ -13,6 +13,8 @@
 #include "model/model.h"
 #include "model/registry.h"
 #include "rollout/engine.h"
+#include "rollout/kv_allocator.h"
+#include "rollout/kv_layout.h"
 #include "tests/device/draw.h"
 #include "tests/model/families.h"
 #include "tests/model/random_weights.h"
@@ -89,8 +91,7 @@ struct Mix {
       requests.push_back(std::move(request));
     }
     // The cache holds anything from barely one sequence (preemption all the time) to all of them.
-    engine.num_kv_blocks =
-        (longest + device::kBlockTokens - 1) / device::kBlockTokens + 1 + draw.choose<int64_t>({0, 1, 4, 60});
+    engine.num_kv_blocks = 1 + draw.choose<int64_t>({0, 1, 4, 60});
     engine.limits.max_batch_tokens = draw.choose<int64_t>({8, 13, 64, 512});
     engine.limits.max_running = draw.choose<int64_t>({1, 3, 64});
     trainer.batch.max_tokens_per_gpu = draw.choose<int64_t>({16, 100, 4096});
@@ -101,6 +102,7 @@ struct Mix {
     engine.record_steps = draw.integer(0, 1) == 1;
     // Half of the models with windows have one in each layer: then sequences give up the blocks before it.
     if (config.attention.front().window > 0 && draw.integer(0, 1) == 0) config.attention.pop_back();
+    engine.num_kv_blocks += rollout::KvAllocator(1, rollout::kv_layout(config).kinds).blocks_for(longest);
   }
 
   std::string describe() const {
