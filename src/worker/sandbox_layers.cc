@@ -18,8 +18,9 @@ std::string what_is_open(const std::vector<std::string>& missing) {
   if (no_namespaces && lacks("Landlock"))
     open.push_back("write your files, signal your processes, open terminals and devices");
   if (no_namespaces || lacks("read-only mounts")) open.push_back("change modes and times of your files");
-  if (no_namespaces || lacks("own scratch folder") || lacks("process namespace")) open.push_back("fill the disk");
-  if (no_namespaces || lacks("limit of processes")) open.push_back("start any number of processes");
+  if (no_namespaces || lacks("own scratch folder")) open.push_back("fill the disk");
+  if (no_namespaces || lacks("limit of processes") || lacks("process namespace"))
+    open.push_back("start any number of processes");
   if (no_namespaces || lacks("process namespace") || lacks("own /proc")) open.push_back("see other processes");
   if (lacks("namespaces of each grader")) open.push_back("see other graders");
   if (lacks("own /dev (") && lacks("Landlock")) open.push_back("open devices for reading");
