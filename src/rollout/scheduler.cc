@@ -426,17 +426,19 @@ void Scheduler::fill_block_tables() {
   }
   plan_.max_blocks = (most_tokens + kBlockTokens - 1) / kBlockTokens;
   for (size_t k = 0; k < config_.kinds.size(); ++k) {
-    const int64_t tiles = config_.kinds[k].tokens / kBlockTokens;
+    const auto tiles = static_cast<int32_t>(config_.kinds[k].tokens / kBlockTokens);
     std::vector<int32_t>& table = plan_.places[k].block_table;
     table.assign(plan_.sequences.size() * static_cast<size_t>(plan_.max_blocks), 0);
     auto row = table.begin();
     for (const SequenceId id : plan_.sequences) {
-      const std::vector<int32_t>& blocks = at(id).blocks.of_kind[k];
-      for (int64_t i = 0; i < std::min(std::ssize(blocks) * tiles, plan_.max_blocks); ++i) {
-        const int32_t block = blocks[static_cast<size_t>(i / tiles)];
-        if (block != kNoBlock) row[i] = static_cast<int32_t>(block * tiles + i % tiles);
+      const auto end = row + plan_.max_blocks;
+      auto entry = row;
+      for (const int32_t block : at(id).blocks.of_kind[k]) {
+        for (int32_t tile = 0; tile < tiles && entry != end; ++tile, ++entry) {
+          if (block != kNoBlock) *entry = block * tiles + tile;
+        }
       }
-      row += plan_.max_blocks;
+      row = end;
     }
   }
 }
