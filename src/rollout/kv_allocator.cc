@@ -26,20 +26,13 @@ bool BlockLists::empty() const {
 }
 
 KvAllocator::KvAllocator(int64_t num_blocks, std::vector<BlockKind> kinds)
-    : kinds_(std::move(kinds)), pool_(num_blocks) {
+    : kinds_(std::move(kinds)), span_(span_of(kinds_)), pool_(num_blocks) {
   TANDEM_CHECK(!kinds_.empty());
   for (const BlockKind& kind : kinds_) {
     TANDEM_CHECK(kind.tokens > 0 && kind.tokens % device::kBlockTokens == 0 && kind.window >= 0, kind.tokens,
                  kind.window);
-    span_ = std::max(span_, kind.tokens);
+    TANDEM_CHECK_EQ(span_ % kind.tokens, 0);
   }
-  for (const BlockKind& kind : kinds_) TANDEM_CHECK_EQ(span_ % kind.tokens, 0);
-}
-
-int64_t KvAllocator::blocks_for(int64_t tokens) const {
-  int64_t sum = 0;
-  for (const BlockKind& kind : kinds_) sum += blocks_of(kind, tokens);
-  return sum;
 }
 
 int64_t KvAllocator::unseen_blocks(int64_t position) const {
@@ -148,10 +141,10 @@ BlockLists KvAllocator::share(const BlockLists& lists, int64_t tokens) {
   for (size_t k = 0; k < shared.of_kind.size(); ++k) {
     shared.of_kind[k].resize(static_cast<size_t>(blocks_of(kinds_[k], tokens)));
   }
-  return share(shared);
+  return share(std::move(shared));
 }
 
-BlockLists KvAllocator::share(const BlockLists& lists) {
+BlockLists KvAllocator::share(BlockLists lists) {
   for (const std::vector<int32_t>& list : lists.of_kind) {
     for (const int32_t block : list) {
       if (block != kNoBlock) pool_.add_reference(block);

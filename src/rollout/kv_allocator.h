@@ -30,13 +30,11 @@ class KvAllocator {
   KvAllocator(int64_t num_blocks, std::vector<BlockKind> kinds);
 
   const BlockPool& pool() const { return pool_; }
-  const std::vector<BlockKind>& kinds() const { return kinds_; }
   std::optional<int32_t> allocate() { return pool_.allocate(); }
 
-  // A number of tokens whose blocks are full, whatever their kind, is a multiple of this.
-  int64_t span() const { return span_; }
+  int64_t span() const { return span_; }  // span_of() its kinds
   // Returns how many blocks so many tokens fill or begin.
-  int64_t blocks_for(int64_t tokens) const;
+  int64_t blocks_for(int64_t tokens) const { return blocks_of(kinds_, tokens); }
   // Returns how many of a sequence's blocks no token from `position` on sees.
   int64_t unseen_blocks(int64_t position) const;
   // Returns the most blocks that a sequence of so many tokens holds at once.
@@ -64,7 +62,7 @@ class KvAllocator {
   bool own_slot(BlockLists& lists, int64_t position, std::vector<BlockCopy>& copies);
   // Returns the blocks of the first so many tokens, with a reference more each.
   BlockLists share(const BlockLists& lists, int64_t tokens);
-  BlockLists share(const BlockLists& lists);
+  BlockLists share(BlockLists lists);
   // Takes the blocks of the first so many tokens out of `lists`.
   BlockLists take(BlockLists& lists, int64_t tokens) const;
   void release(BlockLists& lists);

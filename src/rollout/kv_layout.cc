@@ -38,6 +38,18 @@ KvLayout kv_layout(const model::ModelConfig& config) {
   return layout;
 }
 
+int64_t blocks_of(const std::vector<BlockKind>& kinds, int64_t tokens) {
+  int64_t sum = 0;
+  for (const BlockKind& kind : kinds) sum += blocks_of(kind, tokens);
+  return sum;
+}
+
+int64_t span_of(const std::vector<BlockKind>& kinds) {
+  int64_t span = 0;
+  for (const BlockKind& kind : kinds) span = std::max(span, kind.tokens);
+  return span;
+}
+
 int64_t most_held_blocks(const BlockKind& kind, int64_t tokens, int64_t max_batch_tokens) {
   int64_t held = tokens;
   if (kind.window > 0 && tokens - kind.window > max_batch_tokens) {

@@ -38,6 +38,12 @@ KvLayout kv_layout(const model::ModelConfig& config);
 // Returns the blocks of a kind that so many tokens fill or begin.
 inline int64_t blocks_of(const BlockKind& kind, int64_t tokens) { return (tokens + kind.tokens - 1) / kind.tokens; }
 
+// The same for blocks of all kinds.
+int64_t blocks_of(const std::vector<BlockKind>& kinds, int64_t tokens);
+
+// A number of tokens whose blocks are full, whatever their kind, is a multiple of this.
+int64_t span_of(const std::vector<BlockKind>& kinds);
+
 // Returns the most blocks of a kind that a sequence of so many tokens holds at once, where a forward has at most
 // `max_batch_tokens`: blocks of what the first token of a forward sees, and of the forward's own.
 int64_t most_held_blocks(const BlockKind& kind, int64_t tokens, int64_t max_batch_tokens);

@@ -8,7 +8,6 @@
 #include "device/block.h"
 #include "device/draw.h"
 #include "model/model_plan.h"
-#include "rollout/kv_allocator.h"
 #include "rollout/kv_layout.h"
 #include "rollout/step_input.h"
 
@@ -23,7 +22,7 @@ Size kv_block_bytes(const model::ModelConfig& config) {
 Size num_kv_blocks(const model::ModelConfig& config, Size kv_cache_bytes) {
   const KvLayout layout = kv_layout(config);
   const Size block_bytes = layout.block_size * model::dtype_bytes(config.dtype);
-  const int64_t block_tokens = KvAllocator(1, layout.kinds).span();
+  const int64_t block_tokens = span_of(layout.kinds);
   TANDEM_USER_CHECK(kv_cache_bytes >= block_bytes, "--kv-cache-bytes is", kv_cache_bytes, "but one block of",
                     block_tokens, "tokens of this model takes", block_bytes, "bytes: raise it");
   // Slots are 32-bit numbers, so more blocks than that can number are no use.
@@ -31,8 +30,8 @@ Size num_kv_blocks(const model::ModelConfig& config, Size kv_cache_bytes) {
 }
 
 Size kv_tokens(const model::ModelConfig& config, Size num_blocks) {
-  const KvAllocator blocks(1, kv_layout(config).kinds);
-  return num_blocks * blocks.span() / blocks.blocks_for(blocks.span());
+  const std::vector<BlockKind> kinds = kv_layout(config).kinds;
+  return num_blocks * span_of(kinds) / blocks_of(kinds, span_of(kinds));
 }
 
 Size logits_window_rows(Size vocab) {

@@ -51,7 +51,8 @@ struct ScheduledBatch {
   std::vector<int32_t> positions;        // [T]
   std::vector<int32_t> sequence_of_row;  // [T] index into `sequences`
   std::vector<SequenceId> sequences;     // [S]
-  // Where the KV of rows and sequences lies, in tiles of kBlockTokens positions: a block of the pool is one or more.
+  // The places of the keys and values of rows and sequences. They are counted in tiles of kBlockTokens positions; a
+  // block of the pool has one tile or more (KvLayout::tiles()).
   struct KvPlaces {
     std::vector<int32_t> slot_mapping;  // [T] slot of the row's KV: tile * kBlockTokens + offset
     std::vector<int32_t> block_table;   // [S, max_blocks] tiles, 0 past a sequence's, and before those it holds

@@ -41,8 +41,6 @@ class StepBuckets {
   // Returns the bucket of a decode step of so many rows, made when it is first met; nullptr if they are too many. The
   // step memory must have been taken.
   Bucket* find(int64_t num_rows);
-  // Returns the shape of an input for that bucket.
-  StepShape shape(int64_t num_rows) const { return bucket_shape(bucket_rows(num_rows), max_blocks_, num_kinds_); }
   // Fills the bucket's rows of attention with the input's.
   void fill_rows(Bucket& bucket, const StepInput& input) const;
   // `work` computes with the bucket's tensors alone. It is run for the bucket's first time, recorded at its second, and

@@ -10,7 +10,6 @@
 #include <random>
 
 #include "device/block.h"
-#include "rollout/kv_allocator.h"
 #include "rollout/kv_cache.h"
 #include "rollout/kv_layout.h"
 #include "rollout/paged_attention.h"
@@ -27,7 +26,7 @@ TestModel make_small_model(at::ScalarType dtype, int num_threads, const std::str
 }
 
 int64_t num_blocks_for(const model::ModelConfig& config, int64_t tokens) {
-  return KvAllocator(1, kv_layout(config).kinds).blocks_for(tokens);
+  return blocks_of(kv_layout(config).kinds, tokens);
 }
 
 rl::SharedPrompt random_prompt(uint32_t seed, int64_t length) {

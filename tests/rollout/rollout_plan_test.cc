@@ -61,7 +61,7 @@ TEST(KvLayout, BlocksOfTheLargerKindAreAMultipleOfTheOthersTiles) {
   EXPECT_GE(layout.tile_sizes[0], 4 * of_layer);
   EXPECT_GE(layout.block_size, 22 * of_layer);
   EXPECT_LT(layout.block_size, 22 * of_layer + 5 * 64);
-  // Where most layers have none, the blocks of the others hold more.
+  // Where most layers have no window, it is a block of those that have one that holds more positions.
   config.attention.assign(3, {});
   config.attention.back().window = 512;
   layout = kv_layout(config);

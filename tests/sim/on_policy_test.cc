@@ -13,7 +13,6 @@
 #include "model/model.h"
 #include "model/registry.h"
 #include "rollout/engine.h"
-#include "rollout/kv_allocator.h"
 #include "rollout/kv_layout.h"
 #include "tests/device/draw.h"
 #include "tests/model/families.h"
@@ -102,7 +101,7 @@ struct Mix {
     engine.record_steps = draw.integer(0, 1) == 1;
     // Half of the models with windows have one in each layer: then sequences give up the blocks before it.
     if (config.attention.front().window > 0 && draw.integer(0, 1) == 0) config.attention.pop_back();
-    engine.num_kv_blocks += rollout::KvAllocator(1, rollout::kv_layout(config).kinds).blocks_for(longest);
+    engine.num_kv_blocks += rollout::blocks_of(rollout::kv_layout(config).kinds, longest);
   }
 
   std::string describe() const {
