@@ -96,7 +96,7 @@ TEST(Channel, TheLastWordArrives) {
   Pair pair;
   std::jthread leaving([&] {
     pair.a->send("leaving");
-    pair.a->wait_until_closed(5.0);
+    pair.a->wait_until_closed(60.0);
     pair.a.reset();
   });
   pair.b->send(std::string(3'000'000, 'x'));
@@ -104,7 +104,7 @@ TEST(Channel, TheLastWordArrives) {
   const base::Clock::time_point begin = base::Clock::now();
   pair.b.reset();
   leaving.join();
-  EXPECT_LT(base::seconds_since(begin), 4.0) << "the other end has closed";
+  EXPECT_LT(base::seconds_since(begin), 30.0) << "the other end has closed";
 }
 
 TEST(Channel, AFrameThatIsTooLongIsRefusedBeforeItIsThere) {

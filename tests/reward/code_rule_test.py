@@ -83,18 +83,18 @@ class Code(unittest.TestCase):
         self.assertLess(time.monotonic() - began, 10.0)  # an expression took minutes over the first
 
     def test_ends_programs_that_take_too_much(self):
-        label = {"inputs": [""] * 40, "outputs": ["1"] * 40}
-        for source in (
-            "while True: pass",
-            "import time; time.sleep(1000)",
-            "x = bytearray(1 << 31); print(1)",
-            "import sys\nwhile True: sys.stdout.write('1' * 100000)",
-            "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'while 1: pass']).wait()",
+        for source, count in (
+            ("while True: pass", 400),
+            ("import time; time.sleep(1000)", 400),
+            ("x = bytearray(1 << 31); print(1)", 40),
+            ("import sys\nwhile True: sys.stdout.write('1' * 100000)", 40),
+            ("import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'while 1: pass']).wait()", 40),
         ):
+            label = {"inputs": [""] * count, "outputs": ["1"] * count}
             began = time.monotonic()
             self.assertEqual(graded(source, label, time_limit=1)[0], 0.0, source)
-            # All 40 would take as many seconds; on a machine that is busy with other tests this takes up to 31.
-            self.assertLess(time.monotonic() - began, 38.0, source)
+            # 3 seconds, on a machine that is busy with other tests 30; all 400 of the first two would take 200 and more.
+            self.assertLess(time.monotonic() - began, 100.0, source)
 
     def test_programs_do_not_learn_what_is_expected(self):
         """Each program looks where an answer might be, and writes down what it finds. attacks_test.cc has programs that

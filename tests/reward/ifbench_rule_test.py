@@ -144,18 +144,20 @@ class Ifbench(unittest.TestCase):
         self.assertIn("NLTK finds no data (punkt_tab, stopwords), which llama-index-core has", ended.stderr)
 
     def test_long_text_takes_no_longer_than_it_is_long(self):
-        """Each piece is one over which an expression of a published check, or one like it, tries every place again."""
+        """Each piece is one over which an expression of a published check, or one like it, tries every place again: over
+        50,000 letters that takes half a minute."""
         pieces = ["\n", " ", "[", "<<", "*", "p. ", "Question ", ',"!', "\ud800", "\u200f", "\x00", "1", "\n* ", "'"]
         pieces[pieces.index(',"!')] = "ProductID,Category,Brand,Price,Stock\n" + ',"!' * 20_000
         for name, given in arguments_of_each().items():
             check = instructions.checked_by(name, given)
             names = set(instructions.CHECKS[name].__code__.co_names)
             uses_nltk = "english" in names and {"sentences", "tokens", "language_of"} & names
+            check("It is so.")  # the first call may load NLTK's data
             for piece in pieces:
                 text = piece * max((500 if uses_nltk else 50_000) // len(piece), 1)
                 began = time.process_time()
                 self.assertIn(check(text[: 500 if uses_nltk else None]), (True, False), name)
-                self.assertLess(time.process_time() - began, 1.0, (name, piece[:40]))
+                self.assertLess(time.process_time() - began, 5.0, (name, piece[:40]))
 
     def test_the_same_text_has_the_same_language(self):
         text = "Das ist also es was is no so."

@@ -87,7 +87,9 @@ TEST(Packs, OfALostProcessAreGradedAlone) {
   const auto num_failed = std::ranges::count(grades, true, &Grade::failed);
   EXPECT_LE(num_failed, num_kills);
   for (const Grade& grade : grades) {
-    if (!grade.failed) EXPECT_EQ(grade.reward, right(all[grade.sample_id]));
+    if (!grade.failed) {
+      EXPECT_EQ(grade.reward, right(all[grade.sample_id]));
+    }
   }
   EXPECT_GT(graders.repeated(), 1);
 }
