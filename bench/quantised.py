@@ -1,10 +1,10 @@
-"""A base in 4 or 8 bits beside bfloat16, on the CPU: what a sequence decodes and a prompt is read with, of the Qwen3-0.6B shape (random
-weights), and an adapter over each base that learns the arithmetic of examples/arithmetic.
+"""A base in 4 or 8 bits beside bfloat16, on the CPU: what a sequence decodes and a prompt is read with, of a shape with random weights,
+and an adapter over each base that learns the arithmetic of examples/arithmetic.
 
-    .venv/bin/python bench/quantised.py [--rounds 3] [--rollouts 100] [--out bench/results/quantised.json]
+    .venv/bin/python bench/quantised.py [--shape qwen3-0.6b] [--rounds 3] [--rollouts 100] [--out bench/results/quantised.json]
 
 A round measures each --dtype once, one after the other. Decoding is what 32 new tokens cost beyond the first. The adapters have rank 16
-and the seeds 1, 2, ..., as many as there are rounds."""
+and the seeds 1, 2, ..., as many as there are rounds; with --rollouts 0 there are none."""
 
 import argparse
 import json
@@ -55,23 +55,27 @@ def learnt(folder, dtype, seed, rollouts):
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--shape", default="qwen3-0.6b", choices=sorted(tiny_model.SHAPES))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rollouts", type=int, default=100)
     parser.add_argument("--out")
     args = parser.parse_args()
-    report = {"machine": machine.describe(), "command": ".venv/bin/python bench/quantised.py", "rounds": args.rounds,
+    report = {"machine": machine.describe(), "command": f".venv/bin/python bench/quantised.py --shape {args.shape}", "rounds": args.rounds,
               "tokens_per_s": {}, "learnt": {}}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        model = tiny_model.make(folder / "model", "bfloat16", tiny_model.QWEN3_0_6B)
+        model = tiny_model.make(folder / "model", "bfloat16", tiny_model.SHAPES[args.shape])
         subprocess.run([sys.executable, str(ARITHMETIC / "make_problems.py"), str(folder / "data")], check=True, capture_output=True)
         for seed in range(1, args.rounds + 1):
             for dtype in DTYPES:
                 for what, speed in speeds(model, dtype).items():
                     report["tokens_per_s"].setdefault(what, {}).setdefault(dtype, []).append(round(speed, 2))
                     print(f"{dtype} {what}: {speed:.1f} tok/s", file=sys.stderr, flush=True)
+                if args.rollouts == 0:
+                    continue
                 report["learnt"].setdefault(dtype, []).append(learnt(folder, dtype, seed, args.rollouts))
                 print(f"{dtype} seed {seed}: {report['learnt'][dtype][-1]}", file=sys.stderr, flush=True)
+    print(json.dumps(report["machine"]))
     for what, of in report["tokens_per_s"].items():
         medians = {dtype: statistics.median(values) for dtype, values in of.items()}
         print(f"{what:12s} " + "  ".join(f"{dtype} {m:8.1f} tok/s ({m / medians['bfloat16']:.2f} x)" for dtype, m in medians.items()))

@@ -18,6 +18,8 @@ struct Footprint {
   bool has_large_temporaries = true;
   // Whether its operations take quantised matrices (Ops::linear_quantised).
   bool has_quantised = false;
+  // Whether they take those of experts too (Ops::linear_of_experts_quantised).
+  bool has_quantised_experts = false;
   // Whether its operations drop elements (Ops::dropout).
   bool has_dropout = false;
   int64_t context_bytes = 0;       // a process's context on the device, before anything is computed

@@ -52,6 +52,16 @@ Tensor Ops::linear_quantised_grad_input(const Tensor& dy_TN, const QuantisedMatr
   return linear_grad_input(dy_TN, dequantise(w_NK), out);
 }
 
+Tensor Ops::linear_of_experts_quantised(const Tensor& x, RowsAre x_rows, const QuantisedMatrix& w_XNK,
+                                        const Routing& routing, at::ScalarType out) const {
+  return linear_of_experts(x, x_rows, dequantise(w_XNK), routing, out);
+}
+
+Tensor Ops::linear_of_experts_quantised_grad_input(const Tensor& dy, RowsAre dy_rows, const QuantisedMatrix& w_XNK,
+                                                   const Routing& routing, at::ScalarType out) const {
+  return linear_of_experts_grad_input(dy, dy_rows, dequantise(w_XNK), routing, out);
+}
+
 Ops::ExpertsMlp Ops::mlp_of_experts(const Tensor& x_TE, const Tensor& gate_up_X2FE, const Tensor& down_XEF,
                                     const Routing& routing, const Tensor& residual_TE, at::ScalarType out,
                                     bool keeps_gate_up) const {

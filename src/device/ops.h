@@ -181,8 +181,8 @@ class Ops {
   virtual Tensor gelu_mul(const Tensor& gate_up_T2F) const = 0;
   virtual Tensor gelu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const = 0;
 
-  // The next nine are a layer of experts (device/experts.h). Where a place's row is said to be of its token, it is the
-  // row of x, or of dy, that the token has.
+  // The next eleven are a layer of experts (device/experts.h). Where a place's row is said to be of its token, it is
+  // the row of x, or of dy, that the token has.
 
   // Chooses the experts of each token by logits_TX, float32, and orders the places. A row's choice depends on its row
   // alone. A logit that is not finite makes the row's weights NaN; ids stay within the experts.
@@ -197,6 +197,12 @@ class Ops {
   // Returns dx_PK, given dy with N columns.
   virtual Tensor linear_of_experts_grad_input(const Tensor& dy, RowsAre dy_rows, const Tensor& w_XNK,
                                               const Routing& routing, at::ScalarType out) const = 0;
+  // Return the two above of the weights that a quantised matrix stands for, bit for bit, as here; each expert's rows
+  // are parts of it. Only for a backend whose footprint says that it has quantised experts.
+  virtual Tensor linear_of_experts_quantised(const Tensor& x, RowsAre x_rows, const QuantisedMatrix& w_XNK,
+                                             const Routing& routing, at::ScalarType out) const;
+  virtual Tensor linear_of_experts_quantised_grad_input(const Tensor& dy, RowsAre dy_rows, const QuantisedMatrix& w_XNK,
+                                                        const Routing& routing, at::ScalarType out) const;
   // Computes dw_XNK += or = the sum over an expert's places, in their order, of dy's row times x's row. dw is float32.
   // With GradientUse::kSet the rows of an expert that has no place become zeros.
   virtual void linear_of_experts_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,

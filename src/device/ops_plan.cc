@@ -176,6 +176,19 @@ OpBytes OpsPlan::linear_of_experts_grad_input(Size rows, Size inner, Size outer,
   return bytes;
 }
 
+OpBytes OpsPlan::linear_of_experts_quantised(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const {
+  OpBytes bytes = linear_of_experts(rows, inner, outer, out_bytes, gathers);
+  bytes.most += shape_.experts * inner * outer * element_;
+  return bytes;
+}
+
+OpBytes OpsPlan::linear_of_experts_quantised_grad_input(Size rows, Size inner, Size outer, Size out_bytes,
+                                                        bool gathers) const {
+  OpBytes bytes = linear_of_experts_grad_input(rows, inner, outer, out_bytes, gathers);
+  bytes.most += shape_.experts * inner * outer * element_;
+  return bytes;
+}
+
 OpBytes OpsPlan::linear_of_experts_grad_weight(Size rows, Size gathered_width) const {
   OpBytes bytes = op(0, places(rows) * sizeof(int32_t));  // the rows to gather
   bytes.most += gathered(rows, gathered_width);

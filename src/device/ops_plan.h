@@ -102,6 +102,9 @@ class OpsPlan {
   virtual OpBytes route_backward(Size rows) const;
   virtual OpBytes linear_of_experts(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const;
   virtual OpBytes linear_of_experts_grad_input(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const;
+  virtual OpBytes linear_of_experts_quantised(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const;
+  virtual OpBytes linear_of_experts_quantised_grad_input(Size rows, Size inner, Size outer, Size out_bytes,
+                                                         bool gathers) const;
   virtual OpBytes linear_of_experts_grad_weight(Size rows, Size gathered_width) const;
   virtual OpBytes sum_of_experts(Size rows, Size out_bytes) const;
   virtual OpBytes weighted_silu_backward(Size rows) const;

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "base/check.h"
+
 namespace tandem::model {
 
 using at::Tensor;
@@ -11,14 +13,19 @@ using device::Routing;
 using device::RowsAre;
 
 void ExpertsLinear::bind(const weights::WeightsView& view) {
-  weight_XNK_ = view[name_];
+  if (const device::QuantisedMatrix* quantised = view.quantised(name_)) {
+    quantised_XNK_ = *quantised;
+  } else {
+    weight_XNK_ = view[name_];
+  }
   if (!has_adapter()) return;
   a_XRK_ = view[a_name_];
   b_XNR_ = view[b_name_];
 }
 
 Tensor ExpertsLinear::forward(const Tensor& x, RowsAre x_rows, const Routing& routing, at::ScalarType out) const {
-  Tensor y_PN = ops_.linear_of_experts(x, x_rows, weight_XNK_, routing, out);
+  Tensor y_PN = quantised_XNK_ ? ops_.linear_of_experts_quantised(x, x_rows, *quantised_XNK_, routing, out)
+                               : ops_.linear_of_experts(x, x_rows, weight_XNK_, routing, out);
   if (!has_adapter()) return y_PN;
   const Tensor u_PR = narrowed(x, x_rows, routing);
   for (size_t j = 0; j < adapter_.windows.size(); ++j) {
@@ -32,7 +39,9 @@ Tensor ExpertsLinear::forward(const Tensor& x, RowsAre x_rows, const Routing& ro
 
 Tensor ExpertsLinear::input_gradient(const Tensor& dy, RowsAre dy_rows, const Routing& routing,
                                      at::ScalarType out) const {
-  Tensor dx_PK = ops_.linear_of_experts_grad_input(dy, dy_rows, weight_XNK_, routing, out);
+  Tensor dx_PK = quantised_XNK_
+                     ? ops_.linear_of_experts_quantised_grad_input(dy, dy_rows, *quantised_XNK_, routing, out)
+                     : ops_.linear_of_experts_grad_input(dy, dy_rows, weight_XNK_, routing, out);
   if (!has_adapter()) return dx_PK;
   const Tensor du_PR = narrowed_gradient(dy, dy_rows, routing);
   return dx_PK.add_(ops_.linear_of_experts_grad_input(du_PR, RowsAre::kPlaces, a_XRK_, routing, out));
@@ -41,6 +50,7 @@ Tensor ExpertsLinear::input_gradient(const Tensor& dy, RowsAre dy_rows, const Ro
 void ExpertsLinear::add_weight_gradient(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,
                                         const Routing& routing, const GradientSlot& sink) const {
   if (const GradientTarget dw_XNK = sink(name_); dw_XNK.is_wanted()) {
+    TANDEM_CHECK(!quantised_XNK_, name_, "is quantised and has no gradient");
     ops_.linear_of_experts_grad_weight(dy, dy_rows, x, x_rows, dw_XNK.memory, routing, dw_XNK.use);
   }
   if (has_adapter()) add_adapter_gradient(dy, dy_rows, x, x_rows, routing, sink);

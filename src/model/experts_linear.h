@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,6 +25,8 @@ namespace tandem::model {
 // product gives all u; its b_XNR has the B of the first window for all experts, then those of the next window, so that
 // each window's are a matrix of experts too (model/lora.h).
 //
+// A quantised matrix computes with the bfloat16 weights that it stands for. It is frozen, and no part of a matrix.
+//
 // Over several tensor ranks N or K is that of the part, no part has an adapter, and what is a part of a sum is float32:
 // a row that was multiplied by columns of w (`out` of forward()), or by rows of it (of backward()). Who adds up the
 // rows of a token's places adds up the ranks' too.
@@ -37,8 +40,9 @@ class ExpertsLinear {
         adapter_(std::move(adapter)) {}
 
   void bind(const weights::WeightsView& view);
-  bool has_adapter() const { return !adapter_.windows.empty(); }
-  // Returns w_XNK, for operations of several matrices, which know no adapter.
+  // Whether weight() is all that it computes with.
+  bool is_plain() const { return !has_adapter() && !quantised_XNK_; }
+  // Returns w_XNK, for operations of several matrices, which know neither adapters nor quantised matrices.
   const at::Tensor& weight() const { return weight_XNK_; }
   // Returns y_PN in `out`: float32 or the model dtype.
   at::Tensor forward(const at::Tensor& x, device::RowsAre x_rows, const device::Routing& routing,
@@ -52,6 +56,7 @@ class ExpertsLinear {
                            const device::Routing& routing, const GradientSlot& sink) const;
 
  private:
+  bool has_adapter() const { return !adapter_.windows.empty(); }
   // Returns u_PR of all windows, side by side: scale * (x a^T).
   at::Tensor narrowed(const at::Tensor& x, device::RowsAre x_rows, const device::Routing& routing) const;
   // Returns the gradient of x a^T, of all windows.
@@ -65,7 +70,8 @@ class ExpertsLinear {
   const device::Ops& ops_;
   std::string name_, a_name_, b_name_;
   Adapter adapter_;
-  at::Tensor weight_XNK_;
+  at::Tensor weight_XNK_;  // undefined if it is quantised
+  std::optional<device::QuantisedMatrix> quantised_XNK_;
   at::Tensor a_XRK_, b_XNR_;  // undefined without an adapter
 };
 

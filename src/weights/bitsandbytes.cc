@@ -104,9 +104,9 @@ std::vector<std::string> names_beside(const std::string& hf_name, Quantisation q
   return names;
 }
 
-bool is_stored_in(const CheckpointFiles& files, const std::string& hf_name, Quantisation quantisation) {
-  const auto found = files.tensors().find(hf_name);
-  if (found == files.tensors().end()) return false;
+bool is_stored_in(const CheckpointFiles& files, const Slice& slice, Quantisation quantisation) {
+  const auto found = files.tensors().find(slice.hf_name);
+  if (found == files.tensors().end() || slice.shape.size() != 2) return false;
   const std::string& dtype = found->second.tensor->dtype;
   return (quantisation == Quantisation::kNf4 && dtype == "U8") ||
          (quantisation == Quantisation::kInt8 && dtype == "I8");

@@ -19,8 +19,8 @@ namespace tandem::weights {
 // Returns the names of what lies beside a tensor that is stored in this quantisation, and may.
 std::vector<std::string> names_beside(const std::string& hf_name, device::Quantisation quantisation);
 
-// Returns whether a tensor of the files is stored in this quantisation.
-bool is_stored_in(const CheckpointFiles& files, const std::string& hf_name, device::Quantisation quantisation);
+// Returns whether a matrix of the files is stored in this quantisation.
+bool is_stored_in(const CheckpointFiles& files, const Slice& slice, device::Quantisation quantisation);
 
 // Checks what headers tell of such a tensor, [rows, columns]. Throws UserError for one that is missing or has another
 // dtype or shape.

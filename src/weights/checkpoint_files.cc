@@ -132,8 +132,8 @@ std::set<std::string> wanted_names(const CheckpointFiles& files, const Layout& l
     for (const Slice& slice : packed.slices) {
       TANDEM_CHECK(wanted.insert(slice.hf_name).second, "two slices of", slice.hf_name);
       if (!files.tensors().contains(slice.hf_name)) missing.push_back(slice.hf_name);
-      if (is_stored_in(files, slice.hf_name, packed.quantisation)) {
-        for (const std::string& name : names_beside(slice.hf_name, packed.quantisation)) wanted.insert(name);
+      if (is_stored_in(files, slice, layout.quantisation())) {
+        for (const std::string& name : names_beside(slice.hf_name, layout.quantisation())) wanted.insert(name);
       }
     }
   }
@@ -191,15 +191,18 @@ std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout
   for (const PackedTensor& packed : layout.tensors) {
     for (const Slice& slice : packed.slices) {
       const CheckpointFiles::Location& source = files.tensors().at(slice.hf_name);
-      const bool is_stored = is_stored_in(files, slice.hf_name, packed.quantisation);
+      const bool is_stored = is_stored_in(files, slice, layout.quantisation());
       if (is_stored) {
-        check_stored(files, slice, packed.quantisation);
+        check_stored(files, slice, layout.quantisation());
       } else {
         check_tensor(slice, source);
       }
       num_quantised += packed.is_quantised() ? 1 : 0;
-      num_stored += is_stored ? 1 : 0;
-      matches.push_back({.packed = &packed, .slice = &slice, .source = source, .is_stored = is_stored});
+      num_stored += is_stored && packed.is_quantised() ? 1 : 0;
+      matches.push_back({.packed = &packed,
+                         .slice = &slice,
+                         .source = source,
+                         .stored = is_stored ? layout.quantisation() : device::Quantisation::kNone});
     }
   }
   refuse_extra(files, layout, wanted);

@@ -50,13 +50,14 @@ struct SliceSource {
   const PackedTensor* packed = nullptr;
   const Slice* slice = nullptr;
   CheckpointFiles::Location source;
-  bool is_stored = false;  // the file holds it in its packed tensor's quantisation (bitsandbytes.h)
+  device::Quantisation stored = device::Quantisation::kNone;  // how the file holds it (bitsandbytes.h)
 };
 
 // Returns a source for every slice, in the order of files and byte ranges. Throws UserError if a tensor is missing, is
 // neither part of the layout nor ignored by it, or has another shape or a dtype that is not F32, BF16 or F16. Files
-// hold whole tensors, even for the layout of a part. Slices of a quantised tensor may be stored in its quantisation; a
-// warning says how many of the others are not, where some are. Layout and files must outlive the result.
+// hold whole tensors, even for the layout of a part. Where a layout has quantised
+// tensors, each of its matrices may be stored in their quantisation; a warning says how many of theirs are not, where
+// some are. Layout and files must outlive the result.
 std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout& layout);
 
 // Makes every check of DIR's weights that needs no read of them. Throws UserError as above.

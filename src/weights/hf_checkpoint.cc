@@ -1,4 +1,5 @@
 // Reads a Hugging Face directory into a WeightStore and writes one from it. The declarations are in store.h.
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,9 +46,22 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
+// Reads a matrix that is quantised in the file alone: a router of experts.
+void load_dequantised(const SliceSource& match, const CheckpointFiles& files, const WeightStore& store) {
+  const device::QuantisedPart part =
+      device::quantised_part(match.stored, 0, match.slice->shape[0], match.slice->shape[1], /*first_byte=*/0);
+  std::vector<std::byte> bytes(static_cast<size_t>(part.end_byte));
+  read_stored(files, match.slice->hf_name, part, bytes.data());
+  const at::Tensor weights = at::empty(match.slice->shape, at::kFloat);
+  for (int64_t w = 0; w < part.num_weights(); ++w)
+    weights.data_ptr<float>()[w] = device::weight_at(device::quantised_bytes(part, bytes.data()), w);
+  store.slice(*match.packed, *match.slice).copy_(weights);
+}
+
 void load_slice(const SliceSource& match, const CheckpointFiles& files, const WeightStore& store, Staging& staging,
                 BoxReader& reader) {
-  if (match.is_stored) {
+  if (match.stored != device::Quantisation::kNone) {
+    if (!match.packed->is_quantised()) return load_dequantised(match, files, store);
     return write_part(store.quantised(match.packed->name), match.slice->row_begin,
                       [&](const device::QuantisedPart& part, std::byte* bytes) {
                         read_stored(files, match.slice->hf_name, part, bytes);

@@ -36,6 +36,11 @@ int64_t Layout::num_elements() const {
   return elements;
 }
 
+device::Quantisation Layout::quantisation() const {
+  const auto found = std::ranges::find_if(tensors, &PackedTensor::is_quantised);
+  return found == tensors.end() ? device::Quantisation::kNone : found->quantisation;
+}
+
 const PackedTensor& Layout::find(const std::string& name) const {
   const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const PackedTensor& t) { return t.name == name; });
   TANDEM_CHECK(it != tensors.end(), "no packed tensor", name);

@@ -55,6 +55,8 @@ struct Layout {
   std::vector<PackedTensor> tensors;  // in store order
   std::vector<std::string> ignored;   // HF names that may be present and are not loaded (lm_head.weight when tied)
   int64_t num_elements() const;
+  // Returns the quantisation of those that are quantised, which is one; kNone if none is.
+  device::Quantisation quantisation() const;
   const PackedTensor& find(const std::string& name) const;  // throws BugError if absent
 };
 

@@ -166,6 +166,7 @@ TEST(RunMemory, ThePlanIsAsNearBesideAnAdapter) {
         {"--dtype", "float32", "--lora-rank", "32", "--target-modules", "q_proj,v_proj,up_proj", "--use-kl-loss",
          "--kl-loss-coef", "0.1", "--ref-update-interval", "1", "--offload-train", "--ignore-eos"},
     };
+    if (is_sparse) cases.push_back({"--dtype", "nf4", "--lora-rank", "16", "--ignore-eos"});
     if (architecture != "Qwen3ForCausalLM") return cases;
     for (const char* quantised : {"nf4", "int8"}) {
       cases.push_back({"--dtype", quantised, "--lora-rank", "16", "--ignore-eos"});

@@ -51,6 +51,14 @@ class HostedOps : public Ops {
   Tensor linear_quantised_grad_input(const Tensor& dy, const QuantisedMatrix& w, at::ScalarType out) const override {
     return back(inner_->linear_quantised_grad_input(there(dy), there(w), out));
   }
+  Tensor linear_of_experts_quantised(const Tensor& x, RowsAre x_rows, const QuantisedMatrix& w, const Routing& routing,
+                                     at::ScalarType out) const override {
+    return back(inner_->linear_of_experts_quantised(there(x), x_rows, there(w), there(routing), out));
+  }
+  Tensor linear_of_experts_quantised_grad_input(const Tensor& dy, RowsAre dy_rows, const QuantisedMatrix& w,
+                                                const Routing& routing, at::ScalarType out) const override {
+    return back(inner_->linear_of_experts_quantised_grad_input(there(dy), dy_rows, there(w), there(routing), out));
+  }
   Tensor embedding(const Tensor& table, const Tensor& ids) const override {
     return back(inner_->embedding(there(table), there(ids)));
   }

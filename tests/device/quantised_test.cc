@@ -98,5 +98,45 @@ TEST_P(QuantisedTest, ProductsAreThoseOfTheWeightsBitForBit) {
   }
 }
 
+class QuantisedExpertsTest : public QuantisedTest {};
+
+INSTANTIATE_TEST_SUITE_P(Backends, QuantisedExpertsTest,
+                         testing::ValuesIn(backends_with(&Footprint::has_quantised_experts)),
+                         [](const auto& info) { return info.param; });
+
+// An expert has one or two parts; some experts have no place, and one may have nearly all.
+TEST_P(QuantisedExpertsTest, ProductsAreThoseOfTheWeightsBitForBit) {
+  constexpr uint64_t kSeed = 31;
+  constexpr int64_t X = 5;
+  SCOPED_TRACE(fmt::format("seed {}", kSeed));
+  TestDraw draw(kSeed);
+  const std::vector<std::pair<std::vector<int64_t>, int64_t>> cases = {{{48, 48}, 64}, {{64}, 48}, {{37, 70}, 320}};
+  for (const Quantisation quantisation : {Quantisation::kNf4, Quantisation::kInt8}) {
+    for (const auto& [rows_of_expert, K] : cases) {
+      std::vector<int64_t> rows;
+      for (int64_t e = 0; e < X; ++e) rows.insert(rows.end(), rows_of_expert.begin(), rows_of_expert.end());
+      const QuantisedMatrix w = random_matrix(draw, quantisation, rows, K);
+      const Tensor weights = ops_->dequantise(w);
+      const int64_t N = weights.size(0) / X;
+      for (const int64_t T : {1, 2, 7, 40, 150}) {
+        SCOPED_TRACE(fmt::format("{} tokens by experts of {} x {}", T, N, K));
+        const Tensor logits_TX = draw.normal({T, X}, at::kFloat);
+        logits_TX.select(1, 3).add_(2.0);
+        const Routing routing = ops_->route(logits_TX, {.chosen = 2, .normalises = true});
+        for (const RowsAre are : {RowsAre::kTokens, RowsAre::kPlaces}) {
+          const int64_t M = are == RowsAre::kTokens ? T : routing.num_places();
+          const Tensor x = draw.normal({M, K}, at::kBFloat16), dy = draw.normal({M, N}, at::kBFloat16);
+          for (const at::ScalarType out : {at::kBFloat16, at::kFloat}) {
+            ASSERT_TRUE(is_same(ops_->linear_of_experts_quantised(x, are, w, routing, out),
+                                ops_->linear_of_experts(x, are, weights, routing, out)));
+            ASSERT_TRUE(is_same(ops_->linear_of_experts_quantised_grad_input(dy, are, w, routing, out),
+                                ops_->linear_of_experts_grad_input(dy, are, weights, routing, out)));
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::device

@@ -182,17 +182,18 @@ TEST(QuantisedStore, HoldsTheMatricesOfBlocksAndNothingElse) {
   }
 }
 
+WeightStore load(const std::string& directory, Quantisation quantisation) {
+  model::ModelConfig config = model::read_model_config(directory);
+  config.quantisation = quantisation;
+  WeightStore store(model::build_layout(config), at::kBFloat16);
+  load_hf_checkpoint(directory, store);
+  return store;
+}
+
 // Checkpoints that transformers saved with bitsandbytes (tests/golden/quantised/make_checkpoints.py).
 class StoredByBitsandbytes : public testing::TestWithParam<std::string> {
  protected:
   std::string directory() const { return golden::directory() + "/quantised/" + GetParam(); }
-  static WeightStore load(const std::string& directory, Quantisation quantisation) {
-    model::ModelConfig config = model::read_model_config(directory);
-    config.quantisation = quantisation;
-    WeightStore store(model::build_layout(config), at::kBFloat16);
-    load_hf_checkpoint(directory, store);
-    return store;
-  }
   Quantisation quantisation() const { return GetParam() == "nf4" ? Quantisation::kNf4 : Quantisation::kInt8; }
   // Writes the checkpoint with other tensors, and loads it.
   void load_changed(const std::function<void(std::map<std::string, at::Tensor>& tensors)>& change) const {
@@ -250,6 +251,32 @@ TEST_P(StoredByBitsandbytes, AnotherLayoutRefusesIt) {
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find(want), std::string::npos) << error.what();
   }
+}
+
+// transformers quantises routers too, which no adapter can have: they are brought back to the store's dtype.
+TEST(StoredExperts, AreTheWeightsOfBitsandbytesAndSoIsTheirRouter) {
+  const std::string folder = golden::directory() + "/quantised/";
+  const WeightStore store = load(folder + "experts_nf4", Quantisation::kNf4);
+  const SafetensorsFile file(folder + "experts_nf4_weights.safetensors");
+  int64_t num_compared = 0;
+  for (const PackedTensor& packed : store.layout().tensors) {
+    EXPECT_EQ(packed.is_quantised(), packed.takes_adapter) << packed.name;
+    for (const Slice& slice : packed.slices) {
+      if (!file.tensors().contains(slice.hf_name)) continue;
+      ++num_compared;
+      const at::Tensor want = read_tensor(file, slice.hf_name);
+      at::Tensor got = at::empty(slice.shape, at::kBFloat16);
+      if (packed.is_quantised()) {
+        const device::QuantisedMatrix& matrix = store.quantised(packed.name);
+        const auto weights = device::quantised_bytes(matrix.part_at(slice.row_begin), matrix.data());
+        for (int64_t i = 0; i < got.numel(); ++i) got.data_ptr<at::BFloat16>()[i] = device::weight_at(weights, i);
+      } else {
+        got = store.slice(packed, slice);
+      }
+      EXPECT_TRUE(at::equal(got, want)) << slice.hf_name;
+    }
+  }
+  EXPECT_EQ(num_compared, 4);
 }
 
 using StoredNf4 = StoredByBitsandbytes;

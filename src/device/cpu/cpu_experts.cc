@@ -101,34 +101,72 @@ Matrix CpuExperts::PlaceRows::from(int64_t place, bool k_major) const {
 
 Tensor CpuExperts::linear(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK, const Routing& routing,
                           at::ScalarType out) {
-  return multiply(x, x_rows, w_XNK, /*by_columns=*/false, routing, out);
+  return multiply(x, x_rows, weights_of(w_XNK, routing), /*by_columns=*/false, routing, out);
 }
 
 Tensor CpuExperts::linear_grad_input(const Tensor& dy, RowsAre dy_rows, const Tensor& w_XNK, const Routing& routing,
                                      at::ScalarType out) {
-  return multiply(dy, dy_rows, w_XNK, /*by_columns=*/true, routing, out);
+  return multiply(dy, dy_rows, weights_of(w_XNK, routing), /*by_columns=*/true, routing, out);
 }
 
-Tensor CpuExperts::multiply(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK, bool by_columns,
+Tensor CpuExperts::linear_quantised(const Tensor& x, RowsAre x_rows, const QuantisedMatrix& w_XNK,
+                                    const Routing& routing, at::ScalarType out) {
+  return multiply(x, x_rows, weights_of(w_XNK, routing), /*by_columns=*/false, routing, out);
+}
+
+Tensor CpuExperts::linear_quantised_grad_input(const Tensor& dy, RowsAre dy_rows, const QuantisedMatrix& w_XNK,
+                                               const Routing& routing, at::ScalarType out) {
+  return multiply(dy, dy_rows, weights_of(w_XNK, routing), /*by_columns=*/true, routing, out);
+}
+
+CpuExperts::ExpertWeights CpuExperts::weights_of(const Tensor& w_XNK, const Routing& routing) {
+  return {.n = w_XNK.size(0) / routing.num_experts(),
+          .k = w_XNK.size(1),
+          .elements = in(w_XNK),
+          .elem = elem_of(w_XNK),
+          .quantised = {}};
+}
+
+CpuExperts::ExpertWeights CpuExperts::weights_of(const QuantisedMatrix& w_XNK, const Routing& routing) {
+  const auto* const bytes = static_cast<const std::byte*>(in(w_XNK.bytes));
+  ExpertWeights w = {.n = w_XNK.num_rows() / routing.num_experts(),
+                     .k = w_XNK.num_columns(),
+                     .elements = nullptr,
+                     .elem = Elem::kBF16,
+                     .quantised = {}};
+  const QuantisedPart* part = w_XNK.parts.data();
+  const QuantisedPart* const end = part + w_XNK.parts.size();
+  for (int64_t e = 0; e < routing.num_experts(); ++e) {
+    const QuantisedPart* const first = part;
+    while (part != end && part->row_begin < (e + 1) * w.n) ++part;
+    TANDEM_CHECK(first != part && first->row_begin == e * w.n, "no part begins with the rows of expert", e);
+    w.quantised.push_back({.data = bytes, .parts = first, .num_parts = part - first, .first_row = e * w.n});
+  }
+  return w;
+}
+
+Matrix CpuExperts::ExpertWeights::matrix_of(int64_t e, bool by_columns) const {
+  return {elements == nullptr ? nullptr : offset(elements, e * n * k, elem), elem, k, by_columns};
+}
+
+const QuantisedRows* CpuExperts::ExpertWeights::quantised_of(int64_t e) const {
+  return quantised.empty() ? nullptr : &quantised[static_cast<size_t>(e)];
+}
+
+Tensor CpuExperts::multiply(const Tensor& x, RowsAre x_rows, const ExpertWeights& w, bool by_columns,
                             const Routing& routing, at::ScalarType out) {
-  const int64_t k = w_XNK.size(1), n = w_XNK.size(0) / routing.num_experts();
-  const int64_t outputs = by_columns ? k : n, depth = by_columns ? n : k;
+  const int64_t outputs = by_columns ? w.k : w.n, depth = by_columns ? w.n : w.k;
+  TANDEM_CHECK(w.quantised.empty() || x.scalar_type() == at::kBFloat16, "rows of another kind than the experts");
   TANDEM_CHECK_EQ(x.size(1), depth);
   const PlaceRows rows = rows_of_places(x, x_rows, routing);
   Tensor y = at::empty({routing.num_places(), outputs}, x.options().dtype(out));
-  const Elem w_elem = elem_of(w_XNK), y_elem = elem_of(y);
+  const Elem y_elem = elem_of(y);
   const int32_t* const offsets = words(routing.offsets_X1);
   std::vector<GemmProblem> products;
   for (int64_t e = 0; e < routing.num_experts(); ++e) {
-    products.push_back({offsets[e + 1] - offsets[e],
-                        outputs,
-                        depth,
-                        rows.from(offsets[e], /*k_major=*/false),
-                        {offset(in(w_XNK), e * n * k, w_elem), w_elem, k, by_columns},
-                        offset(y.data_ptr(), offsets[e] * outputs, y_elem),
-                        y_elem,
-                        outputs,
-                        false});
+    products.push_back({offsets[e + 1] - offsets[e], outputs, depth, rows.from(offsets[e], /*k_major=*/false),
+                        w.matrix_of(e, by_columns), offset(y.data_ptr(), offsets[e] * outputs, y_elem), y_elem, outputs,
+                        false, w.quantised_of(e)});
   }
   gemm_.run_groups(products);
   return y;

@@ -10,6 +10,7 @@
 #include "device/cpu/kernels.h"
 #include "device/experts.h"
 #include "device/ops.h"
+#include "device/quantised_matrix.h"
 #include "device/thread_pool.h"
 
 namespace tandem::device::cpu {
@@ -28,6 +29,10 @@ class CpuExperts {
                     at::ScalarType out);
   at::Tensor linear_grad_input(const at::Tensor& dy, RowsAre dy_rows, const at::Tensor& w_XNK, const Routing& routing,
                                at::ScalarType out);
+  at::Tensor linear_quantised(const at::Tensor& x, RowsAre x_rows, const QuantisedMatrix& w_XNK, const Routing& routing,
+                              at::ScalarType out);
+  at::Tensor linear_quantised_grad_input(const at::Tensor& dy, RowsAre dy_rows, const QuantisedMatrix& w_XNK,
+                                         const Routing& routing, at::ScalarType out);
   void linear_grad_weight(const at::Tensor& dy, RowsAre dy_rows, const at::Tensor& x, RowsAre x_rows,
                           const at::Tensor& dw_XNK, const Routing& routing, GradientUse use);
   at::Tensor sum(const at::Tensor& y_PE, const at::Tensor& weights_TC, const Routing& routing,
@@ -36,8 +41,20 @@ class CpuExperts {
                                            const Routing& routing);
 
  private:
+  // The matrices [n][k] of the experts. Quantised ones have no elements.
+  struct ExpertWeights {
+    int64_t n, k;
+    const void* elements;
+    Elem elem;
+    std::vector<QuantisedRows> quantised;
+    // Returns those of an expert.
+    Matrix matrix_of(int64_t e, bool by_columns) const;
+    const QuantisedRows* quantised_of(int64_t e) const;
+  };
+  static ExpertWeights weights_of(const at::Tensor& w_XNK, const Routing& routing);
+  static ExpertWeights weights_of(const QuantisedMatrix& w_XNK, const Routing& routing);
   // Multiplies each place's row by its expert's rows of w, or by its columns.
-  at::Tensor multiply(const at::Tensor& x, RowsAre x_rows, const at::Tensor& w_XNK, bool by_columns,
+  at::Tensor multiply(const at::Tensor& x, RowsAre x_rows, const ExpertWeights& w, bool by_columns,
                       const Routing& routing, at::ScalarType out);
   // An operand of products: the row of each place, which lies in order, or where its token's row does.
   struct PlaceRows {

@@ -349,6 +349,14 @@ class CpuOps : public Ops {
                                       at::ScalarType out) const override {
     return experts_.linear_grad_input(dy, dy_rows, w_XNK, routing, out);
   }
+  Tensor linear_of_experts_quantised(const Tensor& x, RowsAre x_rows, const QuantisedMatrix& w_XNK,
+                                     const Routing& routing, at::ScalarType out) const override {
+    return experts_.linear_quantised(x, x_rows, w_XNK, routing, out);
+  }
+  Tensor linear_of_experts_quantised_grad_input(const Tensor& dy, RowsAre dy_rows, const QuantisedMatrix& w_XNK,
+                                                const Routing& routing, at::ScalarType out) const override {
+    return experts_.linear_quantised_grad_input(dy, dy_rows, w_XNK, routing, out);
+  }
   void linear_of_experts_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,
                                      const Tensor& dw_XNK, const Routing& routing, GradientUse use) const override {
     experts_.linear_grad_weight(dy, dy_rows, x, x_rows, dw_XNK, routing, use);

@@ -75,6 +75,13 @@ class CpuOpsPlan final : public OpsPlan {
   OpBytes linear_quantised_grad_input(Size rows, Size inner, Size outer, Size out_bytes) const override {
     return linear_grad_input(rows, inner, outer, out_bytes);
   }
+  OpBytes linear_of_experts_quantised(Size rows, Size inner, Size outer, Size out_bytes, bool gathers) const override {
+    return linear_of_experts(rows, inner, outer, out_bytes, gathers);
+  }
+  OpBytes linear_of_experts_quantised_grad_input(Size rows, Size inner, Size outer, Size out_bytes,
+                                                 bool gathers) const override {
+    return linear_of_experts_grad_input(rows, inner, outer, out_bytes, gathers);
+  }
 
  protected:
   OpBytes op(Size result, Size /*aten_most*/) const override { return {.result = result, .most = result}; }
@@ -96,6 +103,7 @@ constinit const Footprint kFootprint = {
     .shares_host_memory = true,
     .has_large_temporaries = false,
     .has_quantised = true,
+    .has_quantised_experts = true,
     .has_dropout = true,
     .plan_ops = [](const OpsShape& shape, Size element_bytes) -> std::unique_ptr<const OpsPlan> {
       return std::make_unique<CpuOpsPlan>(shape, element_bytes);

@@ -162,6 +162,7 @@ Matrix GemmRunner::dequantised(const GemmProblem& p, int64_t row, int64_t num_ro
   std::vector<uint16_t>& weights = scratch.weights;
   weights.resize(std::max(weights.size(), static_cast<size_t>(num_rows * num_columns)));
   uint16_t* out = weights.data();
+  row += p.quantised->first_row;
   for (const QuantisedPart& part : std::span(p.quantised->parts, static_cast<size_t>(p.quantised->num_parts))) {
     const int64_t begin = std::max(row, part.row_begin), end = std::min(row + num_rows, part.row_begin + part.num_rows);
     if (begin >= end) continue;

@@ -28,11 +28,12 @@ struct Matrix {
   const int32_t* index = nullptr;
 };
 
-// A quantised matrix [n][k] in host memory.
+// A quantised matrix [n][k] in host memory, or rows of one that begin and end with parts.
 struct QuantisedRows {
-  const std::byte* data;
+  const std::byte* data;  // of the whole matrix
   const QuantisedPart* parts;
   int64_t num_parts;
+  int64_t first_row = 0;  // row 0 of these is this row of the whole matrix
 };
 
 // The destination of one block of packed rows: rows [m0, m0 + rows) of A.

@@ -161,6 +161,7 @@ std::vector<Size> AdapterCost::widths(const std::string& matrix) const {
 
 ExpertsLinearCost::ExpertsLinearCost(const LayerCost& layer, const std::string& matrix, Size inner, Size outer)
     : ops_(layer.ops),
+      is_quantised_(layer.config.is_quantised()),
       rows_(layer.rows),
       places_(layer.rows * layer.config.experts->chosen),
       element_(layer.element),
@@ -178,10 +179,20 @@ Size ExpertsLinearCost::copied(Size width, bool gathers) const {
   return width < outer_ ? (gathers ? rows_ : places_) * width * element_ : Size(0);
 }
 
+device::OpBytes ExpertsLinearCost::product(Size out_bytes, bool gathers) const {
+  return is_quantised_ ? ops_.linear_of_experts_quantised(rows_, inner_, outer_, out_bytes, gathers)
+                       : ops_.linear_of_experts(rows_, inner_, outer_, out_bytes, gathers);
+}
+
+device::OpBytes ExpertsLinearCost::product_with_gradient(Size out_bytes, bool gathers) const {
+  return is_quantised_ ? ops_.linear_of_experts_quantised_grad_input(rows_, inner_, outer_, out_bytes, gathers)
+                       : ops_.linear_of_experts_grad_input(rows_, inner_, outer_, out_bytes, gathers);
+}
+
 Size ExpertsLinearCost::forward(Walk& walk, Size out_bytes, bool gathers) const {
-  const device::OpBytes product = ops_.linear_of_experts(rows_, inner_, outer_, out_bytes, gathers);
-  walk.run(product);
-  if (widths_.empty()) return product.result;
+  const Size result = product(out_bytes, gathers).result;
+  walk.run(product(out_bytes, gathers));
+  if (widths_.empty()) return result;
   narrowed(walk, gathers);
   const Size part = num_windows_ > 1 ? narrow_bytes(1) : Size(0);
   for (const Size width : widths_) {
@@ -189,11 +200,11 @@ Size ExpertsLinearCost::forward(Walk& walk, Size out_bytes, bool gathers) const 
     walk.run({.result = 0, .most = part + added.most});
   }
   walk.drop(narrow_bytes(num_windows_));
-  return product.result;
+  return result;
 }
 
 void ExpertsLinearCost::input_gradient(Walk& walk, Size out_bytes, bool gathers) const {
-  walk.run(ops_.linear_of_experts_grad_input(rows_, inner_, outer_, out_bytes, gathers));
+  walk.run(product_with_gradient(out_bytes, gathers));
   if (widths_.empty()) return;
   narrowed_gradient(walk, gathers);
   const device::OpBytes added =

@@ -124,8 +124,12 @@ class ExpertsLinearCost {
   void narrowed_gradient(Walk& walk, bool gathers) const;
   // Returns the bytes of a window's columns of dy, which are copied unless they are all.
   Size copied(Size width, bool gathers) const;
+  // Return the bytes of the products with the packed matrix itself.
+  device::OpBytes product(Size out_bytes, bool gathers) const;
+  device::OpBytes product_with_gradient(Size out_bytes, bool gathers) const;
 
   const device::OpsPlan& ops_;
+  const bool is_quantised_;
   const Size rows_, places_, element_, rank_, inner_, outer_;
   const std::vector<Size> widths_;
   const Size num_windows_;

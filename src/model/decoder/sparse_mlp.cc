@@ -47,9 +47,8 @@ Tensor SparseMlp::forward(const Tensor& middle_TE, int64_t num_tokens) const {
 }
 
 Tensor SparseMlp::forward_shared(const Tensor& middle_TE, int64_t num_tokens) const {
-  TANDEM_CHECK(
-      !is_differentiated({middle_TE}) && stream_.ranks().is_alone() && !gate_up_.has_adapter() && !down_.has_adapter(),
-      "only whole experts without an adapter are shared, and only to sample");
+  TANDEM_CHECK(!is_differentiated({middle_TE}) && stream_.ranks().is_alone() && gate_up_.is_plain() && down_.is_plain(),
+               "only whole experts without an adapter are shared, not quantised, and only to sample");
   const Tensor rows_TE = exchange_->gather(norm_.forward(middle_TE, num_tokens));
   const device::Routing routing = route(rows_TE);
   const device::ExpertRange own = device::experts_of_rank(routing.num_experts(), exchange_->rank(), exchange_->size());
@@ -61,7 +60,7 @@ Tensor SparseMlp::forward_shared(const Tensor& middle_TE, int64_t num_tokens) co
 device::Ops::ExpertsMlp SparseMlp::experts(const Tensor& normed_TE, const device::Routing& routing,
                                            const Tensor& residual_TE, bool keeps_gate_up) const {
   const at::ScalarType out = part_dtype(normed_TE);
-  if (!gate_up_.has_adapter() && !down_.has_adapter()) {
+  if (gate_up_.is_plain() && down_.is_plain()) {
     return ops_.mlp_of_experts(normed_TE, gate_up_.weight(), down_.weight(), routing, residual_TE, out, keeps_gate_up);
   }
   const Tensor gate_up_P2F = gate_up_.forward(normed_TE, RowsAre::kTokens, routing, normed_TE.scalar_type());
