@@ -1,6 +1,7 @@
 // Threads that share the items of one loop after another, also on a machine whose cores are busy. No torch.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -45,6 +46,12 @@ class ThreadPool {
       call_items(*static_cast<const Function*>(function), begin, end, thread);
     };
     run(call, &f, n, chunk);
+  }
+
+  // Calls f(begin, count) for pieces of at most `piece` items that make up [0, n), each once, in any order.
+  template <typename Function>
+  void for_pieces(int64_t n, int64_t piece, const Function& f) {
+    for_each((n + piece - 1) / piece, 1, [&](int64_t i) { f(i * piece, std::min(piece, n - i * piece)); });
   }
 
  private:

@@ -63,9 +63,7 @@ void draw_piece(const at::Tensor& piece, const Box& box, int64_t first, const St
                 device::ThreadPool& threads) {
   Element* data = piece.data_ptr<Element>();
   constexpr int64_t kChunkElements = 16384;
-  const int64_t n = piece.numel();
-  threads.for_each((n + kChunkElements - 1) / kChunkElements, 1, [&](int64_t chunk) {
-    const int64_t begin = chunk * kChunkElements, count = std::min(kChunkElements, n - begin);
+  threads.for_pieces(piece.numel(), kChunkElements, [&](int64_t begin, int64_t count) {
     for_each_run(box, first + begin, count,
                  [&](const Run& run) { stream.draw(run.index, run.count, data + run.element - first); });
   });

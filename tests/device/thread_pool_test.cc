@@ -48,6 +48,22 @@ TEST(ThreadPool, CallsEveryItemOnce) {
   }
 }
 
+TEST(ThreadPool, PiecesMakeUpTheWhole) {
+  ThreadPool pool(3);
+  for (const int64_t n : {0, 1, 63, 64, 65, 1000}) {
+    std::vector<std::atomic<int>> calls(static_cast<size_t>(n));
+    std::atomic<int64_t> num_pieces = 0;
+    pool.for_pieces(n, 64, [&](int64_t begin, int64_t count) {
+      EXPECT_EQ(begin % 64, 0);
+      EXPECT_TRUE(count == 64 || begin + count == n) << begin << " " << count;
+      for (int64_t i = begin; i < begin + count; ++i) ++calls[static_cast<size_t>(i)];
+      ++num_pieces;
+    });
+    EXPECT_EQ(num_pieces, (n + 63) / 64);
+    for (const std::atomic<int>& count : calls) ASSERT_EQ(count, 1) << "of " << n;
+  }
+}
+
 TEST(ThreadPool, MoreItemsThanATicketCounts) {
   ThreadPool pool(2);
   std::vector<std::atomic<int64_t>> sums(2);

@@ -20,14 +20,6 @@ constexpr int64_t kRowChunk = 64;  // rows that a thread takes at a time
 const int32_t* words(const Tensor& x) { return static_cast<const int32_t*>(in(x)); }
 const float* floats(const Tensor& x) { return static_cast<const float*>(in(x)); }
 
-template <typename Function>
-void for_row_chunks(ThreadPool& threads, int64_t rows, Function f) {
-  threads.for_each((rows + kRowChunk - 1) / kRowChunk, 1, [&](int64_t chunk) {
-    const int64_t begin = chunk * kRowChunk;
-    f(begin, std::min(kRowChunk, rows - begin));
-  });
-}
-
 void order_places(Routing& routing, int64_t num_experts) {
   const int64_t num_places = routing.ids_TC.numel();
   const int32_t* const ids = words(routing.ids_TC);
@@ -62,7 +54,7 @@ Routing CpuExperts::route(const Tensor& logits_TX, const RouteRule& rule) {
   routing.weights_TC = at::empty({rows, rule.chosen}, logits_TX.options());
   auto* const ids = routing.ids_TC.data_ptr<int32_t>();
   auto* const weights = routing.weights_TC.data_ptr<float>();
-  for_row_chunks(threads_, rows, [&](int64_t begin, int64_t count) {
+  threads_.for_pieces(rows, kRowChunk, [&](int64_t begin, int64_t count) {
     table_.route(floats(logits_TX) + begin * args.experts, ids + begin * args.chosen, weights + begin * args.chosen,
                  count, args);
   });
@@ -75,7 +67,7 @@ Tensor CpuExperts::route_backward(const Tensor& dweights_TC, const Tensor& logit
   const RouteArgs args = args_of(logits_TX, rule);
   Tensor dlogits_TX = at::empty(logits_TX.sizes(), logits_TX.options().dtype(out));
   const Elem elem = elem_of(dlogits_TX);
-  for_row_chunks(threads_, logits_TX.size(0), [&](int64_t begin, int64_t count) {
+  threads_.for_pieces(logits_TX.size(0), kRowChunk, [&](int64_t begin, int64_t count) {
     const int64_t at = begin * args.chosen;
     table_.route_backward(floats(dweights_TC) + at, floats(logits_TX) + begin * args.experts,
                           words(routing.ids_TC) + at, floats(routing.weights_TC) + at,
@@ -197,7 +189,7 @@ Tensor CpuExperts::sum(const Tensor& y_PE, const Tensor& weights_TC, const Routi
   Tensor sum_TE = at::empty({rows, y_PE.size(1)}, y_PE.options().dtype(out));
   const ExpertSumArgs args{y_PE.size(1), routing.num_chosen(), elem_of(y_PE), elem_of(sum_TE)};
   TANDEM_CHECK(!residual_TE.defined() || residual_TE.scalar_type() == out, "a residual of another dtype");
-  for_row_chunks(threads_, rows, [&](int64_t begin, int64_t count) {
+  threads_.for_pieces(rows, kRowChunk, [&](int64_t begin, int64_t count) {
     const int64_t at = begin * args.chosen;
     table_.sum_of_experts(in(y_PE), weights_TC.defined() ? floats(weights_TC) + at : nullptr,
                           words(routing.places_TC) + at,
@@ -215,7 +207,7 @@ Ops::WeightedSilu CpuExperts::weighted_silu_backward(const Tensor& da_PF, const 
   const int32_t* const sources = words(routing.sources_P);
   const float* const weights = floats(routing.weights_TC);
   auto* const dweights = result.dweights_TC.data_ptr<float>();
-  for_row_chunks(threads_, places, [&](int64_t begin, int64_t count) {
+  threads_.for_pieces(places, kRowChunk, [&](int64_t begin, int64_t count) {
     float own_weights[kRowChunk], own_dweights[kRowChunk];
     for (int64_t i = 0; i < count; ++i) own_weights[i] = weights[sources[begin + i]];
     table_.weighted_silu_backward(

@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "base/check.h"
-#include "device/cpu/attention_call.h"
+#include "device/cpu/cpu_attention.h"
 #include "device/cpu/cpu_experts.h"
+#include "device/cpu/cpu_products.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/isa.h"
 #include "device/cpu/kernels.h"
@@ -45,77 +46,31 @@ class CpuOps : public Ops {
       : table_(table),
         threads_(num_threads),
         gemm_(table, threads_),
+        products_(table, threads_, gemm_),
         experts_(table, threads_, gemm_),
-        sampling_(threads_),
-        attention_scratch_(static_cast<size_t>(num_threads)) {}
+        attention_(table, threads_),
+        sampling_(threads_) {}
 
   std::string name() const override { return std::string("cpu/") + table_.name; }
   int num_threads() const override { return threads_.num_threads(); }
 
   Tensor linear(const Tensor& x_TK, const Tensor& w_NK, at::ScalarType out) const override {
-    const int64_t m = x_TK.size(0), n = w_NK.size(0), k = w_NK.size(1);
-    TANDEM_CHECK_EQ(x_TK.size(1), k);
-    Tensor y_TN = at::empty({m, n}, x_TK.options().dtype(out));
-    gemm_.run({m,
-               n,
-               k,
-               {in(x_TK), elem_of(x_TK), k, false},
-               {in(w_NK), elem_of(w_NK), k, false},
-               y_TN.data_ptr(),
-               elem_of(y_TN),
-               n,
-               false});
-    return y_TN;
+    return products_.linear(x_TK, w_NK, out);
   }
   Tensor linear_grad_input(const Tensor& dy_TN, const Tensor& w_NK, at::ScalarType out) const override {
-    const int64_t m = dy_TN.size(0), n = w_NK.size(0), k = w_NK.size(1);
-    TANDEM_CHECK_EQ(dy_TN.size(1), n);
-    Tensor dx_TK = at::empty({m, k}, w_NK.options().dtype(out));
-    gemm_.run({m,
-               k,
-               n,
-               {in(dy_TN), elem_of(dy_TN), n, false},
-               {in(w_NK), elem_of(w_NK), k, true},
-               dx_TK.data_ptr(),
-               elem_of(dx_TK),
-               k,
-               false});
-    return dx_TK;
+    return products_.linear_grad_input(dy_TN, w_NK, out);
   }
   void linear_grad_weight(const Tensor& dy_TN, const Tensor& x_TK, const Tensor& dw_NK,
                           GradientUse use) const override {
-    const int64_t t = dy_TN.size(0), n = dy_TN.size(1), k = x_TK.size(1);
-    TANDEM_CHECK_EQ(dw_NK.scalar_type(), at::kFloat);
-    in(dw_NK);
-    gemm_.run({n,
-               k,
-               t,
-               {in(dy_TN), elem_of(dy_TN), n, true},
-               {in(x_TK), elem_of(x_TK), k, true},
-               dw_NK.data_ptr(),
-               Elem::kF32,
-               k,
-               use == GradientUse::kAdd});
+    products_.linear_grad_weight(dy_TN, x_TK, dw_NK, use);
   }
-
-  Tensor dequantise(const QuantisedMatrix& w_NK) const override {
-    const int64_t k = w_NK.num_columns();
-    Tensor weights_NK = at::empty({w_NK.num_rows(), k}, at::kBFloat16);
-    auto* const out = static_cast<uint16_t*>(weights_NK.data_ptr());
-    const cpu::QuantisedRows rows = quantised_rows(w_NK);
-    for (const QuantisedPart& part : w_NK.parts) {
-      const QuantisedBytes bytes = quantised_bytes(part, rows.data);
-      threads_.for_each(part.num_rows, 16,
-                        [&](int64_t row) { table_.dequantise(bytes, row, 1, 0, k, out + (part.row_begin + row) * k); });
-    }
-    return weights_NK;
-  }
+  Tensor dequantise(const QuantisedMatrix& w_NK) const override { return products_.dequantise(w_NK); }
   Tensor linear_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, at::ScalarType out) const override {
-    return quantised_product(x_TK, w_NK, /*transposed=*/false, out);
+    return products_.linear_quantised(x_TK, w_NK, out);
   }
   Tensor linear_quantised_grad_input(const Tensor& dy_TN, const QuantisedMatrix& w_NK,
                                      at::ScalarType out) const override {
-    return quantised_product(dy_TN, w_NK, /*transposed=*/true, out);
+    return products_.linear_quantised_grad_input(dy_TN, w_NK, out);
   }
 
   Tensor dropout(const Tensor& x_TK, const Tensor& row_keys_T, const Dropout& dropout) const override {
@@ -124,7 +79,7 @@ class CpuOps : public Ops {
     const auto* const keys = static_cast<const int64_t*>(in(row_keys_T));
     Tensor y_TK = at::empty_like(x_TK);
     const Elem elem = elem_of(x_TK);
-    for_row_chunks(x_TK.size(0), [&](int64_t begin, int64_t rows, int64_t) {
+    threads_.for_pieces(x_TK.size(0), kRowChunk, [&](int64_t begin, int64_t rows) {
       for (int64_t t = begin; t < begin + rows; ++t) {
         const auto key = static_cast<uint64_t>(keys[t]);
         const void* const x = offset(in(x_TK), t * width, elem);
@@ -213,7 +168,8 @@ class CpuOps : public Ops {
     TANDEM_CHECK_EQ(a_TE.numel(), b_TE.numel());
     Tensor y_TE = at::empty_like(a_TE);
     const Elem elem = elem_of(a_TE);
-    for_pieces(a_TE.numel(), [&](int64_t begin, int64_t count) {
+    constexpr int64_t kPiece = 16384;
+    threads_.for_pieces(a_TE.numel(), kPiece, [&](int64_t begin, int64_t count) {
       table_.add(offset(in(a_TE), begin, elem), offset(in(b_TE), begin, elem), offset(y_TE.data_ptr(), begin, elem),
                  count, elem);
     });
@@ -225,7 +181,7 @@ class CpuOps : public Ops {
     TANDEM_CHECK_EQ(bias_N.numel(), width);
     const Elem elem = elem_of(y_TN);
     in(y_TN);
-    for_row_chunks(y_TN.size(0), [&](int64_t begin, int64_t rows, int64_t) {
+    threads_.for_pieces(y_TN.size(0), kRowChunk, [&](int64_t begin, int64_t rows) {
       for (int64_t t = begin; t < begin + rows; ++t) {
         void* row = offset(y_TN.data_ptr(), t * width, elem);
         table_.add(row, in(bias_N), row, width, elem);
@@ -243,7 +199,7 @@ class CpuOps : public Ops {
   Tensor rms_norm(const Tensor& x_TE, const Tensor& w_E, const Norm& norm) const override {
     Tensor y_TE = at::empty_like(x_TE);
     const cpu::NormArgs args{x_TE.size(-1), norm.eps, elem_of(x_TE), norm.offset};
-    for_row_chunks(x_TE.size(0), [&](int64_t begin, int64_t rows, int64_t) {
+    threads_.for_pieces(x_TE.size(0), kRowChunk, [&](int64_t begin, int64_t rows) {
       table_.rms_norm(offset(in(x_TE), begin * args.width, args.elem), in(w_E),
                       offset(y_TE.data_ptr(), begin * args.width, args.elem), rows, args);
     });
@@ -268,7 +224,7 @@ class CpuOps : public Ops {
     const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN), s.norm_offset};
     const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
     const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
-    for_row_chunks(rows, [&](int64_t begin, int64_t n, int64_t) {
+    threads_.for_pieces(rows, kRowChunk, [&](int64_t begin, int64_t n) {
       table_.qk_norm_rope(offset(in(qkv_TN), begin * (q_width + 2 * kv_width), args.elem), in(q_norm_K), in(k_norm_K),
                           cos_sin.data() + begin, offset(out.q_THK.data_ptr(), begin * q_width, args.elem),
                           offset(out.k_TGK.data_ptr(), begin * kv_width, args.elem),
@@ -301,7 +257,7 @@ class CpuOps : public Ops {
     const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(qkv_TN), s.norm_offset};
     const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
     const int64_t q_width = s.num_heads * s.head_dim, kv_width = s.num_kv_heads * s.head_dim;
-    for_row_chunks(rows, [&](int64_t begin, int64_t n, int64_t) {
+    threads_.for_pieces(rows, kRowChunk, [&](int64_t begin, int64_t n) {
       table_.rope(offset(in(qkv_TN), begin * (q_width + 2 * kv_width), args.elem), cos_sin.data() + begin,
                   offset(out.q_THK.data_ptr(), begin * q_width, args.elem),
                   offset(out.k_TGK.data_ptr(), begin * kv_width, args.elem),
@@ -316,7 +272,7 @@ class CpuOps : public Ops {
     Tensor dqkv_TN = at::empty({rows, q_width + 2 * kv_width}, dq_THK.options());
     const cpu::RopeArgs args{s.num_heads, s.num_kv_heads, s.head_dim, s.eps, elem_of(dq_THK), s.norm_offset};
     const std::vector<const float*> cos_sin = rope_rows(positions_T, s);
-    for_row_chunks(rows, [&](int64_t begin, int64_t n, int64_t) {
+    threads_.for_pieces(rows, kRowChunk, [&](int64_t begin, int64_t n) {
       table_.rope_backward(offset(in(dq_THK), begin * q_width, args.elem),
                            offset(in(dk_TGK), begin * kv_width, args.elem),
                            offset(in(dv_TGK), begin * kv_width, args.elem), cos_sin.data() + begin,
@@ -372,47 +328,16 @@ class CpuOps : public Ops {
 
   void kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
                  const Tensor& slot_mapping) const override {
-    const Elem elem = elem_of(kv_layer);
-    const int64_t kv_heads = k_TGK.size(1), width = k_TGK.size(2), n = tokens.numel();
-    const int32_t* token = static_cast<const int32_t*>(in(tokens));
-    const int32_t* slot = static_cast<const int32_t*>(in(slot_mapping));
-    // Each slot belongs to one token, so no two writes meet.
-    threads_.for_each(n, 32, [&](int64_t i) {
-      if (slot[i] < 0) return;
-      const int64_t at = token[i] * kv_heads * width;
-      table_.kv_write(offset(in(k_TGK), at, elem), offset(in(v_TGK), at, elem),
-                      offset(kv_layer.data_ptr(), slot[i] / kBlockTokens * kv_layer.stride(0), elem),
-                      slot[i] % kBlockTokens, kv_heads, width, elem);
-    });
+    attention_.append(kv_layer, k_TGK, v_TGK, tokens, slot_mapping);
   }
-
   Tensor paged_attention(const Tensor& q_THK, const Tensor& kv_layer, const AttentionRows& rows,
                          const Tensor& lse_TH) const override {
-    Tensor out_THK = at::empty_like(q_THK);
-    const cpu::AttentionArgs args = cpu::attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
-    for (int64_t t = 0; t < q_THK.size(0); ++t)
-      if (args.sequence_of_row[t] < 0) out_THK.select(0, t).zero_();
-    const std::vector<std::pair<int64_t, int64_t>> spans =
-        cpu::row_spans(args, table_.attention_rows, 0, q_THK.size(0));
-    const int64_t tasks = static_cast<int64_t>(spans.size()) * args.num_kv_heads;
-    threads_.for_each(tasks, 4, [&](int64_t task, int thread) {
-      const auto [begin, end] = spans[static_cast<size_t>(task / args.num_kv_heads)];
-      if (args.sequence_of_row[begin] < 0) return;
-      table_.attention(args, begin, end, task % args.num_kv_heads, scratch_for(args, begin, end, thread));
-    });
-    return out_THK;
+    return attention_.forward(q_THK, kv_layer, rows, lse_TH);
   }
-
   AttentionGrad attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
                                    const Tensor& lse_TH, const Tensor& kv_layer,
                                    const AttentionRows& rows) const override {
-    TANDEM_CHECK(rows.group_offsets.defined() && rows.kv_tokens.defined() && rows.kv_slots.defined(),
-                 "rows of attention without what the backward needs");
-    const int64_t head_dim = q_THK.size(2), num_kv_heads = kv_layer.size(2);
-    const Tensor dkv = zeros({kv_layer.size(0), 2, num_kv_heads, head_dim * kBlockTokens});
-    Tensor dq_THK = differentiate_attention(dout_THK, q_THK, out_THK, lse_TH, kv_layer, rows, dkv);
-    auto [dk_TGK, dv_TGK] = collect_kv_gradient(dkv, rows, q_THK.size(0), head_dim);
-    return {std::move(dq_THK), rounded(dk_TGK, q_THK.scalar_type()), rounded(dv_TGK, q_THK.scalar_type())};
+    return attention_.backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, rows);
   }
 
   void logprob(const Tensor& logits_RV, const Tensor& targets_R, double temperature, const Tensor& logp_R,
@@ -467,11 +392,9 @@ class CpuOps : public Ops {
                               static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(p.beta2, p.step))),
                               static_cast<float>(p.grad_scale)};
     constexpr int64_t kPiece = 65536;
-    threads_.for_each((n + kPiece - 1) / kPiece, 1, [&](int64_t piece) {
-      const int64_t at = piece * kPiece;
+    threads_.for_pieces(n, kPiece, [&](int64_t at, int64_t count) {
       table_.adamw(offset(weight.data_ptr(), at, elem), elem, master.data_ptr<float>() + at,
-                   grad.const_data_ptr<float>() + at, m.data_ptr<float>() + at, v.data_ptr<float>() + at,
-                   std::min(kPiece, n - at), args);
+                   grad.const_data_ptr<float>() + at, m.data_ptr<float>() + at, v.data_ptr<float>() + at, count, args);
     });
   }
 
@@ -490,41 +413,13 @@ class CpuOps : public Ops {
   }
 
  private:
-  static cpu::QuantisedRows quantised_rows(const QuantisedMatrix& w_NK) {
-    return {.data = static_cast<const std::byte*>(in(w_NK.bytes)),
-            .parts = w_NK.parts.data(),
-            .num_parts = std::ssize(w_NK.parts)};
-  }
-
-  // Returns x w^T, or x w if the matrix is transposed, for the rows x.
-  Tensor quantised_product(const Tensor& rows_TX, const QuantisedMatrix& w_NK, bool transposed,
-                           at::ScalarType out) const {
-    const int64_t rows = w_NK.num_rows(), columns = w_NK.num_columns();
-    const int64_t inner = transposed ? rows : columns, outer = transposed ? columns : rows, m = rows_TX.size(0);
-    TANDEM_CHECK(rows_TX.scalar_type() == at::kBFloat16 && rows_TX.size(1) == inner,
-                 "rows of another kind than the matrix");
-    Tensor result = at::empty({m, outer}, rows_TX.options().dtype(out));
-    const cpu::QuantisedRows quantised = quantised_rows(w_NK);
-    gemm_.run({m,
-               outer,
-               inner,
-               {in(rows_TX), Elem::kBF16, inner, false},
-               {nullptr, Elem::kBF16, columns, transposed},
-               result.data_ptr(),
-               elem_of(result),
-               outer,
-               false,
-               &quantised});
-    return result;
-  }
-
   // Runs a gated activation of the table over the rows, or its backward.
   template <typename Kernel>
   Tensor gated(Kernel kernel, const Tensor& gate_up_T2F) const {
     const int64_t width = gate_up_T2F.size(1) / 2;
     Tensor y_TF = at::empty({gate_up_T2F.size(0), width}, gate_up_T2F.options());
     const Elem elem = elem_of(y_TF);
-    for_row_chunks(y_TF.size(0), [&](int64_t begin, int64_t rows, int64_t) {
+    threads_.for_pieces(y_TF.size(0), kRowChunk, [&](int64_t begin, int64_t rows) {
       kernel(offset(in(gate_up_T2F), begin * 2 * width, elem), offset(y_TF.data_ptr(), begin * width, elem), rows,
              width, elem);
     });
@@ -535,85 +430,11 @@ class CpuOps : public Ops {
     const int64_t width = dy_TF.size(1);
     Tensor dx_T2F = at::empty_like(gate_up_T2F);
     const Elem elem = elem_of(dy_TF);
-    for_row_chunks(dy_TF.size(0), [&](int64_t begin, int64_t rows, int64_t) {
+    threads_.for_pieces(dy_TF.size(0), kRowChunk, [&](int64_t begin, int64_t rows) {
       kernel(offset(in(dy_TF), begin * width, elem), offset(in(gate_up_T2F), begin * 2 * width, elem),
              offset(dx_T2F.data_ptr(), begin * 2 * width, elem), rows, width, elem);
     });
     return dx_T2F;
-  }
-
-  // Returns dq_THK and adds the gradients of the cached keys and values to dkv, which has the cache's layout, float32.
-  Tensor differentiate_attention(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
-                                 const Tensor& lse_TH, const Tensor& kv_layer, const AttentionRows& rows,
-                                 const Tensor& dkv) const {
-    Tensor dq_THK = at::empty_like(q_THK);
-    const cpu::AttentionArgs args = cpu::attention_args(q_THK, kv_layer, rows, out_THK, lse_TH);
-    const cpu::AttentionBackwardArgs backward{args, in(dout_THK), dq_THK.data_ptr(), dkv.data_ptr<float>(),
-                                              dkv.stride(0)};
-    const int32_t* units = static_cast<const int32_t*>(in(rows.group_offsets));
-    const int64_t tasks = (rows.group_offsets.numel() - 1) * args.num_kv_heads;
-    threads_.for_each(tasks, 1, [&](int64_t task, int thread) {
-      const int64_t unit = task / args.num_kv_heads;
-      for (const auto& [begin, end] : cpu::row_spans(args, table_.attention_rows, units[unit], units[unit + 1]))
-        table_.attention_backward(backward, begin, end, task % args.num_kv_heads,
-                                  scratch_for(args, begin, end, thread));
-    });
-    return dq_THK;
-  }
-
-  // Returns the transpose of kv_append(): dk[t] and dv[t] [T, G, K] are the sums over the slots of token t, float32.
-  std::pair<Tensor, Tensor> collect_kv_gradient(const Tensor& dkv, const AttentionRows& rows, int64_t num_tokens,
-                                                int64_t head_dim) const {
-    const int64_t num_kv_heads = dkv.size(2), n = rows.kv_tokens.numel();
-    const Tensor dk = zeros({num_tokens, num_kv_heads, head_dim});
-    const Tensor dv = zeros({num_tokens, num_kv_heads, head_dim});
-    const int32_t* token = static_cast<const int32_t*>(in(rows.kv_tokens));
-    const int32_t* slot = static_cast<const int32_t*>(in(rows.kv_slots));
-    // Threads split the heads' columns, so each token sums its slots in the order of i.
-    threads_.for_each(num_kv_heads, 1, [&](int64_t g) {
-      for (int64_t i = 0; i < n; ++i) {
-        const float* block = dkv.const_data_ptr<float>() + slot[i] / kBlockTokens * dkv.stride(0) +
-                             g * head_dim * kBlockTokens + slot[i] % kBlockTokens;
-        const float* block_v = block + num_kv_heads * head_dim * kBlockTokens;
-        float* k = dk.data_ptr<float>() + (token[i] * num_kv_heads + g) * head_dim;
-        float* v = dv.data_ptr<float>() + (token[i] * num_kv_heads + g) * head_dim;
-        for (int64_t d = 0; d < head_dim; ++d) {
-          k[d] += block[d * kBlockTokens];
-          v[d] += block_v[d * kBlockTokens];
-        }
-      }
-    });
-    return {dk, dv};
-  }
-
-  // This is for large tensors, where LibTorch's own functions would take one thread.
-  template <typename Function>
-  void for_pieces(int64_t n, Function f) const {
-    constexpr int64_t kPiece = 16384;
-    threads_.for_each((n + kPiece - 1) / kPiece, 1,
-                      [&](int64_t piece) { f(piece * kPiece, std::min(kPiece, n - piece * kPiece)); });
-  }
-  Tensor zeros(at::IntArrayRef sizes) const {
-    Tensor x = at::empty(sizes, at::kFloat);
-    float* const data = x.data_ptr<float>();
-    for_pieces(x.numel(), [&](int64_t begin, int64_t n) { std::fill_n(data + begin, n, 0.0F); });
-    return x;
-  }
-  // Rounds float32 to `dtype`. Returns the tensor itself where nothing is rounded.
-  Tensor rounded(const Tensor& x, at::ScalarType dtype) const {
-    if (dtype == at::kFloat) return x;
-    Tensor y = at::empty(x.sizes(), dtype);
-    const float* const from = x.const_data_ptr<float>();
-    auto* const to = y.data_ptr<at::BFloat16>();
-    for_pieces(x.numel(), [&](int64_t begin, int64_t n) { std::copy_n(from + begin, n, to + begin); });
-    return y;
-  }
-
-  template <typename Function>
-  void for_row_chunks(int64_t rows, Function f) const {
-    const int64_t chunks = (rows + kRowChunk - 1) / kRowChunk;
-    threads_.for_each(
-        chunks, 1, [&](int64_t chunk) { f(chunk * kRowChunk, std::min(kRowChunk, rows - chunk * kRowChunk), chunk); });
   }
 
   // Each call of f adds its rows' share to private sums, which are added to `totals` in chunk order. An undefined total
@@ -672,25 +493,16 @@ class CpuOps : public Ops {
     return ropes_.rows(positions, positions_T.numel(), s.head_dim, s.rope_theta, s.rope_factors);
   }
 
-  float* scratch_for(const cpu::AttentionArgs& args, int64_t begin, int64_t end, int thread) const {
-    int64_t keys = 0;
-    for (int64_t r = begin; r < end; ++r) keys = std::max<int64_t>(keys, args.row_position[r] + 1);
-    std::vector<float>& scratch = attention_scratch_[static_cast<size_t>(thread)];
-    const auto needed = static_cast<size_t>(
-        cpu::attention_scratch_floats(end - begin, keys, args.num_heads / args.num_kv_heads, args.head_dim));
-    if (scratch.size() < needed) scratch.resize(needed);
-    return scratch.data();
-  }
-
   const cpu::KernelTable& table_;
   // Calls come from one thread at a time.
   mutable ThreadPool threads_;
   // These buffers and tables only save work.
   mutable cpu::GemmRunner gemm_;
+  mutable cpu::CpuProducts products_;
   mutable cpu::CpuExperts experts_;
+  mutable cpu::CpuAttention attention_;
   mutable cpu::RopeTable ropes_;
   mutable HostSampling sampling_;
-  mutable std::vector<std::vector<float>> attention_scratch_;
 };
 
 }  // namespace
