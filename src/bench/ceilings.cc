@@ -72,9 +72,10 @@ void measure_product(const BenchModel& bench, int64_t n, Ceilings& ceilings) {
 Ceilings measure_ceilings(const BenchModel& bench) {
   const at::NoGradGuard without_graph;
   Ceilings ceilings;
+  std::vector<int64_t> sizes = {bench.is_on_host() ? kManyBytes : 16 * kManyBytes};
   // A tiny model lies in the CPU's caches, which give more than the memory behind them: the faster of both counts.
-  for (const int64_t bytes : bench.is_on_host() ? std::vector<int64_t>{kManyBytes, weight_bytes(bench)}
-                                                : std::vector<int64_t>{int64_t{16} * kManyBytes}) {
+  if (bench.is_on_host() && weight_bytes(bench) < kManyBytes) sizes.push_back(weight_bytes(bench));
+  for (const int64_t bytes : sizes) {
     measure_memory(bench, bytes, ceilings);
     bench.release_unused();
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/size.h"
 #include "model/registry.h"
 #include "weights/weights_plan.h"
 
@@ -30,10 +31,26 @@ Work Work::operator+(const Work& other) const {
   return result;
 }
 
+namespace {
+
+// Returns the bytes of all experts' matrices.
+double bytes_of_experts(const model::ModelConfig& config) {
+  if (!config.experts) return 0.0;
+  base::Size bytes = 0;
+  for (const weights::PackedTensor& packed : model::build_layout(config).tensors) {
+    if (packed.name.ends_with("experts_gate_up") || packed.name.ends_with("experts_down"))
+      bytes += weights::tensor_bytes_in_store(packed, model::dtype_bytes(config.dtype));
+  }
+  return static_cast<double>(static_cast<int64_t>(bytes));
+}
+
+}  // namespace
+
 ModelWork::ModelWork(const model::ModelConfig& config)
     : config_(config),
       element_(static_cast<double>(model::dtype_bytes(config.dtype))),
-      parameters_(static_cast<double>(config.num_parameters())) {}
+      parameters_(static_cast<double>(config.num_parameters())),
+      experts_bytes_(bytes_of_experts(config)) {}
 
 double ModelWork::num_parameters() const { return parameters_; }
 
@@ -50,8 +67,7 @@ double ModelWork::forward_bytes(double rows) const {
   if (config_.experts) {
     const auto count = static_cast<double>(config_.experts->count),
                chosen = static_cast<double>(config_.experts->chosen);
-    const double expert = 3 * hidden * static_cast<double>(config_.experts->width) * element_;
-    bytes -= static_cast<double>(config_.num_layers) * expert * count * std::pow(1 - chosen / count, rows);
+    bytes -= experts_bytes_ * std::pow(1 - chosen / count, rows);
   }
   return bytes;
 }

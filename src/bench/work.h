@@ -59,6 +59,7 @@ class ModelWork {
 
   const model::ModelConfig& config_;
   double element_, parameters_;
+  double experts_bytes_;  // of all experts
 };
 
 }  // namespace tandem::bench

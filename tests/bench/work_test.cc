@@ -52,6 +52,12 @@ TEST(BenchWork, AStepReadsTheExpertsThatItsTokensMeet) {
   EXPECT_NEAR(work.forward_bytes(32), others + 111.77 * expert, 0.01 * expert);
   EXPECT_NEAR(work.forward_bytes(1e6), others + 128 * expert, 1);
   EXPECT_DOUBLE_EQ(work.decode_step(32, 0, 0, 1, kH200).bytes, work.forward_bytes(32));
+  // In NF4 a weight has 4 bits and each 64 of them a byte more; the router and the two tables stay in bfloat16.
+  model::ModelConfig nf4 = config;
+  nf4.quantisation = device::Quantisation::kNf4;
+  const ModelWork quantised(nf4);
+  EXPECT_NEAR(quantised.forward_bytes(1e6) - quantised.forward_bytes(1), 120 * expert / 4 * (1 + 1.0 / 32),
+              0.2 * expert);
 }
 
 TEST(BenchWork, TrainingIsBoundByItsOperationsAndTheOptimizerByItsBytes) {
