@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "bench/shapes.h"
+#include "device/thread_pool.h"
 #include "model/dtype.h"
 #include "model/registry.h"
 #include "session/read_model.h"
@@ -32,11 +33,11 @@ model::ModelConfig bench_model_config(const config::BenchConfig& options) {
 }
 
 void draw_quantised(const weights::WeightStore& store, const weights::PackedTensor& packed, double deviation,
-                    const at::Generator& generator) {
+                    const at::Generator& generator, device::ThreadPool& threads) {
   for (const weights::Slice& slice : packed.slices) {
     const at::Tensor drawn = at::empty(slice.shape, at::TensorOptions(at::kBFloat16).device(store.device()));
     const at::Tensor numbers = drawn.normal_(0.0, deviation, generator).cpu().to(at::kFloat);
-    weights::quantise_part(store.quantised(packed.name), slice.row_begin, slice.hf_name,
+    weights::quantise_part(store.quantised(packed.name), slice.row_begin, slice.hf_name, threads,
                            [&](weights::QuantisedWriter& writer) {
                              writer.add({numbers.const_data_ptr<float>(), static_cast<size_t>(numbers.numel())});
                            });
@@ -45,9 +46,10 @@ void draw_quantised(const weights::WeightStore& store, const weights::PackedTens
 
 // Draws weights like weights::initialize_random(), but with the device's own random numbers: the host's would take
 // minutes for billions of weights.
-void draw_on_device(weights::WeightStore& store, double deviation, uint64_t seed) {
+void draw_on_device(weights::WeightStore& store, double deviation, uint64_t seed, int num_threads) {
   const at::NoGradGuard without_graph;
   store.allocate();
+  device::ThreadPool threads(num_threads);
   at::Generator generator = at::globalContext().defaultGenerator(store.device());
   {
     const std::lock_guard lock(generator.mutex());
@@ -57,7 +59,7 @@ void draw_on_device(weights::WeightStore& store, double deviation, uint64_t seed
     const at::Tensor& tensor = store.tensor(packed.name);
     switch (packed.init) {
       case weights::Init::kNormal:
-        packed.is_quantised() ? draw_quantised(store, packed, deviation, generator)
+        packed.is_quantised() ? draw_quantised(store, packed, deviation, generator, threads)
                               : static_cast<void>(tensor.normal_(0.0, deviation, generator));
         break;
       case weights::Init::kOnes: tensor.fill_(1); break;
@@ -81,11 +83,11 @@ void BenchModel::load_weights() {
       model::build_layout(config_), model::scalar_type(config_.dtype), ops_->device()));
   const auto seed = static_cast<uint64_t>(options_.seed);
   if (!options_.hf_checkpoint.empty() && !options_.random_init) {
-    weights::load_hf_checkpoint(options_.hf_checkpoint, *store_);
+    weights::load_hf_checkpoint(options_.hf_checkpoint, *store_, ops_->num_threads());
   } else if (is_on_host() || config_.num_parameters() <= kDrawnOnHost) {
     weights::initialize_random(*store_, config_.initializer_range, seed, /*first_stream=*/0, ops_->num_threads());
   } else {
-    draw_on_device(*store_, config_.initializer_range, seed);
+    draw_on_device(*store_, config_.initializer_range, seed, ops_->num_threads());
   }
 }
 

@@ -84,7 +84,7 @@ void ModelSession::read_weights(weights::WeightStore& store) const {
     weights::initialize_random(store, config_.initializer_range, static_cast<uint64_t>(options_.seed),
                                /*first_stream=*/0, ops_->num_threads());
   } else {
-    weights::load_hf_checkpoint(directory(), store);
+    weights::load_hf_checkpoint(directory(), store, ops_->num_threads());
   }
 }
 

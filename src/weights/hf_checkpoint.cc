@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "device/thread_pool.h"
 #include "tandem/error.h"
 #include "weights/bitsandbytes.h"
 #include "weights/box_reader.h"
@@ -58,8 +59,15 @@ void load_dequantised(const SliceSource& match, const CheckpointFiles& files, co
   store.slice(*match.packed, *match.slice).copy_(weights);
 }
 
-void load_slice(const SliceSource& match, const CheckpointFiles& files, const WeightStore& store, Staging& staging,
-                BoxReader& reader) {
+// Holds the resources of one loading: buffers, and the threads that quantise.
+struct Loading {
+  explicit Loading(int num_threads) : threads(num_threads) {}
+  Staging staging;
+  BoxReader reader;
+  device::ThreadPool threads;
+};
+
+void load_slice(const SliceSource& match, const CheckpointFiles& files, const WeightStore& store, Loading& loading) {
   if (match.stored != device::Quantisation::kNone) {
     if (!match.packed->is_quantised()) return load_dequantised(match, files, store);
     return write_part(store.quantised(match.packed->name), match.slice->row_begin,
@@ -71,14 +79,15 @@ void load_slice(const SliceSource& match, const CheckpointFiles& files, const We
   const at::ScalarType dtype = torch_dtype(info->dtype, file->path());
   const Box box = box_of(*match.slice);
   const auto read = [&](const at::Tensor& piece, int64_t first) {
-    reader.read(*file, *info, box, first, bytes_of(piece));
+    loading.reader.read(*file, *info, box, first, bytes_of(piece));
   };
-  if (!match.packed->is_quantised()) return staging.fill(store.slice(*match.packed, *match.slice), dtype, read);
-  quantise_part(
-      store.quantised(match.packed->name), match.slice->row_begin,
-      fmt::format("{}: tensor {}", file->path(), quoted_name(match.slice->hf_name)), [&](QuantisedWriter& writer) {
-        staging.stream(box.num_elements(), dtype, read, [&](std::span<const float> weights) { writer.add(weights); });
-      });
+  if (!match.packed->is_quantised()) return loading.staging.fill(store.slice(*match.packed, *match.slice), dtype, read);
+  quantise_part(store.quantised(match.packed->name), match.slice->row_begin,
+                fmt::format("{}: tensor {}", file->path(), quoted_name(match.slice->hf_name)), loading.threads,
+                [&](QuantisedWriter& writer) {
+                  loading.staging.stream(box.num_elements(), dtype, read,
+                                         [&](std::span<const float> weights) { writer.add(weights); });
+                });
 }
 
 // A shard is the tensors of one output file, in layout order.
@@ -185,12 +194,11 @@ void check_target(const std::string& directory, bool overwrite) {
   }
 }
 
-void load_files(const CheckpointFiles& files, WeightStore& store) {
+void load_files(const CheckpointFiles& files, WeightStore& store, int num_threads) {
   const std::vector<SliceSource> matches = match_layout(files, store.layout());
   if (!store.has_storage()) store.allocate();
-  Staging staging;
-  BoxReader reader;
-  for (const SliceSource& match : matches) load_slice(match, files, store, staging, reader);
+  Loading loading(num_threads);
+  for (const SliceSource& match : matches) load_slice(match, files, store, loading);
 }
 
 // Writes DIR: the files that `write` puts into it, and the source's tokenizer and generation files.
@@ -214,12 +222,12 @@ void write_export(const std::string& directory, int64_t weight_bytes, const Expo
 
 }  // namespace
 
-void load_hf_checkpoint(const std::string& directory, WeightStore& store) {
-  load_files(CheckpointFiles(directory), store);
+void load_hf_checkpoint(const std::string& directory, WeightStore& store, int num_threads) {
+  load_files(CheckpointFiles(directory), store, num_threads);
 }
 
 void load_adapter(const std::string& directory, WeightStore& store) {
-  load_files(CheckpointFiles(directory, kAdapterFile), store);
+  load_files(CheckpointFiles(directory, kAdapterFile), store, /*num_threads=*/1);
 }
 
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options,

@@ -112,10 +112,11 @@ void draw_quantised(const WeightStore& store, const PackedTensor& packed, const 
     const auto draw = [&](const at::Tensor& piece, int64_t first) {
       draw_piece<at::BFloat16>(piece, box, first, stream, drawing.threads);
     };
-    quantise_part(store.quantised(packed.name), slice.row_begin, slice.hf_name, [&](QuantisedWriter& writer) {
-      drawing.staging.stream(box.num_elements(), at::kBFloat16, draw,
-                             [&](std::span<const float> weights) { writer.add(weights); });
-    });
+    quantise_part(store.quantised(packed.name), slice.row_begin, slice.hf_name, drawing.threads,
+                  [&](QuantisedWriter& writer) {
+                    drawing.staging.stream(box.num_elements(), at::kBFloat16, draw,
+                                           [&](std::span<const float> weights) { writer.add(weights); });
+                  });
   }
 }
 

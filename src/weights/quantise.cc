@@ -19,6 +19,16 @@ using device::kNf4Block;
 using device::kNf4Nested;
 using device::Quantisation;
 
+constexpr int64_t kPieceWeights = 32768;  // that a thread encodes at a time
+constexpr size_t kLanes = 16;             // numbers that the compiler computes together
+
+// The numbers halfway between the values of NF4.
+constexpr auto kNf4Bounds = [] {
+  std::array<float, std::size(device::kNf4Values) - 1> bounds = {};
+  for (size_t i = 0; i < bounds.size(); ++i) bounds[i] = (device::kNf4Values[i] + device::kNf4Values[i + 1]) / 2.0F;
+  return bounds;
+}();
+
 // The least divisor, so that a block of zeros stays one.
 constexpr float kLeastMaximum = 1e-38F;
 
@@ -30,9 +40,13 @@ std::vector<float> midpoints(std::span<const float> values) {
 }
 
 float absolute_maximum(std::span<const float> numbers) {
-  float maximum = 0.0F;
-  for (const float x : numbers) maximum = std::max(maximum, std::fabs(x));
-  return maximum;
+  std::array<float, kLanes> lanes = {};
+  size_t i = 0;
+  for (; i + kLanes <= numbers.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) lanes[lane] = std::max(lanes[lane], std::fabs(numbers[i + lane]));
+  }
+  for (; i < numbers.size(); ++i) lanes[0] = std::max(lanes[0], std::fabs(numbers[i]));
+  return std::ranges::max(lanes);
 }
 
 // Divides the numbers of a block by their absolute maximum, which it returns: a whole block is multiplied by the
@@ -41,7 +55,7 @@ float normalise(std::span<const float> numbers, bool is_whole, float* out) {
   const float maximum = absolute_maximum(numbers), divisor = std::max(maximum, kLeastMaximum);
   const float factor = 1.0F / divisor;
   for (size_t i = 0; i < numbers.size(); ++i)
-    out[i] = std::clamp(is_whole ? numbers[i] * factor : numbers[i] / divisor, -1.0F, 1.0F);
+    out[i] = std::max(-1.0F, std::min(1.0F, is_whole ? numbers[i] * factor : numbers[i] / divisor));
   return is_whole ? maximum : divisor;
 }
 
@@ -77,29 +91,26 @@ void write_part(const device::QuantisedMatrix& matrix, int64_t row_begin,
 }
 
 void quantise_part(const device::QuantisedMatrix& matrix, int64_t row_begin, const std::string& name,
-                   const std::function<void(QuantisedWriter& writer)>& add) {
+                   device::ThreadPool& threads, const std::function<void(QuantisedWriter& writer)>& add) {
   write_part(matrix, row_begin, [&](const device::QuantisedPart& part, std::byte* bytes) {
-    QuantisedWriter writer(part, bytes, name);
+    QuantisedWriter writer(part, bytes, name, threads);
     add(writer);
     writer.finish();
   });
 }
 
-QuantisedWriter::QuantisedWriter(const device::QuantisedPart& part, std::byte* matrix, std::string name)
+QuantisedWriter::QuantisedWriter(const device::QuantisedPart& part, std::byte* matrix, std::string name,
+                                 device::ThreadPool& threads)
     : part_(part),
       matrix_(matrix),
       name_(std::move(name)),
-      unit_(static_cast<size_t>(part.quantisation == Quantisation::kInt8 ? part.num_columns : kNf4Block)) {
+      unit_(static_cast<size_t>(part.quantisation == Quantisation::kInt8 ? part.num_columns : kNf4Block)),
+      threads_(threads),
+      maxima_(static_cast<size_t>(part.quantisation == Quantisation::kInt8 ? 0 : part.num_blocks())) {
   std::memset(matrix_ + part_.first_byte, 0, static_cast<size_t>(part_.end_byte - part_.first_byte));
 }
 
 void QuantisedWriter::add(std::span<const float> weights) {
-  for (const float weight : weights) {
-    TANDEM_USER_CHECK(std::isfinite(weight),
-                      fmt::format("{} holds {}, which cannot be quantised: take the checkpoint again from where it is "
-                                  "whole",
-                                  name_, std::isnan(weight) ? "NaN" : "an infinity"));
-  }
   if (!pending_.empty()) {
     const size_t count = std::min(unit_ - pending_.size(), weights.size());
     pending_.insert(pending_.end(), weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(count));
@@ -108,42 +119,63 @@ void QuantisedWriter::add(std::span<const float> weights) {
     encode(pending_);
     pending_.clear();
   }
-  for (; weights.size() >= unit_; weights = weights.subspan(unit_)) encode(weights.first(unit_));
+  const size_t whole = weights.size() / unit_ * unit_;
+  encode(weights.first(whole));
+  weights = weights.subspan(whole);
   pending_.assign(weights.begin(), weights.end());
 }
 
-void QuantisedWriter::encode(std::span<const float> unit) {
-  if (part_.quantisation == Quantisation::kInt8) {
-    encode_int8(unit);
-  } else {
-    encode_nf4(unit);
-  }
-  num_encoded_ += std::ssize(unit);
+void QuantisedWriter::encode(std::span<const float> weights) {
+  TANDEM_CHECK(num_encoded_ + std::ssize(weights) <= part_.num_weights(), "too many weights of", name_);
+  const auto num_units = static_cast<int64_t>((weights.size() + unit_ - 1) / unit_);
+  const int64_t piece = std::max<int64_t>(1, kPieceWeights / static_cast<int64_t>(unit_));
+  threads_.for_pieces(num_units, piece, [&](int64_t begin, int64_t count) {
+    for (int64_t i = begin; i < begin + count; ++i) {
+      const size_t at = static_cast<size_t>(i) * unit_;
+      const std::span<const float> unit = weights.subspan(at, std::min(unit_, weights.size() - at));
+      const int64_t first = num_encoded_ + static_cast<int64_t>(at);
+      check_finite(unit);
+      if (part_.quantisation == Quantisation::kInt8) {
+        encode_int8(unit, first);
+      } else {
+        encode_nf4(unit, first);
+      }
+    }
+  });
+  num_encoded_ += std::ssize(weights);
 }
 
-void QuantisedWriter::encode_nf4(std::span<const float> block) {
-  static const std::vector<float> bounds = midpoints(device::kNf4Values);
-  std::array<float, kNf4Block> numbers = {};
-  maxima_.push_back(normalise(block, block.size() == unit_, numbers.data()));
-  std::array<int32_t, kNf4Block> index = {};  // how many bounds lie below a number
-  for (const float bound : bounds) {
-    for (size_t i = 0; i < numbers.size(); ++i) index[i] += numbers[i] > bound ? 1 : 0;
+void QuantisedWriter::check_finite(std::span<const float> weights) const {
+  for (const float weight : weights) {
+    TANDEM_USER_CHECK(std::isfinite(weight),
+                      fmt::format("{} holds {}, which cannot be quantised: take the checkpoint again from where it is "
+                                  "whole",
+                                  name_, std::isnan(weight) ? "NaN" : "an infinity"));
   }
-  uint8_t* const out = codes(part_.codes) + num_encoded_ / 2;
+}
+
+void QuantisedWriter::encode_nf4(std::span<const float> block, int64_t first) {
+  std::array<float, kNf4Block> numbers = {};
+  maxima_[static_cast<size_t>(first / kNf4Block)] = normalise(block, block.size() == unit_, numbers.data());
+  std::array<int32_t, kNf4Block> index = {};  // how many bounds lie below a number
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    for (const float bound : kNf4Bounds) index[i] += numbers[i] > bound ? 1 : 0;
+  }
+  uint8_t* const out = codes(part_.codes) + first / 2;
   for (size_t i = 0; i < block.size(); i += 2) out[i / 2] = static_cast<uint8_t>(index[i] << 4 | index[i + 1]);
 }
 
-void QuantisedWriter::encode_int8(std::span<const float> row) {
+void QuantisedWriter::encode_int8(std::span<const float> row, int64_t first) {
   std::vector<float> halves;
   for (const float weight : row) halves.push_back(c10::Half(weight));
   const float maximum = absolute_maximum(halves);
   TANDEM_USER_CHECK(std::isfinite(maximum), fmt::format("{} holds a number beyond float16's 65504, which --dtype int8 "
                                                         "cannot quantise; give --dtype nf4 or bfloat16",
                                                         name_));
-  floats(part_.scales)[num_encoded_ / part_.num_columns] = maximum;
+  floats(part_.scales)[first / part_.num_columns] = maximum;
   if (maximum == 0.0F) return;
   const float factor = 1.0F / maximum * 127.0F;  // torch divides a number by a tensor so
-  uint8_t* const out = codes(part_.codes) + num_encoded_;
+  uint8_t* const out = codes(part_.codes) + first;
   for (size_t i = 0; i < halves.size(); ++i)
     out[i] = static_cast<uint8_t>(static_cast<int8_t>(std::nearbyint(halves[i] * factor)));
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/quantised_matrix.h"
+#include "device/thread_pool.h"
 
 namespace tandem::weights {
 
@@ -21,7 +22,8 @@ namespace tandem::weights {
 class QuantisedWriter {
  public:
   // The part lies in host memory, in the bytes of its matrix. `name` is the tensor's for messages: "FILE: tensor "x"".
-  QuantisedWriter(const device::QuantisedPart& part, std::byte* matrix, std::string name);
+  // The threads are borrowed; their number changes no bit.
+  QuantisedWriter(const device::QuantisedPart& part, std::byte* matrix, std::string name, device::ThreadPool& threads);
 
   // Throws UserError for a number that is not finite, or, for int8, that is beyond float16.
   void add(std::span<const float> weights);
@@ -29,9 +31,12 @@ class QuantisedWriter {
   void finish();
 
  private:
-  void encode(std::span<const float> unit);
-  void encode_nf4(std::span<const float> block);
-  void encode_int8(std::span<const float> row);
+  // Encodes whole units, or the last one of NF4, which may be shorter.
+  void encode(std::span<const float> weights);
+  void check_finite(std::span<const float> weights) const;
+  // Encode one unit, which begins with the weight of this number.
+  void encode_nf4(std::span<const float> block, int64_t first);
+  void encode_int8(std::span<const float> row, int64_t first);
   float* floats(int64_t byte) const { return reinterpret_cast<float*>(matrix_ + byte); }
   uint8_t* codes(int64_t byte) const { return reinterpret_cast<uint8_t*>(matrix_ + byte); }
 
@@ -40,14 +45,15 @@ class QuantisedWriter {
   std::string name_;
   size_t unit_;                 // weights that are encoded together: a block, or a row
   std::vector<float> pending_;  // the beginning of a unit
-  std::vector<float> maxima_;   // NF4: of the blocks until now
+  device::ThreadPool& threads_;
+  std::vector<float> maxima_;  // NF4: of the blocks until now
   int64_t num_encoded_ = 0;
 };
 
 // Quantises the part of a matrix that begins at this row: `add` gives the writer all of its weights. `name` is the
 // tensor's for messages, as above. The part is made in host memory, as by write_part().
 void quantise_part(const device::QuantisedMatrix& matrix, int64_t row_begin, const std::string& name,
-                   const std::function<void(QuantisedWriter& writer)>& add);
+                   device::ThreadPool& threads, const std::function<void(QuantisedWriter& writer)>& add);
 
 // Has `write` fill the part of a matrix that begins at this row, in host memory: in its place, or, where the matrix
 // lies on a device, in memory of its size that is copied there.

@@ -123,12 +123,12 @@ class WeightStore {
 // byte range straight into place; where it is converted (F32, BF16, F16 accepted) or the store lies on a device, it
 // goes through one Staging buffer, which is all the extra memory that this takes. Of a slice that is a box of its
 // tensor only the box is stored; cutting columns takes one more MiB (box_reader.h). Slices of a quantised tensor are
-// quantised as they are read (quantise.h), which takes 1/16 of a byte for each weight of one HF tensor, and on a device
-// the bytes of its part; their numbers must be finite. A store without storage gets its own once the headers are
-// checked. Throws UserError with file, tensor and remedy for a missing or truncated shard, a
+// quantised as they are read (quantise.h), by so many threads, which takes 1/16 of a byte for each weight of one HF
+// tensor, and on a device the bytes of its part; their numbers must be finite. A store without storage gets its own
+// once the headers are checked. Throws UserError with file, tensor and remedy for a missing or truncated shard, a
 // missing or extra tensor, or a wrong shape or dtype. Everything that headers can tell is checked before the first
 // weight is read (check_hf_checkpoint does only that, and needs no store).
-void load_hf_checkpoint(const std::string& directory, WeightStore& store);
+void load_hf_checkpoint(const std::string& directory, WeightStore& store, int num_threads = 1);
 
 // Writes DIR (created; must not exist with anything in it unless `overwrite`) as an HF directory: config.json with the
 // store's dtype, tokenizer and generation files copied from `source_directory`, shards of at most `max_shard_bytes` (a

@@ -38,12 +38,13 @@ struct OnePart {
 };
 
 // Quantises a matrix, which comes in pieces of that size.
-OnePart quantise(Quantisation quantisation, const at::Tensor& matrix, int64_t piece) {
+OnePart quantise(Quantisation quantisation, const at::Tensor& matrix, int64_t piece, int num_threads = 2) {
   OnePart result;
   result.part = device::quantised_part(quantisation, 0, matrix.size(0), matrix.size(1), 0);
   result.bytes.resize(static_cast<size_t>(result.part.end_byte));
   const at::Tensor numbers = matrix.to(at::kFloat).contiguous();
-  QuantisedWriter writer(result.part, result.bytes.data(), "a matrix");
+  device::ThreadPool threads(num_threads);
+  QuantisedWriter writer(result.part, result.bytes.data(), "a matrix", threads);
   for (int64_t begin = 0; begin < numbers.numel(); begin += piece) {
     writer.add(
         {numbers.const_data_ptr<float>() + begin, static_cast<size_t>(std::min(piece, numbers.numel() - begin))});
@@ -114,19 +115,37 @@ TEST_P(GoldenQuantised, Int8HasTheCodesAndWeightsOfBitsandbytes) {
 }
 
 // A weight moves by at most half the widest step between two values, and by the error of its block's maximum.
+at::Tensor random_matrix(uint64_t seed, int64_t rows, int64_t columns) {
+  at::Tensor matrix = at::empty({rows, columns}, at::kFloat);
+  for (int64_t i = 0; i < matrix.numel(); ++i) {
+    const double x = base::uniform(seed, 0, static_cast<uint64_t>(i)) * 2.0 - 1.0;
+    matrix.mutable_data_ptr<float>()[i] = static_cast<float>(x * x * x * 0.1);
+  }
+  return matrix;
+}
+
 TEST(Quantise, ErrorsStayWithinHalfAStep) {
   constexpr uint64_t kSeed = 5;
   SCOPED_TRACE(fmt::format("seed {}", kSeed));
-  const at::Tensor matrix = at::empty({70, 96}, at::kFloat);
-  for (int64_t i = 0; i < matrix.numel(); ++i) {
-    const double x = base::uniform(kSeed, 0, static_cast<uint64_t>(i)) * 2.0 - 1.0;
-    matrix.mutable_data_ptr<float>()[i] = static_cast<float>(x * x * x * 0.1);
-  }
+  const at::Tensor matrix = random_matrix(kSeed, 70, 96);
   const OnePart nf4 = quantise(Quantisation::kNf4, matrix, 1000), int8 = quantise(Quantisation::kInt8, matrix, 1000);
   for (int64_t i = 0; i < matrix.numel(); ++i) {
     const float x = matrix.const_data_ptr<float>()[i];
     ASSERT_NEAR(device::weight_at(nf4.view(), i), x, 0.16 * 0.1) << i;
     ASSERT_NEAR(device::weight_at(int8.view(), i), x, 0.51 / 127 * 0.1 + 6e-5) << i;
+  }
+}
+
+// Pieces are larger and smaller than what a thread encodes at a time, and end within blocks and rows.
+TEST(Quantise, ThreadsAndPiecesChangeNoBit) {
+  const at::Tensor matrix = random_matrix(6, 371, 301);
+  for (const Quantisation quantisation : {Quantisation::kNf4, Quantisation::kInt8}) {
+    const OnePart want = quantise(quantisation, matrix, matrix.numel(), /*num_threads=*/1);
+    for (const int num_threads : {1, 2, 4}) {
+      for (const int64_t piece : {1000, 50'000, 111'671}) {
+        EXPECT_EQ(quantise(quantisation, matrix, piece, num_threads).bytes, want.bytes) << num_threads << " " << piece;
+      }
+    }
   }
 }
 
