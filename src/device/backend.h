@@ -58,6 +58,6 @@ using BackendEntry = const Backend* (*)();
 constexpr const char* kBackendEntry = "tandem_backend";
 // This number grows with every change of device/ops.h, of the memory contracts or of this file that would break a
 // module of an older build.
-constexpr int64_t kBackendContract = 16;
+constexpr int64_t kBackendContract = 17;
 
 }  // namespace tandem::device
