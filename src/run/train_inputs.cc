@@ -95,6 +95,11 @@ void check_expert_parallel(const model::ModelConfig& model) {
       !model::adapts_experts(model),
       "--rollout-expert-parallel with --target-modules of experts: experts with an adapter are not shared; "
       "leave one of the two out");
+  TANDEM_USER_CHECK(
+      !model.is_quantised(),
+      fmt::format("--rollout-expert-parallel with --dtype {}: quantised experts are not shared; leave one "
+                  "of the two out",
+                  model.dtype_name()));
 }
 
 // Logs which prompts --num-epoch leaves out. Throws UserError for a model that cannot be spread over as many devices, a

@@ -227,7 +227,9 @@ class LossFlags : public testing::Test {
       EXPECT_GT(share, 0.0);
       EXPECT_NEAR(metric("clip_cov_frac"), share, 1e-12);
     }
-    if (surrogate == "kl_cov") EXPECT_GT(metric("kl_cov_frac"), 0.0);
+    if (surrogate == "kl_cov") {
+      EXPECT_GT(metric("kl_cov_frac"), 0.0);
+    }
     EXPECT_NEAR(metric("loss"), pg_loss + 0.1 * kl_loss, 1e-9 * (1.0 + std::abs(pg_loss)));
     EXPECT_NEAR(metric("kl"), aggregated("token-mean", divergence), 1e-9);
     EXPECT_NE(metric("kl_loss"), 0.0);

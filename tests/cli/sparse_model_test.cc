@@ -148,6 +148,8 @@ TEST_F(SparseModel, OnlyASparseModelHasARouterToFreezeOrToBalance) {
   expect_one_line_failure(
       run(words(dense, shares + Arguments{"--lora-rank", "4", "--target-modules", "q_proj,gate_proj,up_proj"})), 2,
       "--rollout-expert-parallel with --target-modules of experts: experts with an adapter are not shared");
+  expect_one_line_failure(run(words(dense, shares + Arguments{"--lora-rank", "4", "--dtype", "nf4"})), 2,
+                          "--rollout-expert-parallel with --dtype nf4: quantised experts are not shared");
   EXPECT_FALSE(base::directory_exists(dense));
 }
 

@@ -322,7 +322,9 @@ TEST_P(ExactnessTest, ExpertsLinearRowsStandAlone) {
         EXPECT_TRUE(mlp.sum_TE.equal(one_by_one.sum_TE)) << "a sum of " << rows.size(0) << " tokens";
         EXPECT_TRUE(mlp.gate_up_P2F.equal(one_by_one.gate_up_P2F)) << "gate and up of " << rows.size(0) << " tokens";
         EXPECT_TRUE(mlp.sum_TE.equal(in_one(/*keeps_gate_up=*/false).sum_TE)) << rows.size(0) << " tokens";
-        if (part == dtype()) EXPECT_TRUE(mlp.sum_TE.equal(sum_of_shares(ops, x.index_select(0, rows), routing, added)));
+        if (part == dtype()) {
+          EXPECT_TRUE(mlp.sum_TE.equal(sum_of_shares(ops, x.index_select(0, rows), routing, added)));
+        }
         return at::cat({routing.ids_TC.to(at::kFloat), routing.weights_TC, mlp.sum_TE.to(at::kFloat)}, 1);
       });
     }

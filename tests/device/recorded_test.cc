@@ -46,7 +46,7 @@ TEST_P(RecordedTest, AttentionReadsTheRowsThatAreThereNow) {
   const std::unique_ptr<Ops> ops = make_ops(parse_device(GetParam()), {});
   TestDraw draw(5);
   for (const int64_t group : {1, 2, 8, 16}) {
-    for (const auto [head_dim, window] : {std::pair<int64_t, int64_t>{64, 0}, {128, 0}, {64, 7}, {128, 20}}) {
+    for (const auto& [head_dim, window] : {std::pair<int64_t, int64_t>{64, 0}, {128, 0}, {64, 7}, {128, 20}}) {
       if (!ops->can_record(at::kBFloat16, group, 1, head_dim) && GetParam() != "cpu") continue;
       SCOPED_TRACE(testing::Message() << group << " heads of " << head_dim << ", window " << window);
       const auto drawn = [&](int64_t rows, int64_t heads) {

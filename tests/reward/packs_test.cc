@@ -65,33 +65,39 @@ TEST(Packs, GiveEachSampleItsOwnGrade) {
   }
 }
 
-// A process is killed again and again: what it had is graded by another.
+// A process is killed again and again: what it had is graded by another. Where a machine is so busy that a call of
+// microseconds takes milliseconds, there are no packs for a while.
 TEST(Packs, OfALostProcessAreGradedAlone) {
+  constexpr int kLeastKills = 5, kMostKills = 40;
+  constexpr size_t kOfARound = 600;
   Graders graders(built_in(1));
-  const std::vector<GradeRequest> all = requests(4, 3000);
-  for (const GradeRequest& one : all) graders.submit({one});
-  std::vector<Grade> grades;
+  std::mt19937 random(4);
+  int64_t num_failed = 0;
   int num_kills = 0;
-  while (grades.size() < all.size()) {
-    const std::vector<Grade> some = graders.take_finished(10.0);
-    ASSERT_FALSE(some.empty());
-    grades.insert(grades.end(), some.begin(), some.end());
-    const std::vector<int64_t> ids = graders.process_ids();
-    if (num_kills < 5 && grades.size() > 300U * static_cast<size_t>(num_kills + 1) && !ids.empty() && ids[0] > 0) {
+  while (num_kills < kLeastKills || (graders.repeated() <= 1 && num_kills < kMostKills)) {
+    std::vector<GradeRequest> all;
+    for (uint64_t id = 0; id < kOfARound; ++id) all.push_back(asked(random, id));
+    for (const GradeRequest& one : all) graders.submit({one});
+    const size_t kill_after = 100 + random() % 300;
+    bool is_killed = false;
+    for (size_t num_graded = 0; num_graded < kOfARound;) {
+      const std::vector<Grade> some = graders.take_finished(10.0);
+      ASSERT_FALSE(some.empty());
+      num_graded += some.size();
+      for (const Grade& grade : some) {
+        EXPECT_TRUE(grade.failed || grade.reward == right(all[grade.sample_id])) << grade.sample_id << grade.reason;
+      }
+      num_failed += std::ranges::count(some, true, &Grade::failed);
+      const std::vector<int64_t> ids = graders.process_ids();
+      if (is_killed || num_graded < kill_after || ids.empty() || ids[0] <= 0) continue;
       ::kill(static_cast<pid_t>(ids[0]), SIGKILL);
+      is_killed = true;
       ++num_kills;
     }
   }
-  EXPECT_EQ(num_kills, 5);
   // A signal that comes while one call is made alone fails that one; packs lose nothing.
-  const auto num_failed = std::ranges::count(grades, true, &Grade::failed);
   EXPECT_LE(num_failed, num_kills);
-  for (const Grade& grade : grades) {
-    if (!grade.failed) {
-      EXPECT_EQ(grade.reward, right(all[grade.sample_id]));
-    }
-  }
-  EXPECT_GT(graders.repeated(), 1);
+  EXPECT_GT(graders.repeated(), 1) << "after " << num_kills << " kills";
 }
 
 }  // namespace

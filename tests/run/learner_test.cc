@@ -223,10 +223,14 @@ TEST(Learner, ProximalLogProbsAreThoseBeforeTheFirstStep) {
       // Two of three tokens of every second sample have the weight exp(0.5).
       EXPECT_NEAR(step.at("train/tis").get<double>(), has_older ? 1.0 + (std::exp(0.5) - 1.0) / 3.0 : 1.0, 1e-6);
       EXPECT_EQ(step.contains("train/on_policy_token_share"), has_older);
-      if (has_older) EXPECT_NEAR(step.at("train/on_policy_token_share").get<double>(), 2.0 / 3.0, 1e-12);
+      if (has_older) {
+        EXPECT_NEAR(step.at("train/on_policy_token_share").get<double>(), 2.0 / 3.0, 1e-12);
+      }
     }
     EXPECT_EQ(steps[0].contains("train/on_policy_logprob_abs_diff"), has_older);
-    if (has_older) EXPECT_EQ(steps[0].at("train/on_policy_logprob_abs_diff"), 0.0);
+    if (has_older) {
+      EXPECT_EQ(steps[0].at("train/on_policy_logprob_abs_diff"), 0.0);
+    }
     EXPECT_FALSE(steps[1].contains("train/on_policy_logprob_abs_diff"));
   }
 }

@@ -111,7 +111,9 @@ TEST(Trainer, ChosenTokensDoNotDependOnTheSplit) {
         for (const char* name : {"loss", "pg_loss", "pg_clipfrac", "entropy"}) {
           EXPECT_EQ(split.metrics.at(name), whole.metrics.at(name)) << name;
         }
-        if (dtype == at::kFloat) EXPECT_LT(relative_difference(split.gradients, whole.gradients), 3e-6);
+        if (dtype == at::kFloat) {
+          EXPECT_LT(relative_difference(split.gradients, whole.gradients), 3e-6);
+        }
       }
       TrainerConfig plain = choosing(surrogate);
       plain.loss.pg_loss_type = "ppo";
@@ -379,7 +381,9 @@ TEST(Trainer, SamplesOfSeveralVersionsTrainTogether) {
       got.erase("on_policy_logprob_abs_diff");
       EXPECT_EQ(got, metrics);
       expect_same_bits(gradients(*trainer, *m.store), afterwards);
-      if (std::string(old) == "proximal") EXPECT_EQ(got.at("ppo_kl"), 0.0) << "the ratio is 1";
+      if (std::string(old) == "proximal") {
+        EXPECT_EQ(got.at("ppo_kl"), 0.0) << "the ratio is 1";
+      }
     }
   }
 }
