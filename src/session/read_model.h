@@ -19,8 +19,8 @@ struct ModelPlace {
 // Throws UserError if there is no such directory, or if an adapter does not name one.
 ModelPlace find_model(const std::string& hf_checkpoint);
 
-// Gives the model the dtype that the flags ask for. Throws UserError for a device or a model that has no quantised
-// matrices.
+// Gives the model the dtype that the flags ask for. Throws UserError for a device that has no quantised matrices, or
+// none of experts.
 void take_dtype(model::ModelConfig& config, const config::ModelOptions& options);
 
 // Reads config.json, with the dtype that is computed in, and the adapter that --hf-checkpoint names. Throws UserError,

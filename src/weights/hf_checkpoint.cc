@@ -53,9 +53,9 @@ void load_dequantised(const SliceSource& match, const CheckpointFiles& files, co
       device::quantised_part(match.stored, 0, match.slice->shape[0], match.slice->shape[1], /*first_byte=*/0);
   std::vector<std::byte> bytes(static_cast<size_t>(part.end_byte));
   read_stored(files, match.slice->hf_name, part, bytes.data());
+  const device::QuantisedBytes codes = device::quantised_bytes(part, bytes.data());
   const at::Tensor weights = at::empty(match.slice->shape, at::kFloat);
-  for (int64_t w = 0; w < part.num_weights(); ++w)
-    weights.data_ptr<float>()[w] = device::weight_at(device::quantised_bytes(part, bytes.data()), w);
+  for (int64_t w = 0; w < part.num_weights(); ++w) weights.data_ptr<float>()[w] = device::weight_at(codes, w);
   store.slice(*match.packed, *match.slice).copy_(weights);
 }
 

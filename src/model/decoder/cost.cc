@@ -190,9 +190,9 @@ device::OpBytes ExpertsLinearCost::product_with_gradient(Size out_bytes, bool ga
 }
 
 Size ExpertsLinearCost::forward(Walk& walk, Size out_bytes, bool gathers) const {
-  const Size result = product(out_bytes, gathers).result;
-  walk.run(product(out_bytes, gathers));
-  if (widths_.empty()) return result;
+  const device::OpBytes whole = product(out_bytes, gathers);
+  walk.run(whole);
+  if (widths_.empty()) return whole.result;
   narrowed(walk, gathers);
   const Size part = num_windows_ > 1 ? narrow_bytes(1) : Size(0);
   for (const Size width : widths_) {
@@ -200,7 +200,7 @@ Size ExpertsLinearCost::forward(Walk& walk, Size out_bytes, bool gathers) const 
     walk.run({.result = 0, .most = part + added.most});
   }
   walk.drop(narrow_bytes(num_windows_));
-  return result;
+  return whole.result;
 }
 
 void ExpertsLinearCost::input_gradient(Walk& walk, Size out_bytes, bool gathers) const {
