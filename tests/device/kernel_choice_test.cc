@@ -57,12 +57,14 @@ TEST(KernelChoice, KernelsOfWarpgroupsNeedCapability90AndTheirSharedMemory) {
     EXPECT_FALSE(runs_large_attention(gpu.limits, 256)) << "its tiles would take 450 KiB";
     EXPECT_EQ(runs_experts_grad_weight(gpu.limits), gpu.has_warpgroups);
     EXPECT_EQ(runs_few_rows(gpu.limits), gpu.has_warpgroups);
+    EXPECT_EQ(runs_some_rows(gpu.limits), gpu.has_warpgroups);
   }
   const GpuLimits cut = limits(90, 200, 132, 228);
   EXPECT_FALSE(runs_large_attention(cut, 128));
   EXPECT_TRUE(runs_large_attention(cut, 64));
   EXPECT_FALSE(runs_experts_grad_weight(limits(90, 192, 132, 228)));
   EXPECT_FALSE(runs_few_rows(limits(90, 152, 132, 228)));
+  EXPECT_FALSE(runs_some_rows(limits(90, 191, 132, 228)));
 }
 
 TEST(KernelChoice, FewItemsHaveAMultiprocessorForEachOfFourParts) {

@@ -25,6 +25,7 @@
 #include "device/cuda/quantised.h"
 #include "device/cuda/rowwise.h"
 #include "device/cuda/sample.h"
+#include "device/cuda/some_rows.h"
 #include "device/cuda/staging.h"
 #include "device/cuda/sum_parts.h"
 #include "device/rope_frequencies.h"
@@ -510,8 +511,9 @@ class CudaOps final : public Ops {
   void multiply(ProductKind kind, const Tensor& left, const Tensor& right, const Tensor& added,
                 const Tensor& out) const {
     const int64_t N = kind == ProductKind::kForward ? right.size(0) : left.size(1), K = right.size(1);
-    if (kind == ProductKind::kForward && cuda::supports_few_rows(left.size(0), N, K) && is_aligned(left) &&
-        is_aligned(right)) {
+    const bool are_few = cuda::supports_few_rows(left.size(0), N, K);
+    const bool are_some = !are_few && cuda::supports_some_rows(left.size(0), N, K);
+    if (kind == ProductKind::kForward && (are_few || are_some) && is_aligned(left) && is_aligned(right)) {
       // Nothing that is recorded writes weights. Outside of recordings, the kernel before may be the one that did.
       const cuda::FewRowsProduct few = {.x = data(left),
                                         .w = data(right),
@@ -522,7 +524,8 @@ class CudaOps final : public Ops {
                                         .N = N,
                                         .K = K,
                                         .weight_is_old = cuda::is_capturing(stream())};
-      return check(cuda::linear_of_few_rows(few, stream()), "product of few rows");
+      return check(are_few ? cuda::linear_of_few_rows(few, stream()) : cuda::linear_of_some_rows(few, stream()),
+                   "product of few rows");
     }
     const Product product = {.kind = kind,
                              .T = left.size(0),

@@ -3,16 +3,13 @@
 
 #include <algorithm>
 
+#include "device/cuda/vectors.cuh"
+
 namespace tandem::device::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kMostBlocks = 65535;
-
-__device__ inline float widen(float x) { return x; }
-__device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ inline void write(float* to, float x) { *to = x; }
-__device__ inline void write(__nv_bfloat16* to, float x) { *to = __float2bfloat16_rn(x); }
 
 // The grid's first dimension has the columns, its second one the rows.
 template <typename Element>

@@ -6,6 +6,9 @@
 // products are read between products, and a piece is copied by one instruction of the copy engine. Copies of its eight
 // rows are issued lane after lane, which made a layer of Qwen3-4B 102 us instead of 74.
 //
+// Where the weight has so few strips that multiprocessors are left over, as that of a router, blocks with rows of their
+// own take more rows: each of these blocks reads the strip again, at no cost in time.
+//
 // Sixteen terms and the sum before them make one sum on the tensor core, whatever the order of the sixteen. So a lane
 // takes four neighbouring terms of each sixteen, of x as of the weight, where the instruction's own order would be two
 // and two: one read of eight bytes in the place of two.
@@ -27,7 +30,7 @@ using bf16 = __nv_bfloat16;
 constexpr int kMostWarps = 12;
 // The instruction has room for eight rows. With so many of bfloat16, the kernel is as fast as the library's at best
 // (bench/results/decode_gpu.md).
-constexpr int64_t kMostRows = 4, kMostRowsOfQuantised = 8;
+constexpr int64_t kMostRows = 4, kMostRowsOfQuantised = 8, kMostRowsOfBlock = 8;
 constexpr int kMostSlots = 32, kFewestSlots = 3;  // pieces of a ring
 // Barriers come first in a block's shared memory. Their address is that of the rings then, which a warp keeps; that of
 // a variable of their own would be computed anew for every piece.
@@ -39,14 +42,10 @@ constexpr int kPadding = 16;
 // Products with larger weights are the library's: they take so long that the launch does not matter.
 constexpr int64_t kMostWeightBytes = 128 << 20;
 
-__device__ inline float widen(float x) { return x; }
-__device__ inline float widen(bf16 x) { return __bfloat162float(x); }
-__device__ inline void write(float* to, float x) { *to = x; }
-__device__ inline void write(bf16* to, float x) { *to = __float2bfloat16_rn(x); }
-
 struct Params {
   const bf16* x;
   int T, N, K, strips, slots;
+  int rows_of_block;  // at most; a block of the grid's second dimension has the next ones
   bool weight_is_old;
 };
 
@@ -87,10 +86,11 @@ struct Operands {
 template <typename Weights>
 class Sums {
  public:
-  __device__ Sums(const Params& p, Weights weights, const std::byte* ring, const bf16* x, Barrier* is_full)
+  // `T` counts the rows of `x`.
+  __device__ Sums(int T, const Params& p, Weights weights, const std::byte* ring, const bf16* x, Barrier* is_full)
       : weights_(weights), pieces_(p.K / Weights::kDepth), ring_(ring), is_full_(is_full), slots_(p.slots) {
     const Lane lane;
-    has_row_ = lane.line < p.T;
+    has_row_ = lane.line < T;
     x_ = x + lane.line * (p.K + kPadding) + lane.quarter * 4;
   }
 
@@ -278,6 +278,8 @@ __global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(const __
   std::byte* const own = rings + warp * p.slots * Weights::kPieceBytes;
   std::byte* const table = rings + warps * p.slots * Weights::kPieceBytes;
   auto* const x = reinterpret_cast<bf16*>(table + Weights::kTableBytes);  // [T, K + kPadding]
+  const int first_row = static_cast<int>(blockIdx.y) * p.rows_of_block;
+  const int T = min(p.T - first_row, p.rows_of_block);  // the block's rows
 
   if (!p.weight_is_old) wait_for_inputs();
   if (lane == 0) {
@@ -291,24 +293,24 @@ __global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(const __
 
   wait_for_inputs();
   let_next_begin();
-  for (int row = 0; row < p.T; ++row) {
+  for (int row = 0; row < T; ++row) {
     for (int i = static_cast<int>(threadIdx.x) * 8; i < p.K; i += static_cast<int>(blockDim.x) * 8) {
-      copy_16(x + row * (p.K + kPadding) + i, p.x + static_cast<int64_t>(row) * p.K + i, true);
+      copy_16(x + row * (p.K + kPadding) + i, p.x + static_cast<int64_t>(first_row + row) * p.K + i, true);
     }
   }
   close_piece();
   wait_for_pieces<0>();
   __syncthreads();
 
-  Multiplier<Weights> multiplier(p, Weights(source, table, first), own, x, is_full);
+  Multiplier<Weights> multiplier(T, p, Weights(source, table, first), own, x, is_full);
   for (int strip = first.strip; strip < p.strips; strip += first.stride) {
     float sum[4] = {};
     multiplier.run(sum, ring);
-    if (lane / 4 >= p.T) continue;
+    if (lane / 4 >= T) continue;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int column = strip * kStrip + Lane::strip_row(lane % 4 * 2 + e);
-      const int64_t at = static_cast<int64_t>(lane / 4) * p.N + column;
+      const int64_t at = static_cast<int64_t>(first_row + lane / 4) * p.N + column;
       write(out + at, added == nullptr ? sum[e] : sum[e] + widen(added[at]));
     }
   }
@@ -343,9 +345,18 @@ bool supports(int64_t T, int64_t N, int64_t K) {
   return runs_few_rows(gpu()) && cut<Weights>(T, N, K).slots >= std::min<int64_t>(kFewestSlots, K / Weights::kDepth);
 }
 
+// Returns how many rows a block has; 0 if so many rows are the library's.
+int64_t rows_of_block(int64_t T, int64_t N) {
+  if (T <= kMostRows) return T;
+  for (const int64_t rows : {kMostRows, kMostRowsOfBlock}) {
+    if (N / kStrip * ((T + rows - 1) / rows) <= gpu().multiprocessors) return rows;
+  }
+  return 0;
+}
+
 template <typename Weights, typename Out>
-cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& source, cudaStream_t stream) {
-  const Cut c = cut<Weights>(p.T, p.N, p.K);
+cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& source, int64_t rows, cudaStream_t stream) {
+  const Cut c = cut<Weights>(rows, p.N, p.K);
   const auto kernel = few_rows_kernel<Weights, Out>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                   static_cast<int>(Weights::kSharedBytes) + kBarrierBytes);
@@ -356,15 +367,18 @@ cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& sour
                          .K = static_cast<int>(p.K),
                          .strips = static_cast<int>(c.strips),
                          .slots = static_cast<int>(c.slots),
+                         .rows_of_block = static_cast<int>(rows),
                          .weight_is_old = p.weight_is_old};
-  return launch_dependent(kernel, p.T, static_cast<unsigned>(c.blocks), static_cast<unsigned>(c.warps * kWarp),
+  const dim3 grid(static_cast<unsigned>(c.blocks), static_cast<unsigned>((p.T + rows - 1) / rows));
+  return launch_dependent(kernel, p.T, grid, static_cast<unsigned>(c.warps * kWarp),
                           static_cast<size_t>(c.bytes + kBarrierBytes), stream, params, source,
                           static_cast<const Out*>(p.added), static_cast<Out*>(p.out));
 }
 
 template <typename Weights>
-cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& source, cudaStream_t stream) {
-  return p.is_float32 ? launch<Weights, float>(p, source, stream) : launch<Weights, bf16>(p, source, stream);
+cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& source, int64_t rows, cudaStream_t stream) {
+  return p.is_float32 ? launch<Weights, float>(p, source, rows, stream)
+                      : launch<Weights, bf16>(p, source, rows, stream);
 }
 
 // Describes rows of so many bytes, as numbers of two bytes, of which a copy takes kBoxes boxes.
@@ -387,7 +401,7 @@ cudaError_t launch_quantised(const FewRowsProduct& p, const QuantisedWeight& w, 
       return cudaErrorInvalidValue;
     row += w.rows[i];
   }
-  return launch<Weights>(p, source, stream);
+  return launch<Weights>(p, source, p.T, stream);
 }
 
 using SmallPieces = Bf16Weights<4>;
@@ -407,7 +421,7 @@ cudaError_t launch_bf16(const FewRowsProduct& p, cudaStream_t stream) {
   typename Weights::Source source = {};
   if (!describe<Weights>(source.weight, p.w, p.N, p.K * static_cast<int64_t>(sizeof(bf16))))
     return cudaErrorInvalidValue;
-  return launch<Weights>(p, source, stream);
+  return launch<Weights>(p, source, rows_of_block(p.T, p.N), stream);
 }
 
 bool is_nf4(const QuantisedWeight& w) { return w.parts[0].quantisation == Quantisation::kNf4; }
@@ -415,14 +429,16 @@ bool is_nf4(const QuantisedWeight& w) { return w.parts[0].quantisation == Quanti
 }  // namespace
 
 bool supports_few_rows(int64_t T, int64_t N, int64_t K) {
-  return T >= 1 && T <= kMostRows && N * K * static_cast<int64_t>(sizeof(bf16)) <= kMostWeightBytes &&
-         supports<SmallPieces>(T, N, K);
+  const int64_t rows = rows_of_block(T, N);
+  return rows >= 1 && N * K * static_cast<int64_t>(sizeof(bf16)) <= kMostWeightBytes &&
+         supports<SmallPieces>(rows, N, K);
 }
 
 cudaError_t linear_of_few_rows(const FewRowsProduct& product, cudaStream_t stream) {
   if (!supports_few_rows(product.T, product.N, product.K)) return cudaErrorInvalidValue;
-  return takes_large_pieces(product.T, product.N, product.K) ? launch_bf16<LargePieces>(product, stream)
-                                                             : launch_bf16<SmallPieces>(product, stream);
+  return takes_large_pieces(rows_of_block(product.T, product.N), product.N, product.K)
+             ? launch_bf16<LargePieces>(product, stream)
+             : launch_bf16<SmallPieces>(product, stream);
 }
 
 int64_t few_rows_at_once(const QuantisedWeight& w, int64_t N, int64_t K) {

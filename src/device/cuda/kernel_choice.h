@@ -87,6 +87,13 @@ constexpr bool runs_few_rows(const GpuLimits& gpu) {
   return gpu.capability == 90 && kFewRowsOfCodesSharedBytes + kBarriers <= gpu.shared_bytes;
 }
 
+// The kernel of products of some rows has the copy engine too. It takes at most so many bytes, for weight and rows on
+// their way; no other block is beside it.
+constexpr int64_t kSomeRowsSharedBytes = 192 * 1024;
+constexpr bool runs_some_rows(const GpuLimits& gpu) {
+  return gpu.capability == 90 && kSomeRowsSharedBytes <= gpu.shared_bytes;
+}
+
 // A tiling is the number of weight rows and of places that a block has, in the product of places with the weights of
 // their experts. Of thirteen tilings those for few and for many places are within a few percent of the fastest from two
 // tokens on; a single token has a kernel of its own (bench/results/experts.md).

@@ -2,6 +2,7 @@
 #include "device/cuda/ordered_product.h"
 
 #include "device/cuda/tensor_cores.cuh"
+#include "device/cuda/vectors.cuh"
 
 namespace tandem::device::cuda {
 namespace {
@@ -23,23 +24,6 @@ __device__ void read_tile(const Operand& from, int64_t first, int64_t lines, int
     const bool is_inside = first + line < lines && k + term < depth;
     to[line][term] = is_inside ? from.data[(first + line) * from.line_stride + (k + term) * from.depth_stride]
                                : __float2bfloat16_rn(0.0F);
-  }
-}
-
-template <typename Out>
-__device__ float widen(Out x) {
-  if constexpr (sizeof(Out) == 4) {
-    return x;
-  } else {
-    return __bfloat162float(x);
-  }
-}
-template <typename Out>
-__device__ Out narrow(float x) {
-  if constexpr (sizeof(Out) == 4) {
-    return x;
-  } else {
-    return __float2bfloat16_rn(x);
   }
 }
 
@@ -78,7 +62,7 @@ __global__ __launch_bounds__(kThreads) void ordered_product_kernel(Operand p, Op
         const int64_t i = i0 + wi + m * 16 + quad + e / 2 * 8, j = j0 + wj + n * 8 + pair + e % 2;
         if (i >= I || j >= J) continue;
         const float value = sum[m][n][e];
-        out[i * J + j] = narrow<Out>(added == nullptr ? value : value + widen(added[i * J + j]));
+        write(out + i * J + j, added == nullptr ? value : value + widen(added[i * J + j]));
       }
     }
   }
@@ -120,7 +104,7 @@ template <typename T>
 __global__ void fill_small_kernel(T* data, int64_t n, uint32_t seed) {
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
        i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    data[i] = narrow<T>(drawn(mixed(seed ^ mixed(static_cast<uint32_t>(i))), 4) * 0x1p-20F);
+    write(data + i, drawn(mixed(seed ^ mixed(static_cast<uint32_t>(i))), 4) * 0x1p-20F);
   }
 }
 

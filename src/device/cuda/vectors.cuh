@@ -1,4 +1,5 @@
-// Sixteen bytes at a time, sums over warps and blocks in a fixed order, and sigmoid: shared by the row-wise kernels.
+// Sixteen bytes at a time, numbers of both dtypes, sums over warps and blocks in a fixed order, and sigmoid: shared by
+// most kernels.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -32,6 +33,12 @@ __device__ inline Vector pack(const float (&x)[8]) {
 
 __device__ inline Vector load(const __nv_bfloat16* from) { return *reinterpret_cast<const Vector*>(from); }
 __device__ inline void store(__nv_bfloat16* to, const Vector& v) { *reinterpret_cast<Vector*>(to) = v; }
+
+// Numbers of both dtypes are computed as float32, and rounded once as they are written.
+__device__ inline float widen(float x) { return x; }
+__device__ inline float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline void write(float* to, float x) { *to = x; }
+__device__ inline void write(__nv_bfloat16* to, float x) { *to = __float2bfloat16_rn(x); }
 
 __device__ inline float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 

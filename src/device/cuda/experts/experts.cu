@@ -22,9 +22,6 @@ constexpr int kDepth = 64;  // terms of a piece
 // that eight rows of a matrix share no bank.
 __device__ int piece_at(int row, int sixteen) { return row * kDepth + ((sixteen ^ (row & 7)) << 3); }
 
-__device__ void write(float* to, float x) { *to = x; }
-__device__ void write(bf16* to, float x) { *to = __float2bfloat16_rn(x); }
-
 // A thread's share of the copies of an operand, sixteen bytes at a time: those that begin kThreads apart.
 template <int kRows, int kThreads>
 struct Copies {

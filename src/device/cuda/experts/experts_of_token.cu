@@ -23,9 +23,6 @@ constexpr int kSixteens = kDepth / 8;  // sixteen bytes each, of a piece's row
 // Returns the element where sixteen bytes of a row begin, permuted by the row so that eight rows share no bank.
 __device__ int element_at(int row, int sixteen) { return row * kDepth + ((sixteen ^ (row & 7)) << 3); }
 
-__device__ void write(float* to, float x) { *to = x; }
-__device__ void write(bf16* to, float x) { *to = __float2bfloat16_rn(x); }
-
 // A warp's strip of weights on its way through its ring: a lane's share of the copies. Every address is made once,
 // since few warps on a multiprocessor leave nothing that hides the making of another.
 class Strip {

@@ -1,6 +1,7 @@
 // A warp has a row of logits. Orders are compared by integers and by logits, and only the denominator is a sum.
 #include "device/cuda/experts/route.h"
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
@@ -273,7 +274,7 @@ __global__ __launch_bounds__(kOrderThreads) void route_tile_kernel(const float* 
   extern __shared__ uint32_t memory[];
   wait_for_inputs();
   let_next_begin();
-  for (int token = threadIdx.x / kWarp; token < T; token += kOrderThreads / kWarp) {
+  for (int token = threadIdx.x / kWarp; token < T; token += blockDim.x / kWarp) {
     route_token<kEach>(logits, token, num_experts, num_chosen, normalises, ids, weights);
   }
   __syncthreads();  // the block sees its own ids
@@ -356,6 +357,13 @@ cudaError_t launch_with_experts(int64_t num_experts, const Launch& launch) {
   return cudaErrorInvalidValue;
 }
 
+// Returns the threads of a block that orders the places of so many tokens: one for each place and for each expert, and
+// at least so many warps.
+unsigned order_threads(int64_t T, int64_t num_experts, int64_t num_chosen, int64_t warps) {
+  const int64_t most = std::max({num_experts + 1, T * num_chosen, warps * kWarp});
+  return static_cast<unsigned>(std::min<int64_t>((most + kWarp - 1) / kWarp * kWarp, kOrderThreads));
+}
+
 // Up to so many tokens, one block chooses and orders; the warps of more would wait for each other.
 constexpr int64_t kTokensOfOneBlock = 8;
 
@@ -388,10 +396,9 @@ cudaError_t route(const float* logits, int64_t T, int64_t num_experts, int64_t n
       const auto kernel = route_tile_kernel<decltype(each)::value>;
       const cudaError_t status = with_shared_bytes(kernel);
       if (status != cudaSuccess) return status;
-      const int64_t threads = T == 1 ? (num_experts + kWarp) / kWarp * kWarp : kOrderThreads;
-      return launch_dependent(kernel, T, 1, static_cast<unsigned>(threads), shared_bytes, stream, logits, T,
-                              num_experts, num_chosen, normalises, to.ids, to.weights, to.offsets, to.places,
-                              to.sources);
+      return launch_dependent(kernel, T, 1, order_threads(T, num_experts, num_chosen, /*warps=*/T), shared_bytes,
+                              stream, logits, T, num_experts, num_chosen, normalises, to.ids, to.weights, to.offsets,
+                              to.places, to.sources);
     });
   }
   if (T > 0) {
@@ -404,8 +411,9 @@ cudaError_t route(const float* logits, int64_t T, int64_t num_experts, int64_t n
   if (T <= kOrderTileTokens) {
     const cudaError_t status = with_shared_bytes(order_tile_kernel);
     if (status != cudaSuccess) return status;
-    return launch_dependent(order_tile_kernel, T, 1, kOrderThreads, shared_bytes, stream, to.ids, T, num_experts,
-                            num_chosen, to.offsets, to.places, to.sources);
+    return launch_dependent(order_tile_kernel, T, 1, order_threads(T, num_experts, num_chosen, /*warps=*/1),
+                            shared_bytes, stream, to.ids, T, num_experts, num_chosen, to.offsets, to.places,
+                            to.sources);
   }
   const cudaError_t status = with_shared_bytes(place_tiles_kernel);
   if (status != cudaSuccess) return status;
