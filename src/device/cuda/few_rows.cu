@@ -345,9 +345,11 @@ bool supports(int64_t T, int64_t N, int64_t K) {
   return runs_few_rows(gpu()) && cut<Weights>(T, N, K).slots >= std::min<int64_t>(kFewestSlots, K / Weights::kDepth);
 }
 
-// Returns how many rows a block has; 0 if so many rows are the library's.
+// Returns how many rows a block has; 0 if so many rows are the library's. More than 64 were not measured.
 int64_t rows_of_block(int64_t T, int64_t N) {
+  constexpr int64_t kMostRowsOfAllBlocks = 64;
   if (T <= kMostRows) return T;
+  if (T > kMostRowsOfAllBlocks) return 0;
   for (const int64_t rows : {kMostRows, kMostRowsOfBlock}) {
     if (N / kStrip * ((T + rows - 1) / rows) <= gpu().multiprocessors) return rows;
   }
