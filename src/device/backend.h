@@ -49,7 +49,8 @@ struct Backend {
   std::vector<Checksum> (*checksums)(const std::vector<at::Tensor>& tensors);
   // Copies mapped bytes (map_memory) over those of `to`, which are as many, and returns the checksums of its `parts` as
   // they are then; while one stretch is copied the one before is summed. The parts lie in `to` one after the other, and
-  // are as checksums() wants them. Returns when all of it is done.
+  // are as checksums() wants them. It begins after all work that was queued before, and returns when all of it is done.
+  // Any thread may call it: it runs beside what another one queues meanwhile.
   std::vector<Checksum> (*copy_mapped)(const at::Tensor& mapped, const at::Tensor& to,
                                        const std::vector<at::Tensor>& parts);
 };
@@ -58,6 +59,6 @@ using BackendEntry = const Backend* (*)();
 constexpr const char* kBackendEntry = "tandem_backend";
 // This number grows with every change of device/ops.h, of the memory contracts or of this file that would break a
 // module of an older build.
-constexpr int64_t kBackendContract = 17;
+constexpr int64_t kBackendContract = 18;
 
 }  // namespace tandem::device

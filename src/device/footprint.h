@@ -14,6 +14,8 @@ struct Footprint {
   // Whether the device's memory is the host's. Then ranks of a machine share it, their tensors travel as the host's do,
   // and offloading saves nothing.
   bool shares_host_memory = false;
+  // Whether processes of a machine map each other's memory of it (Backend::map_memory).
+  bool maps_memory = false;
   // Whether operations allocate temporaries that are large beside their results. They leave holes in an arena.
   bool has_large_temporaries = true;
   // Whether its operations take quantised matrices (Ops::linear_quantised).

@@ -70,8 +70,9 @@ at::Tensor map_memory(const DeviceSpec& device, const std::string& word);
 std::vector<Checksum> checksums(const DeviceSpec& device, const std::vector<at::Tensor>& tensors);
 
 // Copies the bytes of `mapped` (map_memory) over those of `to`, which are as many, and returns the checksums that its
-// `parts` have then. The parts lie in `to` one after the other, and are as checksums() wants them. Returns when all of
-// it is done.
+// `parts` have then. The parts lie in `to` one after the other, and are as checksums() wants them. It begins after all
+// work that was queued before, and returns when all of it is done. Any thread may call it: it runs beside what another
+// one queues meanwhile.
 std::vector<Checksum> copy_mapped(const DeviceSpec& device, const at::Tensor& mapped, const at::Tensor& to,
                                   const std::vector<at::Tensor>& parts);
 

@@ -72,6 +72,9 @@ struct TrainPlan {
   int64_t persistent_bytes = 0;  // beside the arena, in the phase that has most of it
   int64_t host_bytes = 0;        // of the host beside a device: 0 where the device is the host
   int64_t host_pinned_bytes = 0;
+  // The device has so much, of what lasts, for a second copy of the trained weights: a process that only samples, and
+  // maps the trainers' memory, copies new weights into it while it samples. 0: it copies them while it stands still.
+  int64_t second_copy_bytes = 0;
 
   // This is what the device has; where that is not known, there is no limit.
   int64_t limit_bytes() const;

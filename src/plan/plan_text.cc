@@ -76,6 +76,9 @@ std::string shape_sentences(const TrainPlan& plan, const model::ModelConfig& mod
   if (plan.role != Role::kTrainer)
     text += fmt::format("KV            {} = {} tokens; completions of the longest sequence at once: {}\n",
                         gib_text(plan.kv_cache_bytes), plan.kv_tokens, plan.kv_completions);
+  if (plan.second_copy_bytes > 0 && plan.host_bytes > 0)
+    text += fmt::format("second copy   {} of the weights: new ones are copied into it while the engine samples\n",
+                        gib_text(plan.second_copy_bytes));
   text += plan.host_bytes > 0
               ? fmt::format("host          {} beside the device, {} of it pinned\n", gib_text(plan.host_bytes),
                             gib_text(plan.host_pinned_bytes))

@@ -141,6 +141,7 @@ void ReplicaWeights::copy_parts() {
 
 const std::vector<uint64_t>& ReplicaWeights::checksums(bool is_base) {
   const auto [found, is_new] = checksums_.try_emplace(is_base);
+  TANDEM_CHECK(!is_new || replica_.size() == 1, "the checksums of other ranks' parts are not gathered yet");
   if (is_new) append(weights::checksums(store(kFirst, is_base), session_.device()), found->second);
   return found->second;
 }

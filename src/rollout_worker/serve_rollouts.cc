@@ -6,6 +6,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -125,19 +126,23 @@ class Worker {
 
   // Works until the run ends, or a process of this engine is asked to stop.
   void work() {
-    run_.send(to_bytes(sampling::Prepared{.maps_weights = maps_weights()}));
+    run_.send(
+        to_bytes(sampling::Prepared{.maps_weights = maps_weights(), .copies_ahead = engine_.weights().copies_ahead()}));
     while (!is_over_) {
       if (is_asked_to_stop()) return leave();
       take_messages();
       take_pieces();
+      say_copied();
       if (rollout_) rollout_->client.work();
     }
   }
 
  private:
   void take_messages() {
-    const std::array<int, 1> news = {links_.descriptor()};
-    std::optional<std::string> frame = rollout_ ? rollout_->client.receive(kLookEvery) : run_.receive(kLookEvery, news);
+    // Pieces are taken between two rollouts alone.
+    const std::array<int, 2> news = {engine_.weights().descriptor(), links_.descriptor()};
+    std::optional<std::string> frame =
+        rollout_ ? rollout_->client.receive(kLookEvery, std::span(news).first(1)) : run_.receive(kLookEvery, news);
     silence_.look(frame.has_value());
     while (frame) {
       sampling::Message message = sampling::message_of(*frame);
@@ -172,7 +177,18 @@ class Worker {
       run_.send(to_bytes(sampling::Alive{}));
     }
   }
-  void take(const sampling::CopyWeights& message) { take_weights(message); }
+  // Says that weights are in the second copy, once they are.
+  void say_copied() {
+    if (const std::optional<uint64_t> version = engine_.weights().copied())
+      run_.send(to_bytes(sampling::CopiedWeights{*version}));
+  }
+  void take(const sampling::CopyWeights& message) {
+    if (message.is_ahead) {
+      engine_.weights().copy_ahead(message);
+    } else {
+      take_weights(message);
+    }
+  }
   void take(const sampling::WeightChecksums& message) { take_weights(message); }
   template <typename Message, typename... Source>
   void take_weights(const Message& message, const Source&... source) {
@@ -193,7 +209,7 @@ class Worker {
                                  .context_tokens = session_.config().max_positions,
                                  .vocab = session_.config().vocab,
                                  .rewards = rewards_},
-                     engine, session_.text(), run_);
+                     engine, session_.text(), run_, std::exchange(still_since_, std::nullopt));
   }
 
   void take(sampling::LendSamples& loan) {
@@ -207,9 +223,12 @@ class Worker {
   }
   void take(const sampling::Pause& pause) {
     if (rollout_) rollout_->client.take(pause);
+    stand_still();
   }
   void take(const sampling::Close& close) {
-    if (rollout_ && rollout_->number == close.rollout) close_rollout();
+    if (!rollout_ || rollout_->number != close.rollout) return;
+    close_rollout();
+    stand_still();
   }
   void take(const sampling::Stop& /*stop*/) {
     is_over_ = true;
@@ -221,6 +240,10 @@ class Worker {
     TANDEM_ENV_CHECK(false, "the run says what only a process that samples does");
   }
 
+  // The engine has nothing to do any more, until it is lent samples again.
+  void stand_still() {
+    if (!still_since_) still_since_ = Clock::now();
+  }
   void close_rollout() {
     if (!rollout_) return;
     rollout_->sampler.abort_all();
@@ -246,6 +269,7 @@ class Worker {
   const session::RewardContext context_;
   evaluation::Rewards rewards_;
   std::optional<ServedRollout> rollout_;  // rollout that is open now
+  std::optional<Clock::time_point> still_since_;
   Clock::time_point last_asked_;
   bool is_over_ = false;
 };

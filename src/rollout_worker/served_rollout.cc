@@ -54,10 +54,11 @@ reward::Scorer* scorer_of(const sampling::Open& open, evaluation::Rewards& rewar
 }  // namespace
 
 ServedRollout::ServedRollout(const sampling::Open& open, const WorkerParts& parts, rollout::Engine& engine,
-                             text::TextWorker& text, mesh::Channel& rank0)
+                             text::TextWorker& text, mesh::Channel& rank0,
+                             std::optional<base::Clock::time_point> still_since)
     : number(open.rollout),
       request(request_of(open, parts)),
       sampler(request, engine, text, scorer_of(open, parts.rewards), open.samples_at_once, /*shares=*/true),
-      client(rank0, open.rollout, sampler) {}
+      client(rank0, open.rollout, sampler, still_since) {}
 
 }  // namespace tandem::rollout_worker

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
+#include "base/clock.h"
 #include "config/train_config.h"
 #include "evaluation/rewards.h"
 #include "mesh/channel.h"
@@ -24,9 +26,10 @@ struct WorkerParts {
 };
 
 struct ServedRollout {
-  // Throws EnvironmentError if rank 0 asks for what these parts do not have.
+  // The engine has stood still since `still_since`, if it was paused. Throws EnvironmentError if rank 0 asks for what
+  // these parts do not have.
   ServedRollout(const sampling::Open& open, const WorkerParts& parts, rollout::Engine& engine, text::TextWorker& text,
-                mesh::Channel& rank0);
+                mesh::Channel& rank0, std::optional<base::Clock::time_point> still_since);
 
   const uint64_t number;
   const sampling::RolloutRequest request;

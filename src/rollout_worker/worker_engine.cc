@@ -33,10 +33,12 @@ WorkerEngine::WorkerEngine(const config::TrainConfig& config, session::ModelSess
       plan_(plan_of(config, session, ranks, welcome)),
       memory_(config.memory, plan_, session.device()),
       weights_(with_memory(session, memory_), ranks, welcome) {
-  // New weights wait in the host's memory until the samplers pause (WeightLinks).
-  const bool may_wait = config.async.is_live(config.colocate) && ranks.is_first() && !weights_.maps();
-  if (may_wait && session.ops().is_on_host())
+  if (weights_.maps()) {
+    if (plan_.second_copy_bytes > 0) memory_.add_persistent(memory::Tag::kWeights, weights_.allocate_second_copy());
+  } else if (config.async.is_live(config.colocate) && ranks.is_first() && session.ops().is_on_host()) {
+    // New weights wait in the host's memory until the samplers pause (WeightLinks).
     memory_.add_persistent(memory::Tag::kWeights, session.trained().bytes() * ranks.size());
+  }
   memory_.enter(memory::Phase::kRollout);
 }
 

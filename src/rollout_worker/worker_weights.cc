@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "memory/arena_allocator.h"
 #include "session/together.h"
 
 namespace tandem::rollout_worker {
@@ -86,7 +87,22 @@ bool WorkerWeights::take(const sampling::CopyWeights& message) {
   return false;
 }
 
+int64_t WorkerWeights::allocate_second_copy() {
+  TANDEM_CHECK(maps() && ranks_.size() == 1, "the other ranks of an engine get no messages while it samples");
+  trained_->allocate_second();
+  return session_.trained().bytes();
+}
+
+void WorkerWeights::copy_ahead(const sampling::CopyWeights& message) {
+  TANDEM_ENV_CHECK(copies_ahead() && !message.is_base, "the run shows weights for a second copy that is not here");
+  copy_.start(message.version, [&trained = *trained_] {
+    const memory::BypassArena outside;  // the copy takes no part in the phases of the thread that samples
+    trained.copy_ahead();
+  });
+}
+
 bool WorkerWeights::take(const sampling::WeightChecksums& message) {
+  copy_.wait();  // a run that was not sampling says them at once
   return have_come(message.is_base, message.version, [&] {
     shown(message.is_base).finish(message.version, checksums_of(message.sums, ranks_.rank(), ranks_.size()));
   });

@@ -160,7 +160,8 @@ void Connections::poll(double wait_s, Events& events, std::span<const int> news)
     take_messages(events);
   }
   for (auto& [id, worker] : workers_) {
-    if (worker.state != State::kReady || worker.is_rank || !events.has_loans(id)) continue;
+    if (worker.state != State::kReady || worker.is_rank) continue;
+    if (!worker.is_copying && !events.has_loans(id)) continue;
     attempt(worker, [&] { check_heard(worker, worker.last_heard); });
   }
   remove_gone(events);
@@ -216,10 +217,16 @@ void Connections::take_frame(groups::SamplerId id, Worker& worker, std::string_v
   } else if (const auto* const prepared = std::get_if<Prepared>(&message);
              prepared != nullptr && worker.state == State::kPreparing) {
     worker.maps_weights = prepared->maps_weights;
+    worker.copies_ahead = prepared->maps_weights && prepared->copies_ahead;
     worker.state = State::kWaiting;
   } else if (const auto* const took = std::get_if<TookWeights>(&message)) {
     TANDEM_ENV_CHECK(worker.is_to_take == took->version, "it took other weights than it was given");
     worker.is_to_take.reset();
+    worker.is_copying = false;
+  } else if (const auto* const copied = std::get_if<CopiedWeights>(&message)) {
+    TANDEM_ENV_CHECK(worker.is_copying && worker.is_to_take == copied->version,
+                     "it copied other weights than it was shown");
+    worker.is_copying = false;
   } else if (std::holds_alternative<ChainBroken>(message)) {
     worker.is_chain_broken = true;
   } else if (std::holds_alternative<Leaving>(message)) {
@@ -302,12 +309,15 @@ int64_t Connections::update_weights(const std::function<void()>& pause) {
   std::vector<WorkerChain> chains;
   weights_->update(
       [&] {
-        chains = tell_chains(with_mapping(ready(), /*maps=*/false));
+        show_ahead();
+        chains = tell_chains(ready_workers([](const Worker& worker) { return !worker.maps_weights; }));
         send_pieces(chains, /*is_base=*/false);
+        if (are_copying()) weights_->checksums(/*is_base=*/false);  // nobody waits for them in the pause then
         pause();
         const std::scoped_lock lock(mutex_);
-        ids = with_mapping(ready(), /*maps=*/true);
-        show_weights(ids, /*is_base=*/false);
+        show_weights(ready_workers([](const Worker& worker) { return worker.maps_weights && !worker.is_to_take; }),
+                     /*is_base=*/false);
+        ids = ready_workers([](const Worker& worker) { return worker.maps_weights; });
       },
       [&] {
         const std::scoped_lock lock(mutex_);
@@ -322,14 +332,21 @@ int64_t Connections::update_weights(const std::function<void()>& pause) {
   return num_sent_again_ - num_before;
 }
 
-std::vector<groups::SamplerId> Connections::with_mapping(const std::vector<groups::SamplerId>& ids, bool maps) const {
+std::vector<groups::SamplerId> Connections::ready_workers(const std::function<bool(const Worker&)>& is_meant) const {
   const std::scoped_lock lock(mutex_);
-  std::vector<groups::SamplerId> result;
-  std::ranges::copy_if(ids, std::back_inserter(result), [&](groups::SamplerId id) {
-    const auto found = workers_.find(id);
-    return found != workers_.end() && found->second.maps_weights == maps;
-  });
+  std::vector<groups::SamplerId> result = ready();
+  std::erase_if(result, [&](groups::SamplerId id) { return !is_meant(workers_.at(id)); });
   return result;
+}
+
+void Connections::show_ahead() {
+  const std::scoped_lock lock(mutex_);
+  show_weights(ready_workers([](const Worker& worker) { return worker.copies_ahead; }), /*is_base=*/false,
+               /*is_ahead=*/true);
+}
+
+bool Connections::are_copying() const {
+  return !ready_workers([](const Worker& worker) { return worker.is_copying; }).empty();
 }
 
 void Connections::give_first_weights(groups::SamplerId id) {
@@ -342,11 +359,13 @@ void Connections::give_first_weights(groups::SamplerId id) {
   wait_until_taken({id});
 }
 
-void Connections::show_weights(const std::vector<groups::SamplerId>& ids, bool is_base) {
-  const std::string message = to_bytes(CopyWeights{is_base});
+void Connections::show_weights(const std::vector<groups::SamplerId>& ids, bool is_base, bool is_ahead) {
+  const uint64_t version = weights_->version(is_base);
+  const std::string message = to_bytes(CopyWeights{.is_base = is_base, .is_ahead = is_ahead, .version = version});
   for (const groups::SamplerId id : ids) {
     Worker& worker = workers_.at(id);
-    if (!is_base) worker.is_to_take = weights_->version(is_base);
+    if (!is_base) worker.is_to_take = version;
+    worker.is_copying = is_ahead;
     attempt(worker, [&] { worker.channel->send(message); });
   }
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -69,9 +70,12 @@ class Connections {
   // Call it when the trainers' weights are new, while all ranks of the replica call their update. It gives the weights
   // to all workers that have joined, and waits until each has taken them, is gone, or was silent for too long. Those
   // that sample meanwhile do so until `pause`, which ends their rollout: it is called once pieces have been sent to
-  // those that do not map the weights. Another thread may call poll() until then. Returns how many workers were sent
-  // them again, because they did not come through another one.
+  // those that do not map the weights, and those that copy ahead have begun to. Another thread may call poll() until
+  // `pause` returns, and lets workers sample while they are_copying(). Returns how many workers were sent them again,
+  // because they did not come through another one.
   int64_t update_weights(const std::function<void()>& pause = [] {});
+  // Returns whether workers copy new weights while they sample. One that is silent for too long does not.
+  bool are_copying() const;
 
   // Says that the trainers change the weights until update_weights(): a worker that joins waits for it.
   void hold_weights();
@@ -93,6 +97,8 @@ class Connections {
     bool is_rank = false;  // it trains too
     bool has_joined = false, has_left = false, has_failed = false;
     bool maps_weights = false;                 // it copies weights from this process's memory
+    bool copies_ahead = false;                 // it does so while it samples
+    bool is_copying = false;                   // and does so now
     std::optional<uint64_t> is_to_take = {};   // version that was announced and that it has not taken yet
     WeightDoor door = {};                      // where another worker passes weights on to it
     std::shared_ptr<mesh::Channel> line = {};  // by which pieces of weights go to it; null where it maps them
@@ -117,7 +123,9 @@ class Connections {
   // Throws EnvironmentError if it has said nothing for too long.
   void check_heard(const Worker& worker, base::Clock::time_point since) const;
   // Workers that map the memory copy it from show_weights() on.
-  void show_weights(const std::vector<groups::SamplerId>& ids, bool is_base);
+  void show_weights(const std::vector<groups::SamplerId>& ids, bool is_base, bool is_ahead = false);
+  // Shows the trained weights to the workers that copy ahead, which sample meanwhile.
+  void show_ahead();
   void say_checksums(const std::vector<groups::SamplerId>& ids, bool is_base);
   void give_first_weights(groups::SamplerId id);
   // Returns whether it is prepared for weights, and there is a way for them.
@@ -138,7 +146,7 @@ class Connections {
   void tell_places(const WorkerChain& chain);
   // Remembers who did not get weights from a worker that had them.
   void note_links(const WorkerChain& chain);
-  std::vector<groups::SamplerId> with_mapping(const std::vector<groups::SamplerId>& ids, bool maps) const;
+  std::vector<groups::SamplerId> ready_workers(const std::function<bool(const Worker&)>& is_meant) const;
   void wait_until_taken(const std::vector<groups::SamplerId>& ids);
   void wait_until_taken(groups::SamplerId id, base::Clock::time_point since);
   // Reads what a worker said before it was gone, which may lie unread if a message to it has failed first.

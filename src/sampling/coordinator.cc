@@ -200,12 +200,10 @@ void Coordinator::check_that_somebody_samples() {
 }
 
 Coordinator::Numbers Coordinator::numbers() const {
-  Numbers sum = {.stats = {}, .losses = {}, .samplers = samplers()};
-  for (const auto& [id, known] : known_) {
-    rollout::add(id == kOwn ? own_->stats() : known.numbers.stats, sum.stats);
-    sum.losses += id == kOwn ? own_->losses() : known.numbers.losses;
-  }
-  return sum;
+  Numbers numbers = {.counted = {}, .samplers = samplers()};
+  for (const auto& [id, known] : known_)
+    numbers.counted += id == kOwn ? SamplerNumbers{.stats = own_->stats(), .losses = own_->losses()} : known.numbers;
+  return numbers;
 }
 
 Coordinator::Samplers Coordinator::samplers() const {

@@ -57,8 +57,7 @@ class Coordinator final : private Connections::Events {
   };
   // Holds the numbers of all samplers together.
   struct Numbers {
-    rollout::EngineStats stats;
-    ProcessLosses losses;
+    SamplerNumbers counted;
     Samplers samplers;
   };
   Numbers numbers() const;

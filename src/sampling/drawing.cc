@@ -89,7 +89,7 @@ class WholeGroups final : public Drawing {
   }
 
   void show_progress(const Coordinator& coordinator, report::Report& report) const override {
-    const std::string tokens = base::with_commas(coordinator.numbers().stats.generated_tokens);
+    const std::string tokens = base::with_commas(coordinator.numbers().counted.stats.generated_tokens);
     const int64_t num_groups =
         std::ssize(request_.prompts) - std::ranges::count(request_.takes_answer, true);  // that are sampled
     if (const std::optional<DynamicSampling>& dynamic = request_.dynamic) {

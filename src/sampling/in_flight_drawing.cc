@@ -111,7 +111,7 @@ InFlightNumbers InFlightDrawing::numbers(const TakenGroups& taken) const {
 void InFlightDrawing::show_progress(const Coordinator& coordinator, report::Report& report) const {
   report.progress(request_.title, std::min(in_flight_.schedule.num_kept(), asked_.num_groups), asked_.num_groups,
                   fmt::format("groups ended of {} in flight, {} tokens", in_flight_.schedule.num_in_flight(),
-                              base::with_commas(coordinator.numbers().stats.generated_tokens)));
+                              base::with_commas(coordinator.numbers().counted.stats.generated_tokens)));
 }
 
 // Groups that begin with a phase are the next ones in the data's order.

@@ -45,10 +45,6 @@ void LiveSampling::work(uint64_t number) {
   LiveDrawing drawing(*request_, &lengths_);
   const std::array<int, 1> news = {bell_.descriptor()};
   SamplerNumbers before = {};  // at the last rollout that was taken in this period
-  const auto since_before = [&] {
-    const Coordinator::Numbers now = coordinator.numbers();
-    return SamplerNumbers{.stats = rollout::since(before.stats, now.stats), .losses = now.losses - before.losses};
-  };
   bool is_pausing = false, has_paused = false;
   while (true) {
     bell_.silence();
@@ -56,44 +52,32 @@ void LiveSampling::work(uint64_t number) {
     {
       const std::scoped_lock lock(mutex_);
       if (wants_ && drawing.is_over()) {
-        SamplerNumbers numbers = since_before();
-        rollout::add(earlier_.stats, numbers.stats);
-        numbers.losses += earlier_.losses;
-        earlier_ = {};
-        const Coordinator::Numbers now = coordinator.numbers();
-        before = {.stats = now.stats, .losses = now.losses};
+        Coordinator::Numbers numbers = coordinator.numbers();
+        numbers.counted = numbers.counted - std::exchange(before, numbers.counted);
+        numbers.counted += std::exchange(earlier_, {});
         taken_ = Taken{.groups = drawing.take(),
-                       .numbers = {.stats = numbers.stats, .losses = numbers.losses, .samplers = now.samplers},
-                       .seconds = base::seconds_since(std::exchange(since_, base::Clock::now())),
-                       .pause_seconds = std::exchange(pause_s_, 0.0)};
+                       .numbers = numbers,
+                       .seconds = base::seconds_since(std::exchange(since_, base::Clock::now()))};
         wants_ = false;
         changed_.notify_all();
       }
       if (is_ending_) return;
-      is_pausing = is_pausing_;
+      is_pausing = is_pausing_ && !connections_.are_copying();  // they sample until they have copied new weights
       // Workers that join are given the weights that this pause is for: nobody waits for them before.
       const bool is_alone = in_flight.pool.num_samplers() == 0;
       if (is_pausing && (asked.pauses_completions || is_stopping_ || is_alone) && !std::exchange(has_paused, true)) {
-        paused_at_ = base::Clock::now();
         coordinator.pause();
       }
       if (is_pausing && is_alone) break;
       num_ended_ = in_flight.schedule.num_kept();
       num_in_flight_ = in_flight.schedule.num_in_flight();
-      num_tokens_ = coordinator.numbers().stats.generated_tokens;
+      num_tokens_ = coordinator.numbers().counted.stats.generated_tokens;
     }
-    if (is_pausing && in_flight.pool.is_idle()) {
-      if (!paused_at_) paused_at_ = base::Clock::now();  // nobody was interrupted: all have ended
-      break;
-    }
+    if (is_pausing && in_flight.pool.is_idle()) break;
     coordinator.serve(news);
-    if (!is_pausing && paused_at_ && in_flight.pool.has_loans())
-      pause_s_ += base::seconds_since(*std::exchange(paused_at_, std::nullopt));
     drawing.decide(coordinator);
   }
-  const SamplerNumbers rest = since_before();
-  rollout::add(rest.stats, earlier_.stats);
-  earlier_.losses += rest.losses;
+  earlier_ += coordinator.numbers().counted - before;
 }
 
 std::optional<LiveSampling::Taken> LiveSampling::take(const std::function<bool()>& is_stopped, report::Report& report) {

@@ -27,8 +27,7 @@ class LiveSampling {
   struct Taken {
     TakenGroups groups;
     Coordinator::Numbers numbers;
-    double seconds = 0.0;        // since the rollout before was taken
-    double pause_seconds = 0.0;  // of these: from a pause to the first loan after it
+    double seconds = 0.0;  // since the rollout before was taken
   };
 
   // The connections and the lengths are borrowed.
@@ -62,8 +61,6 @@ class LiveSampling {
   base::Bell bell_;  // wakes the thread
   base::Clock::time_point since_ = base::Clock::now();
   SamplerNumbers earlier_ = {};  // of periods that are over, and of no rollout yet
-  std::optional<base::Clock::time_point> paused_at_;
-  double pause_s_ = 0.0;  // since the rollout before was taken
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

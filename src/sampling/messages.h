@@ -10,14 +10,15 @@
 //                                  ->
 //   Prepared                       ->
 //                                  <-  the weights: CopyWeights and WeightChecksums, or Chain, and then the first of
-//                                  the
-//                                      chain gets Weights on that connection, and passes them on
+//                                      the chain gets Weights on that connection, and passes them on
 //   TookWeights, or ChainBroken    ->
 //                                  <-  Open
 //   Pull                           ->
 //                                  <-  LendSamples ..., LendGrading ..., Abort, Pause
 //   Sampled, Graded ...            ->
-//                                  <-  Close; then new weights and the next Open, or Stop
+//                                  <-  new weights that come while it samples: CopyWeights that are ahead, or Chain
+//   CopiedWeights                  ->
+//                                  <-  Close; then the rest of new weights and the next Open, or Stop
 //   Leaving, or Failed             ->
 //
 // Another rank that trains says RankHello in place of all that comes before Pull: it has the weights, and knows the
@@ -84,8 +85,10 @@ struct Refused {
 // The worker's memory is there, and its processes have started.
 struct Prepared {
   bool maps_weights = false;  // it has mapped all that Welcome shows
+  // It has memory for a second copy of the trained weights, into which it copies new ones while it samples.
+  bool copies_ahead = false;
 
-  static void fields(auto& wire, auto& m) { wire(m.maps_weights); }
+  static void fields(auto& wire, auto& m) { wire(m.maps_weights, m.copies_ahead); }
 };
 // First and only message of a worker's second connection, on which pieces of weights come, also while it samples.
 struct WeightLine {
@@ -124,8 +127,18 @@ struct ChainBroken {
 // The weights that Welcome shows are new, and stay as they are until the worker has answered.
 struct CopyWeights {
   bool is_base = false;  // as in Weights
+  // The worker copies them into its second copy, while it samples, and says CopiedWeights. It samples with the weights
+  // before until WeightChecksums come.
+  bool is_ahead = false;
+  uint64_t version = 0;
 
-  static void fields(auto& wire, auto& m) { wire(m.is_base); }
+  static void fields(auto& wire, auto& m) { wire(m.is_base, m.is_ahead, m.version); }
+};
+// The second copy has the weights that CopyWeights has announced.
+struct CopiedWeights {
+  uint64_t version = 0;
+
+  static void fields(auto& wire, auto& m) { wire(m.version); }
 };
 // Checksums of each tensor of the stores that the worker was to copy, of all parts. If they match, the stores have this
 // version.
@@ -194,8 +207,21 @@ struct LendGrading {
 struct SamplerNumbers {
   rollout::EngineStats stats;
   ProcessLosses losses;
+  double still_seconds = 0.0;  // for which a sampler that was paused stood still, until its first loan after that
 
-  static void fields(auto& wire, auto& m) { wire(m.stats, m.losses); }
+  SamplerNumbers& operator+=(const SamplerNumbers& other) {
+    rollout::add(other.stats, stats);
+    losses += other.losses;
+    still_seconds += other.still_seconds;
+    return *this;
+  }
+  // Returns what has been counted since `before`, with the peaks of now.
+  SamplerNumbers operator-(const SamplerNumbers& before) const {
+    return {.stats = rollout::since(before.stats, stats),
+            .losses = losses - before.losses,
+            .still_seconds = still_seconds - before.still_seconds};
+  }
+  static void fields(auto& wire, auto& m) { wire(m.stats, m.losses, m.still_seconds); }
 };
 struct Sampled {
   uint64_t rollout = 0, key = 0;
@@ -260,10 +286,10 @@ struct Stop {
 };
 
 using Message = std::variant<Hello, Welcome, Refused, Prepared, WeightLine, Weights, Chain, ChainBroken, CopyWeights,
-                             WeightChecksums, TookWeights, Open, Pull, LendSamples, LendGrading, Sampled, Graded, Abort,
-                             Pause, Close, RankHello, StopAsked, Alive, Leaving, Failed, Stop>;
+                             CopiedWeights, WeightChecksums, TookWeights, Open, Pull, LendSamples, LendGrading, Sampled,
+                             Graded, Abort, Pause, Close, RankHello, StopAsked, Alive, Leaving, Failed, Stop>;
 // The number changes with whatever a message is made of.
-inline constexpr uint32_t kMessageFormat = 0x534D000A;
+inline constexpr uint32_t kMessageFormat = 0x534D000B;
 std::string to_bytes(const Message& message);
 // Throws EnvironmentError for bytes that are no message.
 Message message_of(std::string_view bytes);

@@ -1,6 +1,7 @@
 #include "sampling/pool_client.h"
 
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -18,6 +19,7 @@ const session::PromptLine* PoolClient::keep(uint64_t group, session::PromptLine&
 
 void PoolClient::take(LendSamples& message) {
   if (message.rollout != rollout_) return;
+  if (still_since_) still_s_ = base::seconds_since(*std::exchange(still_since_, std::nullopt));
   sampler_.add(groups::SampleLoan{.key = message.key,
                                   .group = message.group,
                                   .line = keep(message.group, message.line),
@@ -45,8 +47,11 @@ void PoolClient::take(const Pause& message) {
   if (message.rollout == rollout_) sampler_.pause();
 }
 
-std::optional<std::string> PoolClient::receive(double wait_s) {
-  return sampler_.is_busy() ? rank0_.receive(0.0) : rank0_.receive(wait_s, sampler_.descriptors());
+std::optional<std::string> PoolClient::receive(double wait_s, std::span<const int> news) {
+  if (sampler_.is_busy()) return rank0_.receive(0.0);
+  std::vector<int> descriptors = sampler_.descriptors();
+  descriptors.insert(descriptors.end(), news.begin(), news.end());
+  return rank0_.receive(wait_s, descriptors);
 }
 
 void PoolClient::work() {

@@ -179,7 +179,8 @@ RolloutPhase::Gathered RolloutPhase::gather_live(const RolloutRequest& request, 
   gathered.numbers = taken->groups.numbers;
   gathered.rollout = rollout_of_groups(request, std::move(taken->groups), taken->numbers);
   gathered.rollout->seconds = taken->seconds;
-  gathered.rollout->pause_seconds = taken->pause_seconds;
+  gathered.rollout->pause_seconds =
+      taken->numbers.counted.still_seconds / static_cast<double>(std::max<int64_t>(taken->numbers.samplers.count, 1));
   return gathered;
 }
 
@@ -196,7 +197,7 @@ Rollout RolloutPhase::rollout_of_groups(const RolloutRequest& request, TakenGrou
     for (groups::Member& member : group.members) rollout.samples.push_back(std::move(member.sample));
     std::ranges::move(group.graded.grades, std::back_inserter(rollout.grades));
   }
-  rollout.stats = numbers.stats;
+  rollout.stats = numbers.counted.stats;
   rollout.is_sampled = true;
   rollout.num_ranks = mesh_.size();
   const Coordinator::Samplers& samplers = numbers.samplers;
@@ -206,12 +207,12 @@ Rollout RolloutPhase::rollout_of_groups(const RolloutRequest& request, TakenGrou
     rollout.num_ranks = samplers.count * mesh_.tensor().size();  // an engine is spread as the trainers are
     rollout.num_lost_workers = samplers.num_lost;
   }
-  rollout.num_generate_restarts = numbers.losses.generator_restarts;
-  rollout.num_generate_repeated = numbers.losses.repeated_generations;
+  rollout.num_generate_restarts = numbers.counted.losses.generator_restarts;
+  rollout.num_generate_repeated = numbers.counted.losses.repeated_generations;
   if (!request.is_graded) return rollout;
   put_grades(request.failure_reward, rollout);
-  rollout.num_repeated = numbers.losses.repeated_grades;
-  rollout.num_restarts = numbers.losses.grader_restarts;
+  rollout.num_repeated = numbers.counted.losses.repeated_grades;
+  rollout.num_restarts = numbers.counted.losses.grader_restarts;
   return rollout;
 }
 

@@ -29,7 +29,8 @@ class WeightFeed {
   virtual uint64_t version(bool is_base) const = 0;
   // Returns the words that Welcome carries, by tensor rank.
   virtual std::vector<std::string> words(bool is_base) const = 0;
-  // Returns the checksums of all parts, in the order of WeightChecksums.
+  // Returns the checksums of all parts, in the order of WeightChecksums. Those of one part may be asked for from
+  // `begin` on.
   virtual const std::vector<uint64_t>& checksums(bool is_base) = 0;
   // Calls `send` with every piece of every part, in order; the bytes are valid during the call.
   using SendPiece = std::function<void(const Weights& piece, std::span<const std::byte> bytes)>;

@@ -36,10 +36,21 @@ std::optional<ShownWeights> ShownWeights::map(WeightStore& store, const device::
 
 void ShownWeights::copy() {
   store_->begin_update();
+  is_ahead_ = false;
   copied_ = device::copy_mapped(device_, shown_, store_->storage(), tensors_of(*store_));
 }
 
+void ShownWeights::allocate_second() { second_.emplace(store_->layout(), store_->dtype(), store_->device()); }
+
+void ShownWeights::copy_ahead() {
+  TANDEM_CHECK(has_second());
+  copied_.reset();
+  copied_ = device::copy_mapped(device_, shown_, second_->storage(), tensors_of(*second_));
+  is_ahead_ = true;
+}
+
 void ShownWeights::finish(uint64_t version, const std::vector<device::Checksum>& checksums) {
+  store_->begin_update();
   const auto& tensors = store_->layout().tensors;
   TANDEM_ENV_CHECK(copied_ && checksums.size() == tensors.size(), "checksums came of weights that were not copied");
   for (size_t t = 0; t < tensors.size(); ++t) {
@@ -48,6 +59,8 @@ void ShownWeights::finish(uint64_t version, const std::vector<device::Checksum>&
                                  tensors[t].name));
   }
   copied_.reset();
+  // The store's readers are queued after this copy, and so is the next copy_ahead(), so nobody has to wait for it here.
+  if (std::exchange(is_ahead_, false)) store_->storage().copy_(second_->storage());
   store_->end_update(version);
 }
 

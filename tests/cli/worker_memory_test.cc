@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/options.h"
@@ -68,7 +69,7 @@ base::Json serve_one_rollout(const config::TrainConfig& config) {
        .context_tokens = session.config().max_positions,
        .vocab = session.config().vocab,
        .rewards = rewards},
-      engine.engine(), session.text(), worker);
+      engine.engine(), session.text(), worker, /*still_since=*/std::nullopt);
   for (uint64_t i = 0; i < static_cast<uint64_t>(num_groups); ++i) {
     sampling::LendSamples loan = {
         .rollout = 0, .key = i, .group = i, .first = 0, .count = static_cast<uint64_t>(n), .line = prompts.prompts[i]};

@@ -331,6 +331,45 @@ TEST(Plan, WhoGivesWeightsOnTheCpuHasThoseOfTheOtherParts) {
   EXPECT_EQ(weights(part), own) << "it maps them";
 }
 
+// A rollout worker on a GPU copies new weights while it samples, where that takes at most an eighth of the GPU.
+TEST(Plan, ASecondCopyOfTheWeightsIsAnEighthOfTheDeviceAtMost) {
+  PlanCase live{tiny_config(), model::tiny_config(), {.longest_prompt = 10, .role = Role::kRollout}};
+  live.config.model.device = "cuda";
+  live.config.async.max_weight_staleness = 1;
+  live.config.colocate = false;
+  const auto weights = [](const TrainPlan& plan) { return plan.memory.bytes(Tag::kWeights, Phase::kRollout); };
+  PlanCase still = live;
+  still.config.async.max_weight_staleness = 0;
+  const int64_t one_copy = weights(plan_of(still, {.bytes = kGiB}));
+  EXPECT_EQ(plan_of(still, {.bytes = kGiB}).second_copy_bytes, 0);
+
+  const TrainPlan with = plan_of(live, {.bytes = 8 * one_copy}), without = plan_of(live, {.bytes = 8 * one_copy - 1});
+  EXPECT_EQ(with.second_copy_bytes, one_copy);
+  EXPECT_EQ(weights(with), 2 * one_copy);
+  EXPECT_EQ(without.second_copy_bytes, 0);
+  EXPECT_EQ(weights(without), one_copy);
+  EXPECT_EQ(plan_of(live, {}).second_copy_bytes, one_copy) << "a device of no known size has all that is asked for";
+  EXPECT_NE(plan_text(with, live.model).find("second copy "), std::string::npos);
+  EXPECT_EQ(plan_text(without, live.model).find("second copy "), std::string::npos);
+
+  PlanCase trainer = live, npu = live, host = live, part = live, adapter = live;
+  trainer.facts.role = Role::kTrainer;
+  EXPECT_EQ(plan_of(trainer, {.bytes = kGiB}).second_copy_bytes, 0);
+  npu.config.model.device = "npu";
+  EXPECT_EQ(plan_of(npu, {.bytes = kGiB}).second_copy_bytes, 0) << "nobody maps its memory";
+  host.config.model.device = "cpu";
+  EXPECT_EQ(plan_of(host, {.bytes = kGiB}).second_copy_bytes, one_copy);
+  EXPECT_EQ(weights(plan_of(host, {.bytes = kGiB})), 2 * one_copy) << "new weights wait there once, either way";
+  part.model = model::shard_of(part.model, {.rank = 0, .size = 2});
+  part.config.mesh.actor_num_gpus_per_node = part.config.mesh.tensor_model_parallel_size = 2;
+  EXPECT_EQ(plan_of(part, {.bytes = kGiB}).second_copy_bytes, 0);
+  adapter.model.lora = {.rank = 2, .alpha = 4.0, .target_modules = model::all_linear_modules(adapter.model)};
+  adapter.config.lora.rank = 2;
+  const int64_t adapter_bytes = plan_of(adapter, {.bytes = kGiB}).second_copy_bytes;
+  EXPECT_EQ(weights(plan_of(adapter, {.bytes = kGiB})), one_copy + 2 * adapter_bytes) << "the adapter's alone";
+  EXPECT_GT(adapter_bytes, 0);
+}
+
 TEST(PlanReport, SaysHowManyProcessesAreAnEngine) {
   PlanCase part{tiny_config(), model::shard_of(model::tiny_config(), {.rank = 0, .size = 2}), {.longest_prompt = 10}};
   part.config.mesh.tensor_model_parallel_size = 2;

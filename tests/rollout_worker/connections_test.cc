@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bell.h"
 #include "mesh/hosts.h"
 #include "mesh/local_socket.h"
 #include "rollout_worker/replica_weights.h"
@@ -64,7 +65,8 @@ class ScriptedWorker {
     weights_.emplace(session_, ranks_, std::get<sampling::Welcome>(next()));
     if (!weights_->maps())
       links_.connect_to_run(std::make_unique<mesh::Channel>(mesh::connect_locally(address_).value(), 20.0));
-    say(sampling::Prepared{.maps_weights = weights_->maps()});
+    if (copies_ahead) weights_->allocate_second_copy();
+    say(sampling::Prepared{.maps_weights = weights_->maps(), .copies_ahead = weights_->copies_ahead()});
     take_weights();
   }
   // Takes messages and pieces until the weights are new and whole.
@@ -102,7 +104,9 @@ class ScriptedWorker {
       } else {
         links_.take_place(*chain);
       }
-    } else if (const auto* const copy = std::get_if<sampling::CopyWeights>(&message)) {
+    } else if (const auto* const copy = std::get_if<sampling::CopyWeights>(&message); copy && copy->is_ahead) {
+      copy_ahead(*copy);
+    } else if (copy != nullptr) {
       are_new = weights_->take(*copy);
     } else if (const auto* const sums = std::get_if<sampling::WeightChecksums>(&message)) {
       are_new = weights_->take(*sums);
@@ -111,6 +115,14 @@ class ScriptedWorker {
     }
     if (are_new) say(sampling::TookWeights{session_.trained().version()});
     return are_new;
+  }
+  void copy_ahead(const sampling::CopyWeights& message) {
+    weights_->copy_ahead(message);
+    const std::array<int, 1> news = {weights_->descriptor()};
+    std::optional<uint64_t> version;
+    while (!(version = weights_->copied())) base::wait_readable(news, 1.0);
+    ++num_copied_ahead;
+    say(sampling::CopiedWeights{*version});
   }
   // Returns the next message that is no beat.
   sampling::Message next() {
@@ -127,6 +139,8 @@ class ScriptedWorker {
   int num_broken_chains = 0;
   bool is_first = false;  // of the newest chain
   int dies_at_piece = -1;
+  bool copies_ahead = false;  // set it before it joins
+  std::atomic<int> num_copied_ahead = 0;
   bool is_behind_a_wall = false;  // no other worker reaches it
 
  private:
@@ -176,8 +190,9 @@ class NewWeights : public testing::Test {
   // Runs `work` with a worker, on a thread beside rank 0's.
   std::future<void> beside(std::function<void()> work) { return std::async(std::launch::async, std::move(work)); }
   std::unique_ptr<ScriptedWorker> joined(sampling::Connections& workers, size_t which,
-                                         const std::string& machine = mesh::machine_id()) {
+                                         const std::string& machine = mesh::machine_id(), bool copies_ahead = false) {
     auto worker = std::make_unique<ScriptedWorker>(address_, *sessions_.at(which));
+    worker->copies_ahead = copies_ahead;
     const size_t num_before = workers.ready().size();
     std::future<void> joins = beside([&] { worker->join(machine); });
     while (workers.ready().size() == num_before && events_.num_lost == 0) workers.poll(0.05, events_);
@@ -544,6 +559,153 @@ TEST_F(NewWeights, WhatIsStillSaidOfTheRolloutBeforeIsForNobody) {
   EXPECT_EQ(events_.num_left, 1);
   EXPECT_EQ(workers->ready().size(), 1U);
   expect_same_weights(0);
+}
+
+// Workers that copy new weights while they sample.
+class CopiesAhead : public NewWeights {
+ protected:
+  std::unique_ptr<ScriptedWorker> joined_ahead(sampling::Connections& workers, size_t which) {
+    return joined(workers, which, mesh::machine_id(), /*copies_ahead=*/true);
+  }
+  // Calls update_weights() while a thread polls, as a live rollout does: until the pause, and until all have copied.
+  // Returns once that is over. `in_pause` is called when the thread has ended.
+  void update_live(
+      sampling::Connections& workers, const std::function<void()>& in_pause = [] {}) {
+    std::atomic<bool> is_pausing = false;
+    std::future<void> polls = beside([&] {
+      while (!is_pausing || workers.are_copying()) workers.poll(0.05, events_);
+    });
+    workers.update_weights([&] {
+      is_pausing = true;
+      polls.get();
+      in_pause();
+    });
+  }
+};
+
+TEST_F(CopiesAhead, BeforeThePauseAndNothingThatTheySayIsLost) {
+  const auto workers = listen();
+  const auto ahead = joined_ahead(*workers, 0);
+  const auto other = joined(*workers, 1);  // it copies in the pause
+  for (int update = 0; update < 2; ++update) {
+    SCOPED_TRACE(update);
+    train();
+    events_ = {};
+    ahead->num_copied_ahead = 0;
+    const weights::WeightStore& store = sessions_[0]->trained();
+    const at::Tensor before = store.storage().clone();
+    std::future<void> samples = beside([&] {
+      const sampling::Message copy = ahead->next();
+      for (uint64_t i = 0; i < 50; ++i) ahead->say(sampling::Pull{.rollout = 0, .count = 1});
+      ahead->take(copy);
+      ahead->take_weights();
+    });
+    std::future<void> other_takes = beside([&] { other->take_weights(); });
+    update_live(*workers, [&] {
+      EXPECT_EQ(ahead->num_copied_ahead, 1);
+      EXPECT_EQ(events_.num_said, 50);
+      EXPECT_TRUE(store.is_whole()) << "it samples with the weights before";
+      EXPECT_EQ(std::memcmp(before.const_data_ptr(), store.storage().const_data_ptr(), before.nbytes()), 0);
+    });
+    samples.get();
+    other_takes.get();
+    expect_same_weights(0);
+    expect_same_weights(1);
+    EXPECT_EQ(other->num_copied_ahead, 0);
+  }
+  EXPECT_EQ(events_.num_lost, 0);
+}
+
+TEST_F(CopiesAhead, WithoutARolloutNobodyWaitsForTheCopy) {
+  const auto workers = listen();
+  const auto ahead = joined_ahead(*workers, 0);
+  train();
+  update(*workers, {[&] {
+    ahead->say(sampling::Pull{.rollout = 0, .count = 1});
+    ahead->take_weights();
+  }});
+  EXPECT_EQ(events_.num_said, 0);
+  EXPECT_EQ(events_.num_lost, 0);
+  expect_same_weights(0);
+}
+
+TEST_F(CopiesAhead, OneThatDiesMeanwhileIsMissedByNobody) {
+  for (const bool is_polled : {true, false}) {
+    SCOPED_TRACE(is_polled);
+    events_ = {};
+    const auto workers = listen();
+    auto dying = joined_ahead(*workers, 0);
+    const auto other = joined_ahead(*workers, 1);
+    train();
+    std::future<void> dies = beside([&] {
+      EXPECT_TRUE(std::get<sampling::CopyWeights>(dying->next()).is_ahead);
+      dying.reset();
+    });
+    std::future<void> takes = beside([&] { other->take_weights(); });
+    if (is_polled) {
+      update_live(*workers);
+    } else {
+      workers->update_weights();
+    }
+    dies.get();
+    takes.get();
+    workers->poll(0.0, events_);
+    EXPECT_EQ(events_.num_lost, 1);
+    EXPECT_EQ(workers->ready().size(), 1U);
+    expect_same_weights(1);
+  }
+}
+
+TEST_F(CopiesAhead, OneThatIsSilentIsLostInItsTime) {
+  const auto workers = listen(/*silence_s=*/1.0);
+  const auto silent = joined_ahead(*workers, 0);
+  const auto other = joined_ahead(*workers, 1);
+  train();
+  const auto begin = base::Clock::now();
+  std::future<void> takes = beside([&] { other->take_weights(); });
+  update_live(*workers);
+  takes.get();
+  EXPECT_GE(base::seconds_since(begin), 0.9);
+  EXPECT_LT(base::seconds_since(begin), 10.0);
+  workers->poll(0.0, events_);
+  EXPECT_EQ(events_.num_lost, 1);
+  expect_same_weights(1);
+}
+
+TEST_F(CopiesAhead, AnotherVersionIsRefused) {
+  const auto workers = listen();
+  const auto lying = joined_ahead(*workers, 0);
+  train();
+  std::future<void> lies = beside([&] {
+    const auto copy = std::get<sampling::CopyWeights>(lying->next());
+    lying->say(sampling::CopiedWeights{copy.version - 1});
+  });
+  update_live(*workers);
+  lies.get();
+  workers->poll(0.0, events_);
+  EXPECT_EQ(events_.num_lost, 1);
+  EXPECT_TRUE(workers->ready().empty());
+}
+
+TEST_F(CopiesAhead, ATornCopyNeverSamples) {
+  memory_->set_seen([](const at::Tensor& bytes) { return bytes.clone(); });
+  const auto workers = listen(/*silence_s=*/20.0, /*num_started=*/1);
+  const auto torn = joined_ahead(*workers, 0);
+  train();
+  std::future<void> takes = beside([&] {
+    try {
+      torn->take_weights();
+      ADD_FAILURE() << "the copy is an old one";
+    } catch (const EnvironmentError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("changed while they were copied"));
+      torn->say(sampling::Failed{.why = error.what()});
+    }
+  });
+  update_live(*workers, [] { EXPECT_NO_THROW(sessions_[0]->trained().view()); });
+  takes.get();
+  EXPECT_THROW(sessions_[0]->trained().view(), BugError);
+  workers->poll(0.0, events_);
+  EXPECT_EQ(events_.num_lost, 1);
 }
 
 // Ranks that train and sample, which say who they are and no more.

@@ -56,7 +56,8 @@ SamplerNumbers numbers() {
                 .peak_running = 15,
                 .peak_blocks = 16,
                 .num_blocks = 17},
-      .losses = {.grader_restarts = 18, .repeated_grades = 19, .generator_restarts = 20, .repeated_generations = 21}};
+      .losses = {.grader_restarts = 18, .repeated_grades = 19, .generator_restarts = 20, .repeated_generations = 21},
+      .still_seconds = 22.5};
 }
 
 std::vector<Message> one_of_each(uint64_t seed = 1) {
@@ -83,13 +84,14 @@ std::vector<Message> one_of_each(uint64_t seed = 1) {
               .shown_trained = {std::string("\0word", 5), "another"},
               .shown_base = {"word"}},
       Refused{"why"},
-      Prepared{.maps_weights = true},
+      Prepared{.maps_weights = true, .copies_ahead = true},
       WeightLine{.name = "weights-1"},
       Weights{
           .is_base = true, .part = 1, .tensor = 1, .first_byte = 2, .num_bytes = 3, .checksum = "sum", .version = 4},
       Chain{.number = 5, .is_first = true, .next = {.place = "another", .name = "", .address = "10.0.0.2:6"}},
       ChainBroken{},
-      CopyWeights{.is_base = true},
+      CopyWeights{.is_base = true, .is_ahead = true, .version = 5},
+      CopiedWeights{5},
       WeightChecksums{.is_base = true, .version = 5, .sums = {1, UINT64_MAX}},
       TookWeights{6},
       Open{.rollout = 1,

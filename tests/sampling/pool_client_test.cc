@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
@@ -59,6 +60,35 @@ TEST(PoolClient, AnswersAGradingWhoseSamplesHaveAllFailedAtOnce) {
       EXPECT_TRUE(grade.failed);
       EXPECT_EQ(grade.reason, "ValueError: no luck");
     }
+  }
+}
+
+TEST(PoolClient, SaysHowLongAPausedSamplerStoodStillUntilItsFirstLoan) {
+  const base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "reward.py", kReward);
+  RankParts parts(folder / "reward.py:reward");
+  std::array<int, 2> ends{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  mesh::Channel rank0(mesh::OwnedDescriptor(ends[0]), 10.0), own(mesh::OwnedDescriptor(ends[1]), 10.0);
+  RolloutRequest request;
+  request.n_samples_per_prompt = 2;
+  DrawnEngine engine({});
+  Sampler sampler(request, engine, parts.text, &parts.graders, /*most_samples=*/8, /*shares=*/false);
+  constexpr std::chrono::hours kStill(1);
+  PoolClient client(own, kRollout, sampler, base::Clock::now() - kStill);
+  for (uint64_t key = 0; key < 2; ++key) {
+    LendSamples loan{.rollout = kRollout, .key = key, .group = key, .first = 0, .count = 2, .line = prompts(2).at(key)};
+    client.take(loan);
+    std::optional<Sampled> sampled;
+    while (!sampled) {
+      client.work();
+      while (const std::optional<std::string> bytes = rank0.receive(0.0)) {
+        Message message = message_of(*bytes);
+        if (auto* const each = std::get_if<Sampled>(&message)) sampled = std::move(*each);
+      }
+    }
+    EXPECT_NEAR(sampled->numbers.still_seconds, std::chrono::duration<double>(kStill).count(), 60.0)
+        << "what comes after the first loan is no pause";
   }
 }
 

@@ -12,6 +12,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <stdexcept>
 
 #include "base/check.h"
@@ -107,6 +108,11 @@ WeightStore store_of(const model::ModelConfig& config, const Side& side) {
 
 void draw(const WeightStore& store) { store.storage().view(at::kShort).random_(-32768, 32768); }
 
+std::string bytes_of(const WeightStore& store) {
+  const at::Tensor host = store.storage().cpu();
+  return {static_cast<const char*>(host.const_data_ptr()), host.nbytes()};
+}
+
 ShownWeights mapped(WeightStore& store, const Side& side, const std::string& word) {
   std::optional<ShownWeights> shown = ShownWeights::map(store, side.device, word);
   require(shown.has_value(), "the memory cannot be mapped");
@@ -114,6 +120,7 @@ ShownWeights mapped(WeightStore& store, const Side& side, const std::string& wor
 }
 
 // Two small stores lie in one allocation, which is mapped once. A mapping of the memory may be closed and opened again.
+// Every other version is copied ahead, in a thread, while this one queues work.
 TEST(ShownWeightsOn_cuda, GoFromProcessToProcess) {
   if (!why_no_gpu().empty()) GTEST_SKIP() << why_no_gpu();
   const model::ModelConfig config = model::odd_config(false);
@@ -131,8 +138,7 @@ TEST(ShownWeightsOn_cuda, GoFromProcessToProcess) {
         side.wait_for_device(*store);
         side.say("copy");
         side.say_checksums(*store);
-        const at::Tensor host = store->storage().cpu();
-        side.say({static_cast<const char*>(host.const_data_ptr()), host.nbytes()});
+        side.say(bytes_of(*store));
         require(side.hear() == "took", "it was not taken");
       }
     }
@@ -144,12 +150,20 @@ TEST(ShownWeightsOn_cuda, GoFromProcessToProcess) {
       std::array shown{mapped(first, side, words[0]), mapped(second, side, words[1])};
       for (size_t i = 0; i < 2; ++i) {
         require(side.hear() == "copy", "copy");
-        shown[i].copy();
-        shown[i].finish(1, side.hear_checksums());
         const WeightStore& store = i == 0 ? first : second;
-        const at::Tensor host = store.storage().cpu();
-        require(std::string(static_cast<const char*>(host.const_data_ptr()), host.nbytes()) == side.hear(),
-                "other weights arrived");
+        if (version % 2 == 0) {
+          shown[i].copy();
+        } else {
+          shown[i].allocate_second();
+          const std::string before = bytes_of(store);
+          std::future<void> copy = std::async(std::launch::async, [&] { shown[i].copy_ahead(); });
+          while (copy.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+            require(bytes_of(store) == before, "the store is not as it was");
+          }
+          copy.get();
+        }
+        shown[i].finish(1, side.hear_checksums());
+        require(bytes_of(store) == side.hear(), "other weights arrived");
         side.say("took");
       }
     }

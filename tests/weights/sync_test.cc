@@ -165,6 +165,47 @@ TEST_P(WeightSync, WhatIsWrittenWhileItIsCopiedNeverSamples) {
   EXPECT_NE(refusal([&] { shown->finish(8, checksums(from_, {})); }), "") << "checksums alone are no version";
 }
 
+TEST_P(WeightSync, ASecondCopyLeavesTheStoreAsItIsUntilItWasCompared) {
+  ShownMemory memory;
+  std::optional<ShownWeights> shown = ShownWeights::map(to_, {}, show_weights(from_, {}));
+  ASSERT_TRUE(shown);
+  shown->allocate_second();
+  WeightStore before(small_layout(), GetParam());
+  for (uint64_t version = 6; version < 9; ++version) {
+    before.storage().copy_(to_.storage());
+    const uint64_t old_version = to_.version();
+    initialize_random(from_, 0.02, version);
+    shown->copy_ahead();
+    EXPECT_TRUE(same_weights(before, to_));
+    EXPECT_EQ(to_.view().version(), old_version);
+    shown->finish(version, checksums(from_, {}));
+    EXPECT_TRUE(same_weights(from_, to_));
+    EXPECT_EQ(to_.view().version(), version);
+  }
+  // A worker that stands still copies them directly, and the second copy, which is older, is not looked at.
+  initialize_random(from_, 0.02, 9);
+  shown->copy();
+  shown->finish(9, checksums(from_, {}));
+  EXPECT_TRUE(same_weights(from_, to_));
+}
+
+TEST_P(WeightSync, ASecondCopyThatIsTornNeverSamples) {
+  ShownMemory memory;
+  std::optional<ShownWeights> shown = ShownWeights::map(to_, {}, show_weights(from_, {}));
+  ASSERT_TRUE(shown);
+  shown->allocate_second();
+  for (const PackedTensor& packed : from_.layout().tensors) {
+    shown->copy_ahead();
+    from_.tensor(packed.name).view(-1).narrow(0, 0, 1).add_(1);
+    EXPECT_THAT(refusal([&] { shown->finish(6, checksums(from_, {})); }), testing::HasSubstr(packed.name));
+    EXPECT_THROW(to_.view(), BugError);
+  }
+  shown->copy_ahead();
+  shown->finish(7, checksums(from_, {}));
+  EXPECT_TRUE(same_weights(from_, to_));
+  EXPECT_NE(refusal([&] { shown->finish(8, checksums(from_, {})); }), "") << "checksums alone are no version";
+}
+
 TEST_P(WeightSync, MemoryThatCannotBeMappedIsSaid) {
   EXPECT_EQ(show_weights(from_, {}), "") << "the CPU's is not shown";
   EXPECT_FALSE(ShownWeights::map(to_, {}, "a word of another kind of device"));

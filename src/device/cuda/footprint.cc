@@ -158,6 +158,7 @@ std::unique_ptr<const OpsPlan> plan_ops(const OpsShape& shape, Size element_byte
 }  // namespace
 
 constinit const Footprint kFootprint = {
+    .maps_memory = true,
     .has_quantised = true,
     .has_dropout = true,
     .context_bytes = kContextBytes,

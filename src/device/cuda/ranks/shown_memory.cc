@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
@@ -66,6 +67,23 @@ std::shared_ptr<Mapping> mapping_of(const cudaIpcMemHandle_t& handle) {
   return mapping;
 }
 
+// A stream of the current device that is in no pool: another thread may capture a graph on a pool's stream meanwhile.
+class OwnStream {
+ public:
+  explicit OwnStream(c10::DeviceIndex index) : index_(index) {
+    const cudaError_t error = cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
+    TANDEM_ENV_CHECK(error == cudaSuccess, "the GPU gives no stream for new weights:", cudaGetErrorString(error));
+  }
+  ~OwnStream() { is_done(cudaStreamDestroy(stream_)); }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  c10::cuda::CUDAStream stream() const { return c10::cuda::getStreamFromExternal(stream_, index_); }
+
+ private:
+  const c10::DeviceIndex index_;
+  cudaStream_t stream_ = nullptr;
+};
+
 // Checksums of tensors, which add up on the device.
 class DeviceSums {
  public:
@@ -85,10 +103,13 @@ class DeviceSums {
     TANDEM_ENV_CHECK(error == cudaSuccess, "the GPU's checksum failed:", cudaGetErrorString(error));
   }
 
-  // Waits for the current stream.
-  std::vector<Checksum> fetch() const {
+  // Waits for the stream.
+  std::vector<Checksum> fetch(const c10::cuda::CUDAStream& stream) const {
     std::vector<Checksum> result(tensors_.size());
-    std::memcpy(result.data(), sums_.cpu().const_data_ptr(), result.size() * sizeof(Checksum));
+    cudaError_t error = cudaMemcpyAsync(result.data(), sums_.const_data_ptr(), result.size() * sizeof(Checksum),
+                                        cudaMemcpyDeviceToHost, stream.stream());
+    if (error == cudaSuccess) error = cudaStreamSynchronize(stream.stream());
+    TANDEM_ENV_CHECK(error == cudaSuccess, "the GPU's checksums cannot be read:", cudaGetErrorString(error));
     return result;
   }
 
@@ -138,7 +159,7 @@ std::vector<Checksum> cuda_checksums(const std::vector<at::Tensor>& tensors) {
   if (tensors.empty()) return {};
   DeviceSums sums(tensors);
   for (size_t i = 0; i < tensors.size(); ++i) sums.add(i, c10::cuda::getCurrentCUDAStream());
-  return sums.fetch();
+  return sums.fetch(c10::cuda::getCurrentCUDAStream());
 }
 
 std::vector<Checksum> copy_mapped_cuda_memory(const at::Tensor& mapped, const at::Tensor& to,
@@ -148,10 +169,16 @@ std::vector<Checksum> copy_mapped_cuda_memory(const at::Tensor& mapped, const at
   TANDEM_CHECK(mapped.nbytes() == to.nbytes() && to.is_contiguous() && !parts.empty(), mapped.nbytes(), to.nbytes());
   auto* const begin = static_cast<std::byte*>(to.mutable_data_ptr());
   const auto* const from = static_cast<const std::byte*>(mapped.const_data_ptr());
-  const c10::cuda::CUDAStream copies = c10::cuda::getCurrentCUDAStream();
-  const c10::cuda::CUDAStream adds = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, copies.device_index());
+  // The caller may be a thread of its own, beside one that computes: so streams of their own copy and sum, which wait
+  // for what is queued by now, and for nothing that is queued later. The current stream is the same one in all threads.
+  const c10::cuda::CUDAGuard device(to.device());
+  const OwnStream copying(to.device().index()), adding(to.device().index());
+  const c10::cuda::CUDAStream copies = copying.stream(), adds = adding.stream();
   DeviceSums sums(parts);
-  at::cuda::CUDAEvent is_copied;
+  at::cuda::CUDAEvent is_ready, is_copied;
+  is_ready.record(c10::cuda::getCurrentCUDAStream());
+  is_ready.block(copies);
+  is_ready.block(adds);
   int64_t copied = 0;
   size_t first = 0;  // of the parts that are not summed yet
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -169,9 +196,7 @@ std::vector<Checksum> copy_mapped_cuda_memory(const at::Tensor& mapped, const at
     is_copied.block(adds);
     for (; first <= i; ++first) sums.add(first, adds);
   }
-  is_copied.record(adds);
-  is_copied.block(copies);
-  return sums.fetch();
+  return sums.fetch(adds);  // the last sum comes after the last copy
 }
 
 }  // namespace tandem::device
