@@ -85,9 +85,9 @@ Size bytes_of_other_parts(const model::ModelConfig& part) {
 }
 
 // The bytes of a second copy of the trained weights, in a process that samples while others train; 0 if it has none.
-// Where the device is the host, new weights wait in its memory either way. Another device has it where it costs keys
-// and values little: the pause for new weights is shorter by a few hundredths of a second with it. The other ranks of
-// an engine take no messages while they sample, so only a whole model has one.
+// On the CPU new weights always wait in memory, so they always take these bytes. A GPU has the copy if it takes little
+// of the memory that keys and values could have: it makes the pause for new weights a few hundredths of a second
+// shorter. An engine of several ranks has none, because all ranks but the first take no messages while they sample.
 Size bytes_of_second_copy(const model::ModelConfig& model, Size trained_bytes, const device::Footprint& footprint,
                           const DeviceMemory& device) {
   constexpr int64_t kMostShare = 8;  // it takes at most an eighth of the device

@@ -6,8 +6,8 @@
 // products are read between products, and a piece is copied by one instruction of the copy engine. Copies of its eight
 // rows are issued lane after lane, which made a layer of Qwen3-4B 102 us instead of 74.
 //
-// Where the weight has so few strips that multiprocessors are left over, as that of a router, blocks with rows of their
-// own take more rows: each of these blocks reads the strip again, at no cost in time.
+// The weight of a router has fewer strips than the GPU has multiprocessors. Then more blocks are launched, each with
+// other rows of x: they read the same strip at the same time, and the product takes no longer with more rows.
 //
 // Sixteen terms and the sum before them make one sum on the tensor core, whatever the order of the sixteen. So a lane
 // takes four neighbouring terms of each sixteen, of x as of the weight, where the instruction's own order would be two
@@ -316,12 +316,6 @@ __global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(const __
   }
 }
 
-// Asks the current device once: all that a process uses are alike.
-const GpuLimits& gpu() {
-  static const GpuLimits limits = gpu_limits();
-  return limits;
-}
-
 // The division of a product's work.
 struct Cut {
   int64_t strips, blocks, warps, slots, bytes;
@@ -329,7 +323,7 @@ struct Cut {
 // Takes sizes whose N and K are multiples of kStrip and kDepth.
 template <typename Weights>
 Cut cut(int64_t T, int64_t N, int64_t K) {
-  const int64_t strips = N / kStrip, blocks = std::min(strips, gpu().multiprocessors);
+  const int64_t strips = N / kStrip, blocks = std::min(strips, gpu_limits().multiprocessors);
   const int64_t warps = std::min<int64_t>(kMostWarps, (strips + blocks - 1) / blocks);
   const int64_t strips_of_warp = (strips + blocks * warps - 1) / (blocks * warps);
   constexpr int64_t kElement = sizeof(bf16);
@@ -342,7 +336,8 @@ Cut cut(int64_t T, int64_t N, int64_t K) {
 template <typename Weights>
 bool supports(int64_t T, int64_t N, int64_t K) {
   if (N < kStrip || N % kStrip != 0 || K < Weights::kDepth || K % Weights::kDepth != 0) return false;
-  return runs_few_rows(gpu()) && cut<Weights>(T, N, K).slots >= std::min<int64_t>(kFewestSlots, K / Weights::kDepth);
+  return runs_few_rows(gpu_limits()) &&
+         cut<Weights>(T, N, K).slots >= std::min<int64_t>(kFewestSlots, K / Weights::kDepth);
 }
 
 // Returns how many rows a block has; 0 if so many rows are the library's. More than 64 were not measured.
@@ -351,7 +346,7 @@ int64_t rows_of_block(int64_t T, int64_t N) {
   if (T <= kMostRows) return T;
   if (T > kMostRowsOfAllBlocks) return 0;
   for (const int64_t rows : {kMostRows, kMostRowsOfBlock}) {
-    if (N / kStrip * ((T + rows - 1) / rows) <= gpu().multiprocessors) return rows;
+    if (N / kStrip * ((T + rows - 1) / rows) <= gpu_limits().multiprocessors) return rows;
   }
   return 0;
 }
@@ -383,14 +378,6 @@ cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& sour
                       : launch<Weights, bf16>(p, source, rows, stream);
 }
 
-// Describes rows of so many bytes, as numbers of two bytes, of which a copy takes kBoxes boxes.
-template <typename Weights>
-bool describe(CUtensorMap& map, const void* data, int64_t num_rows, int64_t row_bytes) {
-  const auto rows = static_cast<uint64_t>(num_rows), bytes = static_cast<uint64_t>(row_bytes);
-  return describe_tensor(map, data, {kSwizzledRow / 2, rows, bytes / kSwizzledRow}, {bytes, kSwizzledRow},
-                         {kSwizzledRow / 2, kStrip, Weights::kBoxes});
-}
-
 template <typename Weights>
 cudaError_t launch_quantised(const FewRowsProduct& p, const QuantisedWeight& w, cudaStream_t stream) {
   QuantisedStrips source = {.parts = {}, .num_parts = w.num_parts};
@@ -399,7 +386,8 @@ cudaError_t launch_quantised(const FewRowsProduct& p, const QuantisedWeight& w, 
   for (int i = 0; i < w.num_parts; ++i) {
     source.parts[i].bytes = w.parts[i];
     source.parts[i].first_strip = static_cast<int>(row / kStrip);
-    if (!describe<Weights>(source.parts[i].codes, w.parts[i].codes, w.rows[i], p.K * kRowBytes / kTermsOfRowBytes))
+    if (!describe_rows(source.parts[i].codes, w.parts[i].codes, w.rows[i], p.K * kRowBytes / kTermsOfRowBytes, kStrip,
+                       Weights::kBoxes))
       return cudaErrorInvalidValue;
     row += w.rows[i];
   }
@@ -421,7 +409,7 @@ bool takes_large_pieces(int64_t T, int64_t N, int64_t K) {
 template <typename Weights>
 cudaError_t launch_bf16(const FewRowsProduct& p, cudaStream_t stream) {
   typename Weights::Source source = {};
-  if (!describe<Weights>(source.weight, p.w, p.N, p.K * static_cast<int64_t>(sizeof(bf16))))
+  if (!describe_rows(source.weight, p.w, p.N, p.K * static_cast<int64_t>(sizeof(bf16)), kStrip, Weights::kBoxes))
     return cudaErrorInvalidValue;
   return launch<Weights>(p, source, rows_of_block(p.T, p.N), stream);
 }

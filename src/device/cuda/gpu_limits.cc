@@ -3,8 +3,9 @@
 #include <cuda_runtime_api.h>
 
 namespace tandem::device::cuda {
+namespace {
 
-GpuLimits gpu_limits() {
+GpuLimits limits_of_current() {
   int device = 0;
   bool answers = cudaGetDevice(&device) == cudaSuccess;
   const auto ask = [&](cudaDeviceAttr attribute) {
@@ -18,6 +19,13 @@ GpuLimits gpu_limits() {
       .multiprocessors = ask(cudaDevAttrMultiProcessorCount),
       .multiprocessor_shared_bytes = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor)};
   return answers ? limits : GpuLimits{};
+}
+
+}  // namespace
+
+const GpuLimits& gpu_limits() {
+  static const GpuLimits limits = limits_of_current();
+  return limits;
 }
 
 }  // namespace tandem::device::cuda

@@ -5,7 +5,8 @@
 
 namespace tandem::device::cuda {
 
-// Returns zeros where the device does not answer, for which no kernel with demands of its own is chosen.
-GpuLimits gpu_limits();
+// Asks once: all devices that a process uses are alike. Returns zeros where the device does not answer, for which no
+// kernel with demands of its own is chosen.
+const GpuLimits& gpu_limits();
 
 }  // namespace tandem::device::cuda

@@ -40,7 +40,7 @@ struct Params {
 // Returns the element of a box where the sixteen bytes `n` of its row lie.
 __device__ int box_at(int row, int n) { return row * kColumns + ((n ^ (row & 7)) << 3); }
 
-// What a warp multiplies in a step: sixteen terms of its strip and of eights of rows of x.
+// Holds what a warp multiplies in one step: sixteen terms of its strip, and of 8 kEights rows of x.
 template <int kEights>
 struct Operands {
   uint32_t weight[4], x[kEights / 2][4];
@@ -156,28 +156,16 @@ __global__ __launch_bounds__((kMostWarps + 1) * kWarp, 1) void some_rows_kernel(
 // So many rows are multiplied as if they were this many, whatever the weight is.
 constexpr int64_t kFewRows = 16, kMostRows = 32;
 
-// Asks the current device once: all that a process uses are alike.
-const GpuLimits& gpu() {
-  static const GpuLimits limits = gpu_limits();
-  return limits;
-}
-
 // The division of a product's work, whose rows of x are padded to `rows`.
 struct Cut {
   int64_t rows, warps, blocks, slots, bytes;
 };
 Cut cut(int64_t T, int64_t N, int64_t K) {
   const int64_t rows = T <= kFewRows ? kFewRows : kMostRows, strips = N / kStrip;
-  const int64_t warps = (strips + gpu().multiprocessors - 1) / gpu().multiprocessors;
+  const int64_t warps = (strips + gpu_limits().multiprocessors - 1) / gpu_limits().multiprocessors;
   const int64_t piece_bytes = (warps * kStrip + rows) * kDepth * static_cast<int64_t>(sizeof(bf16));
   const int64_t slots = std::min({kRingBytes / piece_bytes, K / kDepth, int64_t{kMostSlots}});
   return {rows, warps, (strips + warps - 1) / warps, slots, kBarrierBytes + slots * piece_bytes};
-}
-
-bool describe(CUtensorMap& map, const void* data, int64_t num_rows, int64_t K, int64_t box_rows) {
-  const uint64_t rows = static_cast<uint64_t>(num_rows), bytes = static_cast<uint64_t>(K) * sizeof(bf16);
-  return describe_tensor(map, data, {kColumns, rows, bytes / kSwizzledRow}, {bytes, kSwizzledRow},
-                         {kColumns, static_cast<uint32_t>(box_rows), kBoxes});
 }
 
 template <int kEights, typename Out>
@@ -190,7 +178,9 @@ cudaError_t launch(const FewRowsProduct& p, const Cut& c, cudaStream_t stream) {
                    .warps = static_cast<int>(c.warps),
                    .slots = static_cast<int>(c.slots),
                    .weight_is_old = p.weight_is_old};
-  if (!describe(params.x, p.x, p.T, p.K, c.rows) || !describe(params.weight, p.w, p.N, p.K, c.warps * kStrip))
+  const int64_t row_bytes = p.K * static_cast<int64_t>(sizeof(bf16));
+  if (!describe_rows(params.x, p.x, p.T, row_bytes, c.rows, kBoxes) ||
+      !describe_rows(params.weight, p.w, p.N, row_bytes, c.warps * kStrip, kBoxes))
     return cudaErrorInvalidValue;
   const auto kernel = some_rows_kernel<kEights, Out>;
   const cudaError_t status =
@@ -211,7 +201,7 @@ cudaError_t launch(const FewRowsProduct& p, cudaStream_t stream) {
 
 bool supports_some_rows(int64_t T, int64_t N, int64_t K) {
   if (T < 1 || T > kMostRows || N < kStrip || N % kStrip != 0 || K < kDepth || K % kDepth != 0) return false;
-  if (!runs_some_rows(gpu())) return false;
+  if (!runs_some_rows(gpu_limits())) return false;
   const Cut c = cut(T, N, K);
   const bool reads_few_rows = c.rows == kFewRows || 4 * c.blocks * c.rows <= 3 * N;
   return reads_few_rows && c.warps <= kMostWarps && c.slots >= std::min<int64_t>(kFewestSlots, K / kDepth);

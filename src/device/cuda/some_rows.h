@@ -1,8 +1,8 @@
 // The product of some rows with a weight, out [T, N] = x [T, K] w [N, K]^T, for decode steps of up to 32 sequences,
 // where the weight's bytes take most of the time. Every output has the bits of ordered_product().
 //
-// As the kernel of few rows does, it takes the weight into shared memory, as far as it fits, before it waits for the
-// kernel before it (device/cuda/launch.cuh). Only the code for compute capability 9.0 has it. No torch.
+// Like the kernel of few_rows.h, this one begins to copy the weight to shared memory while the kernel before it still
+// computes x (device/cuda/launch.cuh). Only the code for compute capability 9.0 has it. No torch.
 #pragma once
 
 #include <cuda_runtime_api.h>

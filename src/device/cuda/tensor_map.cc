@@ -22,4 +22,13 @@ bool describe_tensor(CUtensorMap& map, const void* data, const uint64_t (&sizes)
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+bool describe_rows(CUtensorMap& map, const void* data, int64_t num_rows, int64_t row_bytes, int64_t box_rows,
+                   int64_t boxes) {
+  constexpr uint64_t kBoxBytes = 128, kBoxNumbers = kBoxBytes / 2;
+  const auto bytes = static_cast<uint64_t>(row_bytes);
+  return describe_tensor(map, data, {kBoxNumbers, static_cast<uint64_t>(num_rows), bytes / kBoxBytes},
+                         {bytes, kBoxBytes},
+                         {kBoxNumbers, static_cast<uint32_t>(box_rows), static_cast<uint32_t>(boxes)});
+}
+
 }  // namespace tandem::device::cuda

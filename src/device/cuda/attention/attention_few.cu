@@ -271,8 +271,7 @@ cudaError_t launch_kernel(const ItemParams& params, int64_t num_items, int64_t n
 }  // namespace
 
 bool computes_few_items(int64_t head_dim, int64_t num_items, int64_t num_kv_heads) {
-  static const GpuLimits limits = gpu_limits();
-  return runs_few_attention(limits, head_dim, num_items * num_kv_heads);
+  return runs_few_attention(gpu_limits(), head_dim, num_items * num_kv_heads);
 }
 
 cudaError_t attention_of_few_items(const ItemParams& params, int64_t num_items, int64_t num_kv_heads,
