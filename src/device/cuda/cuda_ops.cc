@@ -511,9 +511,10 @@ class CudaOps final : public Ops {
   void multiply(ProductKind kind, const Tensor& left, const Tensor& right, const Tensor& added,
                 const Tensor& out) const {
     const int64_t N = kind == ProductKind::kForward ? right.size(0) : left.size(1), K = right.size(1);
-    const bool are_few = cuda::supports_few_rows(left.size(0), N, K);
-    const bool are_some = !are_few && cuda::supports_some_rows(left.size(0), N, K);
-    if (kind == ProductKind::kForward && (are_few || are_some) && is_aligned(left) && is_aligned(right)) {
+    const bool is_forward = kind == ProductKind::kForward && is_aligned(left) && is_aligned(right);
+    const bool are_few = is_forward && cuda::supports_few_rows(left.size(0), N, K);
+    const bool are_some = is_forward && !are_few && cuda::supports_some_rows(left.size(0), N, K);
+    if (are_few || are_some) {
       // Nothing that is recorded writes weights. Outside of recordings, the kernel before may be the one that did.
       const cuda::FewRowsProduct few = {.x = data(left),
                                         .w = data(right),
