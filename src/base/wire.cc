@@ -44,10 +44,12 @@ void WireReader::refuse(const std::string& what) {
 }
 
 std::string sealed(std::string_view payload, uint32_t format) {
-  std::string message(kFormatBytes, '\0');
-  std::memcpy(message.data(), &format, kFormatBytes);
+  std::string message;
+  message.reserve(kFormatBytes + payload.size() + kChecksumBytes);
+  message.append(reinterpret_cast<const char*>(&format), kFormatBytes);
   message += payload;
-  return message + checksum(message);
+  message += checksum(message);
+  return message;
 }
 
 std::string_view unsealed(std::string_view message, uint32_t format) {

@@ -17,7 +17,7 @@ namespace tandem::groups {
 
 // One sample of a group as it was sampled.
 struct Member {
-  rl::Sample sample;            // has its text if it has ended, but no reward yet
+  rl::Sample sample;            // has no reward yet, and gets its text when its group is graded, or if nobody grades it
   bool is_paused = false;       // it has used up the budget of its loan, and goes on in another one
   std::string failure;          // why it could not be made and must not be graded; empty: it could be made
   bool machine_failed = false;  // the failure is the machine's
@@ -73,6 +73,7 @@ struct SampledLoan {
 struct GradedLoan {
   uint64_t key = 0;
   GroupGrades graded;
+  std::vector<std::string> texts = {};  // in sample order, "" for a sample that has its text; or empty: all have it
 };
 
 }  // namespace tandem::groups

@@ -325,10 +325,15 @@ bool GroupPool::take_back(SamplerId sampler, GradedLoan returned) {
   const Loan* const lent = loan_of(sampler, returned.key);
   if (lent == nullptr) return false;
   const bool is_whole = !returned.graded.verdict.is_kept || returned.graded.grades.size() == samples_per_group_;
-  TANDEM_ENV_CHECK(lent->members.empty() && is_whole, "it gave back other grades than it was asked for");
+  const bool has_all_texts = returned.texts.empty() || returned.texts.size() == samples_per_group_;
+  TANDEM_ENV_CHECK(lent->members.empty() && is_whole && has_all_texts,
+                   "it gave back other grades than it was asked for");
   const size_t group = end_loan(returned.key).group;
   Pooled& pooled = groups_.at(group);
   pooled.group.graded = std::move(returned.graded);
+  for (size_t i = 0; i < returned.texts.size(); ++i) {
+    if (!returned.texts[i].empty()) pooled.group.members[i].sample.text = std::move(returned.texts[i]);
+  }
   if (!pooled.group.graded.verdict.is_kept) {
     pooled.group.members.clear();
     pooled.group.graded.grades.clear();

@@ -117,7 +117,6 @@ std::unique_ptr<sampling::RolloutPhase> Rollouts::make_phase(const mesh::Launch&
 
 std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, evaluation::Rewards& rewards,
                                                 report::Report& report) {
-  const std::string title = fmt::format("rollout {}/{}", rollout_id + 1, inputs_.num_rollouts);
   std::optional<sampling::Rollout> rollout;
   if (const std::string& pattern = inputs_.config.load_debug_rollout_data; !pattern.empty()) {
     rollout = sampling::read_rollout(report::rollout_path("--load-debug-rollout-data", pattern, rollout_id),
@@ -126,8 +125,8 @@ std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, evaluation::
                                       .context_tokens = inputs_.plan.context_tokens,
                                       .further_sequences = inputs_.config.custom_generate.further_sequences()});
   } else {
-    sampling::RolloutRequest request = this->request(rollout_id, rewards);
-    request.title = title;
+    const sampling::RolloutRequest request =
+        begun_ ? *std::exchange(begun_, std::nullopt) : this->request(rollout_id, rewards);
     rollout = phase_->run(request, rewards.of_training(), report);
     if (rollout && rollout->in_flight) {
       log_schedule(rollout_id, *rollout);
@@ -137,10 +136,26 @@ std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, evaluation::
     }
   }
   if (rollout && phase_->speaks()) {
-    evaluation::warn_of_failures(*rollout, title);
-    evaluation::warn_of_filter(*rollout, title);
+    evaluation::warn_of_failures(*rollout, title(rollout_id));
+    evaluation::warn_of_filter(*rollout, title(rollout_id));
   }
   return rollout;
+}
+
+void Rollouts::go_on(int64_t rollout_id, evaluation::Rewards& rewards) {
+  const bool is_live = in_flight_ && inputs_.config.async.is_live(inputs_.config.colocate) && !is_replayed(rollout_id);
+  if (!is_live || session::stop_requested()) return;
+  begun_ = request(rollout_id, rewards);
+  phase_->go_on(*begun_);
+}
+
+std::string Rollouts::title(int64_t rollout_id) const {
+  return fmt::format("rollout {}/{}", rollout_id + 1, inputs_.num_rollouts);
+}
+
+// Returns whether --replay-schedule says what this rollout consists of.
+bool Rollouts::is_replayed(int64_t rollout_id) const {
+  return inputs_.schedule_log && inputs_.schedule_log->of(rollout_id) != nullptr;
 }
 
 const session::PromptLine* Rollouts::next_prompt() {
@@ -167,6 +182,7 @@ reward::TrainingState Rollouts::state_before(int64_t rollout_id) const {
 sampling::RolloutRequest Rollouts::request(int64_t rollout_id, evaluation::Rewards& rewards) {
   const config::TrainConfig& config = inputs_.config;
   sampling::RolloutRequest request;
+  request.title = title(rollout_id);
   request.n_samples_per_prompt = config.rollout.n_samples_per_prompt;
   const int64_t first_sample = base::Size(order_.num_taken()) * request.n_samples_per_prompt;
   TANDEM_USER_CHECK(first_sample < config::kMaxSamples,
@@ -216,8 +232,7 @@ void Rollouts::log_schedule(int64_t rollout_id, const sampling::Rollout& rollout
   const config::AsyncOptions& async = inputs_.config.async;
   if (!in_flight_ || !async.is_live(inputs_.config.colocate)) return;
   const std::string path = inputs_.directory.path() + "/schedule.jsonl";
-  const bool is_replayed = inputs_.schedule_log && inputs_.schedule_log->of(rollout_id) != nullptr;
-  if (is_replayed && base::file_exists(path) &&
+  if (is_replayed(rollout_id) && base::file_exists(path) &&
       std::filesystem::equivalent(path, async.replay_schedule + "/schedule.jsonl"))
     return;
   if (!schedule_file_) schedule_file_.emplace(path, /*truncate=*/false);
@@ -227,7 +242,7 @@ void Rollouts::log_schedule(int64_t rollout_id, const sampling::Rollout& rollout
 
 sampling::InFlightRequest Rollouts::in_flight_request(int64_t rollout_id) {
   const config::TrainConfig& config = inputs_.config;
-  const bool is_replayed = inputs_.schedule_log && inputs_.schedule_log->of(rollout_id) != nullptr;
+  const bool is_replayed = this->is_replayed(rollout_id);
   if (inputs_.schedule_log && !is_replayed && phase_->speaks() && !std::exchange(goes_on_by_itself_, true))
     base::log_info("--replay-schedule: the schedule ends before rollout {}; the run goes on by itself", rollout_id + 1);
   return {.groups = in_flight_.get(),

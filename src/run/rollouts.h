@@ -47,12 +47,16 @@ class Rollouts {
   // ranks call it together.
   std::optional<WeightUpdate> update_weights();
 
+  // Lets workers that sample while the run trains begin with the rollout that next() is to be asked for now. Otherwise
+  // next() does, and this does nothing.
+  void go_on(int64_t rollout_id, evaluation::Rewards& rewards);
+
   // Call it when the rollout phase was left and entered again with the same weights: the engine's keys and values are
   // gone.
   void forget_kv();
 
-  // Returns the place of the next prompts and, with --partial-rollout, the groups in flight. It is of between two
-  // rollouts.
+  // Returns the place of the next prompts and, with --partial-rollout, the groups in flight. Call it between two
+  // rollouts, before go_on().
   checkpoint::DataPosition position() const;
   // Goes back to the state that the checkpoint holds: sampling continues there, with the weights that are in the store
   // by now. All ranks call it together.
@@ -65,9 +69,11 @@ class Rollouts {
   class Workers;
   std::unique_ptr<sampling::RolloutPhase> make_phase(const mesh::Launch& launch, mesh::Mesh& mesh,
                                                      text::TextWorker& text);
+  std::string title(int64_t rollout_id) const;
   sampling::RolloutRequest request(int64_t rollout_id, evaluation::Rewards& rewards);
   reward::TrainingState state_before(int64_t rollout_id) const;
   sampling::InFlightRequest in_flight_request(int64_t rollout_id);
+  bool is_replayed(int64_t rollout_id) const;
   void log_schedule(int64_t rollout_id, const sampling::Rollout& rollout);
   const session::PromptLine* next_prompt();
   sampling::InFlightRequest::Drawn next_group();
@@ -80,6 +86,7 @@ class Rollouts {
   rl::PromptOrder order_;
   std::vector<rl::PromptCursor> cursors_;  // cursors after each prompt that dynamic sampling has drawn for a rollout
   std::unique_ptr<groups::InFlight> in_flight_;  // null: this is not rank 0, or no group is in flight between rollouts
+  std::optional<sampling::RolloutRequest> begun_;  // rollout that go_on() began
   std::optional<base::LineFile> schedule_file_;
   bool goes_on_by_itself_ = false;                      // a schedule was replayed to its end
   std::map<size_t, const session::PromptLine*> lines_;  // of the groups in flight, by number

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "evaluation/rewards.h"
 #include "mesh/mesh.h"
@@ -113,11 +114,13 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
       rollout_log.training_ended();
 
       // The engine decodes from the bytes that the optimizer wrote; only the version number is new. Rollout workers
-      // copy them.
+      // copy them, and those that sample while the run trains go on before anything is written.
       memory.enter(Phase::kRollout);
       rollout_log.weights_updated(rollouts.update_weights());
+      checkpoint::DataPosition position = rollouts.position();
+      if (!evaluator.is_due_after(rollout_id + 1)) rollouts.go_on(rollout_id + 1, rewards);
       rollout_log.write(rollout_id, *rollout);
-      checkpointer.end_update(++rollout_id, rollouts.position());
+      checkpointer.end_update(++rollout_id, std::move(position));
       rollout_log.print(rollout_id, *rollout, *last_step);
       patience.observe_rollout(rollout_id - 1, *rollout);
 

@@ -153,7 +153,8 @@ void Coordinator::said(groups::SamplerId id, Message& message) {
   } else if (auto* const graded = std::get_if<Graded>(&message)) {
     if (graded->rollout != number_) return;
     known_.at(id).numbers = graded->numbers;
-    take_back(id, groups::GradedLoan{.key = graded->key, .graded = std::move(graded->graded)});
+    take_back(id, groups::GradedLoan{
+                      .key = graded->key, .graded = std::move(graded->graded), .texts = std::move(graded->texts)});
   } else if (const auto* const stop = std::get_if<StopAsked>(&message)) {
     is_stop_asked_ |= stop->rollout == number_;
   } else {

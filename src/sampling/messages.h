@@ -233,9 +233,10 @@ struct Sampled {
 struct Graded {
   uint64_t rollout = 0, key = 0;
   groups::GroupGrades graded;
+  std::vector<std::string> texts = {};  // as in groups::GradedLoan
   SamplerNumbers numbers;
 
-  static void fields(auto& wire, auto& m) { wire(m.rollout, m.key, m.graded, m.numbers); }
+  static void fields(auto& wire, auto& m) { wire(m.rollout, m.key, m.graded, m.texts, m.numbers); }
 };
 // The loan is not wanted any more.
 struct Abort {
@@ -289,7 +290,7 @@ using Message = std::variant<Hello, Welcome, Refused, Prepared, WeightLine, Weig
                              CopiedWeights, WeightChecksums, TookWeights, Open, Pull, LendSamples, LendGrading, Sampled,
                              Graded, Abort, Pause, Close, RankHello, StopAsked, Alive, Leaving, Failed, Stop>;
 // The number changes with whatever a message is made of.
-inline constexpr uint32_t kMessageFormat = 0x534D000B;
+inline constexpr uint32_t kMessageFormat = 0x534D000C;
 std::string to_bytes(const Message& message);
 // Throws EnvironmentError for bytes that are no message.
 Message message_of(std::string_view bytes);

@@ -62,8 +62,11 @@ void PoolClient::work() {
     rank0_.send(to_bytes(
         Sampled{.rollout = rollout_, .key = loan.key, .members = std::move(loan.members), .numbers = numbers()}));
   for (groups::GradedLoan& loan : sampler_.take_graded())
-    rank0_.send(
-        to_bytes(Graded{.rollout = rollout_, .key = loan.key, .graded = std::move(loan.graded), .numbers = numbers()}));
+    rank0_.send(to_bytes(Graded{.rollout = rollout_,
+                                .key = loan.key,
+                                .graded = std::move(loan.graded),
+                                .texts = std::move(loan.texts),
+                                .numbers = numbers()}));
   if (base::seconds_since(last_alive_) < kAliveInterval) return;
   last_alive_ = base::Clock::now();
   rank0_.send(to_bytes(Alive{}));

@@ -168,11 +168,17 @@ RolloutPhase::Gathered RolloutPhase::gather(const RolloutRequest& request, uint6
   return gathered;
 }
 
-RolloutPhase::Gathered RolloutPhase::gather_live(const RolloutRequest& request, uint64_t number,
-                                                 report::Report& report) {
+void RolloutPhase::go_on(const RolloutRequest& request) { resume_live(request, num_begun_++); }
+
+void RolloutPhase::resume_live(const RolloutRequest& request, uint64_t number) {
   TANDEM_CHECK(workers_ != nullptr, "who trains cannot sample meanwhile");
   if (!live_) live_ = std::make_unique<LiveSampling>(*workers_, timeout_s_, lengths_);
-  if (!live_->is_running()) live_->resume(request, number);
+  live_->resume(request, number);
+}
+
+RolloutPhase::Gathered RolloutPhase::gather_live(const RolloutRequest& request, uint64_t number,
+                                                 report::Report& report) {
+  if (!live_ || !live_->is_running()) resume_live(request, number);
   std::optional<LiveSampling::Taken> taken = live_->take(is_stopped_, report);
   Gathered gathered;
   if (!taken) return gathered;

@@ -45,6 +45,9 @@ class RolloutPhase {
   // another one is lost. Any other error ends this rank and leaves the others waiting, until the launcher ends them.
   std::optional<Rollout> run(const RolloutRequest& request, reward::Scorer* graders, report::Report& report);
 
+  // Lets workers that sample while the run trains begin with a rollout before run() is asked for it, with the same
+  // request. Call it on rank 0 alone.
+  void go_on(const RolloutRequest& request);
   // Pauses workers that sample while the run trains, until the next rollout: the groups in flight rest. Call it before
   // they take new weights, and before another rollout than theirs.
   void pause();
@@ -61,6 +64,7 @@ class RolloutPhase {
   Gathered gather(const RolloutRequest& request, uint64_t number, reward::Scorer* graders, report::Report& report);
   // Takes a rollout from workers that go on sampling.
   Gathered gather_live(const RolloutRequest& request, uint64_t number, report::Report& report);
+  void resume_live(const RolloutRequest& request, uint64_t number);
   Rollout rollout_of_groups(const RolloutRequest& request, TakenGroups taken, const Coordinator::Numbers& numbers);
   bool connections_to_lend() const { return links_.connections || workers_ != nullptr; }
   // Samples for rank 0 until the rollout is over, on another rank with an engine.

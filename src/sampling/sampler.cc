@@ -114,14 +114,33 @@ void Sampler::add(const groups::SampleLoan& loan) {
 void Sampler::add(groups::GradeLoan loan) {
   TANDEM_CHECK(graders_ != nullptr, "nothing is graded here");
   const uint64_t key = loan.key;
+  key_of_group_[first_group_id() + loan.group] = key;
   Grading& grading = gradings_[key];
   grading.loan = std::move(loan);
   grading.grades.resize(n_);
-  key_of_group_[first_group_id() + grading.loan.group] = key;
+  grading.texts.resize(n_);
+  to_grade_.push_back(key);
+}
+
+void Sampler::begin_gradings() {
+  std::erase_if(to_grade_, [&](uint64_t key) { return !gradings_.contains(key); });  // it was aborted
+  std::vector<groups::Member*> without_text;
+  for (const uint64_t key : to_grade_) {
+    for (groups::Member& member : gradings_.at(key).loan.members) {
+      if (is_decoded_for_grading(member) && member.failure.empty()) without_text.push_back(&member);
+    }
+  }
+  decode_texts(without_text);
+  for (const uint64_t key : std::exchange(to_grade_, {})) begin_grading(key);
+}
+
+void Sampler::begin_grading(uint64_t key) {
+  Grading& grading = gradings_.at(key);
   std::vector<reward::GradeRequest> requests;
   for (size_t i = 0; i < n_; ++i) {
     const groups::Member& member = grading.loan.members[i];
     if (member.failure.empty()) {
+      if (is_decoded_for_grading(member)) grading.texts[i] = member.sample.text;
       requests.push_back(grade_request(grading.loan.line->record, member));
       requests.back().state = request_.state;
       if (request_.eval_set >= 0) {
@@ -154,6 +173,7 @@ void Sampler::abort_all() {
   sampler_->take_finished();
   samples_.clear();
   gradings_.clear();
+  to_grade_.clear();
   key_of_group_.clear();
   num_samples_ = 0;
   sampled_.clear();
@@ -174,6 +194,7 @@ int64_t Sampler::num_to_ask_for() {
 }
 
 void Sampler::advance() {
+  begin_gradings();
   if (!samples_.empty() || engine_.shares_steps()) sampler_->step();
   take_from_engine();
   take_grades();
@@ -199,7 +220,7 @@ void Sampler::take_from_engine() {
     num_samples_ -= found->second;
     samples_.erase(found);
     for (groups::Member& member : loan.members) {
-      if (!member.is_paused) members.push_back(&member);
+      if (!member.is_paused && !is_decoded_for_grading(member)) members.push_back(&member);
     }
   }
   decode_texts(members);
@@ -279,7 +300,7 @@ void Sampler::give_back(uint64_t key) {
       if (value.is_string()) value = redaction_.apply(value.get_ref<const std::string&>());
     }
   }
-  graded_.push_back({.key = key, .graded = std::move(result)});
+  graded_.push_back({.key = key, .graded = std::move(result), .texts = std::move(grading.texts)});
 }
 
 void Sampler::decode_pieces(const std::vector<groups::Member*>& members) {

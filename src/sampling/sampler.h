@@ -50,7 +50,8 @@ class Sampler {
   // polls descriptors(), which are readable once graders or generate functions have done something. An engine that
   // shares steps always has something to do: the others wait for it.
   bool is_busy() const {
-    return sampler_->engine_works() || engine_.shares_steps() || !sampled_.empty() || !graded_.empty();
+    return sampler_->engine_works() || engine_.shares_steps() || !to_grade_.empty() || !sampled_.empty() ||
+           !graded_.empty();
   }
   std::vector<int> descriptors() const;
   rollout::EngineStats stats() const { return engine_.stats(); }
@@ -60,6 +61,7 @@ class Sampler {
  private:
   struct Grading {
     groups::GradeLoan loan;
+    std::vector<std::string> texts;     // as in groups::GradedLoan
     std::vector<reward::Grade> grades;  // one for each sample
     size_t num_graded = 0;
     groups::GroupGrades result;
@@ -71,6 +73,13 @@ class Sampler {
   void judge(uint64_t key);
   void take_verdicts();
   void give_back(uint64_t key);
+  // Returns whether a sample gets its text when its group is graded, so that no loan that is given back waits for the
+  // tokenizer's process. Samples in pieces, and those that nobody grades, get it as they are given back.
+  bool is_decoded_for_grading(const groups::Member& member) const {
+    return graders_ != nullptr && member.sample.pieces.empty();
+  }
+  void begin_gradings();
+  void begin_grading(uint64_t key);
   // Decodes the texts of samples in one call of the tokenizer's process, and those of their pieces in another.
   void decode_texts(const std::vector<groups::Member*>& members);
   void decode_pieces(const std::vector<groups::Member*>& members);
@@ -88,6 +97,7 @@ class Sampler {
   const std::unique_ptr<GroupSampler> sampler_;
   std::map<uint64_t, int64_t> samples_;             // how many samples each loan in flight has, by key
   std::map<uint64_t, Grading> gradings_;            // by key
+  std::vector<uint64_t> to_grade_;                  // keys of gradings that have not begun
   std::map<uint64_t, uint64_t> key_of_group_;       // keys of gradings, by group id
   int64_t num_samples_ = 0, num_asked_ = 0;         // samples in flight; samples asked for that have not come
   int64_t num_in_grading_ = 0, num_in_filter_ = 0;  // samples; groups; both with those that nobody wants any more

@@ -237,9 +237,30 @@ TEST(GroupPool, WhatWasNotLentIsRefusedAndStaysOnLoan) {
   GradedLoan without = graded(grading);
   without.graded.grades.pop_back();
   EXPECT_THROW(pool.take_back(1, std::move(without)), EnvironmentError);
+  GradedLoan with_a_text = graded(grading);
+  with_a_text.texts = {"of which sample?"};
+  EXPECT_THROW(pool.take_back(1, std::move(with_a_text)), EnvironmentError);
   EXPECT_THROW(pool.take_back(1, SampledLoan{.key = grading.key, .members = {}}), EnvironmentError);
   EXPECT_TRUE(pool.take_back(1, graded(grading)));
   EXPECT_EQ(pool.take_done(), std::vector<size_t>{0});
+}
+
+TEST(GroupPool, TextsThatCameWithGradesAreThoseOfTheSamplesThatHadNone) {
+  for (const bool is_kept : {true, false}) {
+    GroupPool pool(3, /*is_graded=*/true);
+    pool.open(pool.num_groups(), line());
+    pool.join(1);
+    SampledLoan loan = sampled(pool.lend(1, 3), 3);
+    loan.members[1].sample.text.clear();
+    pool.take_back(1, std::move(loan));
+    GradedLoan grades = graded(pool.lend_grading().at(0).second, is_kept);
+    grades.texts = {"", "decoded", ""};
+    EXPECT_TRUE(pool.take_back(1, std::move(grades)));
+    std::vector<std::string> texts;
+    for (const Member& member : pool.take(0).members) texts.push_back(member.sample.text);
+    EXPECT_EQ(texts,
+              is_kept ? (std::vector<std::string>{"sample 0", "decoded", "sample 2"}) : std::vector<std::string>());
+  }
 }
 
 TEST(GroupPool, AbortTakesAGroupFromAllWhoHaveSomeOfIt) {

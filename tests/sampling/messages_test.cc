@@ -137,6 +137,7 @@ std::vector<Message> one_of_each(uint64_t seed = 1) {
                         .is_judged = true,
                         .reward_sum = 1.5,
                         .num_rewarded = 3},
+             .texts = {"", "two"},
              .numbers = numbers()},
       Abort{.rollout = 1, .key = 2},
       Pause{.rollout = 3},
@@ -241,6 +242,7 @@ TEST(Messages, BringEverySampleAndGradeBitForBit) {
     EXPECT_EQ(std::tie(read.verdict.is_kept, read.verdict.reason, read.verdict.failure, read.is_judged, read.reward_sum,
                        read.num_rewarded),
               std::tuple(false, "why", "how", true, 1.5, 3));
+    EXPECT_EQ(through(one<Graded>(messages)).texts, (std::vector<std::string>{"", "two"}));
   }
 }
 

@@ -63,6 +63,45 @@ TEST(PoolClient, AnswersAGradingWhoseSamplesHaveAllFailedAtOnce) {
   }
 }
 
+// What decodes text takes its time, and a run that pauses for new weights waits for all loans.
+TEST(PoolClient, GivesSamplesBackWithoutTextsAndSendsThemWithTheGrades) {
+  const base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "reward.py", kReward);
+  RankParts parts(folder / "reward.py:reward");
+  std::array<int, 2> ends{};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  mesh::Channel rank0(mesh::OwnedDescriptor(ends[0]), 10.0), own(mesh::OwnedDescriptor(ends[1]), 10.0);
+  RolloutRequest request;
+  request.n_samples_per_prompt = 3;
+  DrawnEngine engine({});
+  Sampler sampler(request, engine, parts.text, &parts.graders, /*most_samples=*/8, /*shares=*/false);
+  PoolClient client(own, kRollout, sampler);
+  const auto next = [&]<typename Answer>(std::optional<Answer> answer) {
+    while (!answer) {
+      client.work();
+      while (const std::optional<std::string> bytes = rank0.receive(0.0)) {
+        Message message = message_of(*bytes);
+        if (auto* const each = std::get_if<Answer>(&message)) answer = std::move(*each);
+      }
+    }
+    return std::move(*answer);
+  };
+  LendSamples loan{.rollout = kRollout, .key = 1, .group = 0, .first = 0, .count = 3, .line = prompts(1).front()};
+  client.take(loan);
+  std::vector<groups::Member> members = next(std::optional<Sampled>()).members;
+  ASSERT_EQ(members.size(), 3U);
+  for (const groups::Member& member : members) EXPECT_EQ(member.sample.text, "");
+  members[1].failure = "ValueError: no luck";
+
+  LendGrading grading{.rollout = kRollout, .key = 2, .group = 0, .line = prompts(1).front(), .members = members};
+  client.take(grading);
+  const std::vector<std::string> texts = next(std::optional<Graded>()).texts;
+  ASSERT_EQ(texts.size(), 3U);
+  for (const size_t i : {0U, 2U}) EXPECT_EQ(texts[i], parts.text.decode({members[i].sample.completion}, false).at(0));
+  EXPECT_NE(texts[0], "");
+  EXPECT_EQ(texts[1], "");
+}
+
 TEST(PoolClient, SaysHowLongAPausedSamplerStoodStillUntilItsFirstLoan) {
   const base::TemporaryDirectory folder;
   base::write_file_durably(folder / "reward.py", kReward);
