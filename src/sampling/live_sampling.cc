@@ -60,6 +60,7 @@ void LiveSampling::work(uint64_t number) {
                        .seconds = base::seconds_since(std::exchange(since_, base::Clock::now()))};
         wants_ = false;
         changed_.notify_all();
+        continue;  // there is room for other groups now, and nobody may say anything before they are drawn
       }
       if (is_ending_) return;
       is_pausing = is_pausing_ && !connections_.are_copying();  // they sample until they have copied new weights
