@@ -17,7 +17,9 @@ namespace tandem::groups {
 
 // One sample of a group as it was sampled.
 struct Member {
-  rl::Sample sample;            // has no reward yet, and gets its text when its group is graded, or if nobody grades it
+  // It has no reward yet. Its text comes with the grades of its group (GradedLoan::texts); a sample in pieces, or one
+  // that nobody grades, has it from the start.
+  rl::Sample sample;
   bool is_paused = false;       // it has used up the budget of its loan, and goes on in another one
   std::string failure;          // why it could not be made and must not be graded; empty: it could be made
   bool machine_failed = false;  // the failure is the machine's

@@ -77,7 +77,7 @@ void Preferences::score_reference(const model::Model& model, std::span<const int
 
 Preferences::Step Preferences::step(const model::Model& model, std::span<const int64_t> items) const {
   const std::vector<Text> texts = texts_of(items);
-  Step step{.samples = samples_of(texts)};
+  Step step{.samples = samples_of(texts), .metrics = {}};
   trainer::Scores scores = trainer::score(model, views_of(step.samples), batch_, /*temperature=*/1.0, ranks_);
   const size_t num_answers = answers_of(items).size();
   std::vector<rl::JudgedAnswer> answers;

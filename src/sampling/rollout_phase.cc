@@ -98,7 +98,7 @@ std::optional<Rollout> RolloutPhase::run(const RolloutRequest& request, reward::
   std::optional<Rollout> rollout;
   if (mesh_.is_conductor()) {
     const bool is_live = request.in_flight && request.in_flight->phase_tokens == 0 && request.in_flight->log == nullptr;
-    Gathered gathered = is_live ? gather_live(request, number, report) : gather(request, number, graders, report);
+    Gathered gathered = is_live ? gather_live(request, report) : gather(request, number, graders, report);
     if (!mesh_.is_alone()) {
       const memory::BypassArena message;
       device::broadcast_text(mesh_.host(), 0, to_bytes(gathered.rollout, gathered.numbers));
@@ -168,17 +168,14 @@ RolloutPhase::Gathered RolloutPhase::gather(const RolloutRequest& request, uint6
   return gathered;
 }
 
-void RolloutPhase::go_on(const RolloutRequest& request) { resume_live(request, num_begun_++); }
-
-void RolloutPhase::resume_live(const RolloutRequest& request, uint64_t number) {
+void RolloutPhase::go_on(const RolloutRequest& request) {
   TANDEM_CHECK(workers_ != nullptr, "who trains cannot sample meanwhile");
   if (!live_) live_ = std::make_unique<LiveSampling>(*workers_, timeout_s_, lengths_);
-  live_->resume(request, number);
+  live_->resume(request, num_begun_++);
 }
 
-RolloutPhase::Gathered RolloutPhase::gather_live(const RolloutRequest& request, uint64_t number,
-                                                 report::Report& report) {
-  if (!live_ || !live_->is_running()) resume_live(request, number);
+RolloutPhase::Gathered RolloutPhase::gather_live(const RolloutRequest& request, report::Report& report) {
+  if (!live_ || !live_->is_running()) go_on(request);
   std::optional<LiveSampling::Taken> taken = live_->take(is_stopped_, report);
   Gathered gathered;
   if (!taken) return gathered;

@@ -63,8 +63,7 @@ class RolloutPhase {
   };
   Gathered gather(const RolloutRequest& request, uint64_t number, reward::Scorer* graders, report::Report& report);
   // Takes a rollout from workers that go on sampling.
-  Gathered gather_live(const RolloutRequest& request, uint64_t number, report::Report& report);
-  void resume_live(const RolloutRequest& request, uint64_t number);
+  Gathered gather_live(const RolloutRequest& request, report::Report& report);
   Rollout rollout_of_groups(const RolloutRequest& request, TakenGroups taken, const Coordinator::Numbers& numbers);
   bool connections_to_lend() const { return links_.connections || workers_ != nullptr; }
   // Samples for rank 0 until the rollout is over, on another rank with an engine.

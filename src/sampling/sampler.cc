@@ -118,7 +118,6 @@ void Sampler::add(groups::GradeLoan loan) {
   Grading& grading = gradings_[key];
   grading.loan = std::move(loan);
   grading.grades.resize(n_);
-  grading.texts.resize(n_);
   to_grade_.push_back(key);
 }
 
@@ -140,7 +139,6 @@ void Sampler::begin_grading(uint64_t key) {
   for (size_t i = 0; i < n_; ++i) {
     const groups::Member& member = grading.loan.members[i];
     if (member.failure.empty()) {
-      if (is_decoded_for_grading(member)) grading.texts[i] = member.sample.text;
       requests.push_back(grade_request(grading.loan.line->record, member));
       requests.back().state = request_.state;
       if (request_.eval_set >= 0) {
@@ -293,14 +291,19 @@ void Sampler::give_back(uint64_t key) {
   Grading grading = std::move(gradings_.extract(key).mapped());
   key_of_group_.erase(first_group_id() + grading.loan.group);
   groups::GroupGrades& result = grading.result;
-  if (result.verdict.is_kept) result.grades = std::move(grading.grades);
+  std::vector<std::string> texts;
+  if (result.verdict.is_kept) {
+    result.grades = std::move(grading.grades);
+    for (groups::Member& member : grading.loan.members)
+      texts.push_back(is_decoded_for_grading(member) ? std::move(member.sample.text) : "");
+  }
   for (reward::Grade& grade : result.grades) {
     grade.reason = redaction_.apply(grade.reason);
     for (auto& [name, value] : grade.columns) {
       if (value.is_string()) value = redaction_.apply(value.get_ref<const std::string&>());
     }
   }
-  graded_.push_back({.key = key, .graded = std::move(result), .texts = std::move(grading.texts)});
+  graded_.push_back({.key = key, .graded = std::move(result), .texts = std::move(texts)});
 }
 
 void Sampler::decode_pieces(const std::vector<groups::Member*>& members) {

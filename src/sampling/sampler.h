@@ -61,7 +61,6 @@ class Sampler {
  private:
   struct Grading {
     groups::GradeLoan loan;
-    std::vector<std::string> texts;     // as in groups::GradedLoan
     std::vector<reward::Grade> grades;  // one for each sample
     size_t num_graded = 0;
     groups::GroupGrades result;
