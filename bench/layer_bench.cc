@@ -1,6 +1,7 @@
 // Measures where a GPU spends the time of a layer of a decode step: the operations of a layer are recorded, at the
 // shapes of Qwen3 models. Run: layer_bench SHAPE ROWS ..., with one of the shapes of kShapes and numbers of sequences,
-// of which each has kKeys keys. It prints for each number:
+// of which each has kKeys keys. SHAPE:nf4 and SHAPE:int8 are the dense shapes with weights in codes. It prints for each
+// number:
 //   - the microseconds of a layer;
 //   - what each operation adds to the layer: the difference to the same layer without it;
 //   - how many numbers of a recorded layer's results differ from those of the same rows among kMany, not recorded.
@@ -8,6 +9,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -30,6 +32,8 @@ namespace {
 using at::Tensor;
 using tandem::device::kBlockTokens;
 using tandem::device::Ops;
+using tandem::device::Quantisation;
+using tandem::device::QuantisedMatrix;
 using tandem::device::Routing;
 
 struct Shape {
@@ -55,10 +59,17 @@ constexpr double kEps = 1e-6;
 // Experts' logits have means of this deviation, beside tokens of deviation 1.
 constexpr double kSkew = 0.7;
 
+// A weight: bfloat16 numbers, or codes.
+struct Weight {
+  Tensor numbers_NK;  // undefined where there are codes
+  QuantisedMatrix codes;
+};
+
 struct Layer {
-  Tensor qkv_NE, o_EN, kv;
+  Weight qkv_NE, o_EN;
+  Tensor kv;
   Tensor router_XE;            // undefined where the MLP is dense
-  Tensor gate_up_NE, down_EF;  // of all experts
+  Weight gate_up_NE, down_EF;  // of all experts
 };
 
 struct Results {
@@ -75,16 +86,17 @@ struct Rows {
 
 class Bench {
  public:
-  Bench(const Ops& ops, const Shape& shape) : ops_(ops), shape_(shape) {
+  Bench(const Ops& ops, const Shape& shape, Quantisation quantisation)
+      : ops_(ops), shape_(shape), quantisation_(quantisation) {
     const int64_t copies = shape.experts == 0 ? 1 : shape.experts;
     for (int64_t i = 0; i < kLayers; ++i) {
-      Layer layer = {.qkv_NE = normal(shape.qkv_width(), shape.hidden).mul_(0.02),
-                     .o_EN = normal(shape.hidden, shape.heads * Shape::kHeadDim).mul_(0.02),
+      Layer layer = {.qkv_NE = weight(shape.qkv_width(), shape.hidden),
+                     .o_EN = weight(shape.hidden, shape.heads * Shape::kHeadDim),
                      .kv = normal(kMany * kBlocks * 2 * shape.kv_heads, Shape::kHeadDim * kBlockTokens)
                                .view({kMany * kBlocks, 2, shape.kv_heads, Shape::kHeadDim * kBlockTokens}),
                      .router_XE = {},
-                     .gate_up_NE = normal(copies * 2 * shape.width, shape.hidden).mul_(0.02),
-                     .down_EF = normal(copies * shape.hidden, shape.width).mul_(0.02)};
+                     .gate_up_NE = weight(copies * 2 * shape.width, shape.hidden),
+                     .down_EF = weight(copies * shape.hidden, shape.width)};
       if (shape.experts > 0) layer.router_XE = normal(shape.experts, shape.hidden).mul_(0.02);
       layers_.push_back(std::move(layer));
     }
@@ -94,7 +106,7 @@ class Bench {
   void run(int64_t T) const {
     const Rows rows = rows_of(T);
     const double all = us_of_layer(rows, "");
-    fmt::print("{}, {} sequences: {:.1f} us a layer;", shape_.name, T, all);
+    fmt::print("{}{}, {} sequences: {:.1f} us a layer;", shape_.name, kind_of(quantisation_), T, all);
     for (const std::string_view name : kNames) {
       if (has(name)) fmt::print(" {} {:.1f}", name, all - us_of_layer(rows, name));
     }
@@ -109,6 +121,32 @@ class Bench {
 
   at::TensorOptions options(at::ScalarType dtype) const { return at::TensorOptions(dtype).device(ops_.device()); }
   Tensor normal(int64_t rows, int64_t width) const { return at::randn({rows, width}, options(at::kBFloat16)); }
+  // Returns a weight of random numbers, or of random codes: any byte is one.
+  Weight weight(int64_t rows, int64_t columns) const {
+    if (quantisation_ == Quantisation::kNone) return {.numbers_NK = normal(rows, columns).mul_(0.02), .codes = {}};
+    QuantisedMatrix codes;
+    const auto& part = codes.parts.emplace_back(tandem::device::quantised_part(quantisation_, 0, rows, columns, 0));
+    codes.bytes = at::randint(256, {part.end_byte}, options(at::kByte));
+    const auto set = [&](int64_t byte, int64_t count, double number) {
+      codes.bytes.narrow(0, byte, count * static_cast<int64_t>(sizeof(float))).view(at::kFloat).fill_(number);
+    };
+    set(part.scales, part.num_scales(), 0.05);
+    if (quantisation_ == Quantisation::kNf4) set(part.table, tandem::device::kNf4TableSize, 1.0);
+    if (quantisation_ == Quantisation::kNf4) set(part.table + tandem::device::kNf4TableSize * 4, 1, 0.0);
+    return {.numbers_NK = {}, .codes = codes};
+  }
+  Tensor linear(const Tensor& x_TK, const Weight& w) const {
+    return w.numbers_NK.defined() ? ops_.linear(x_TK, w.numbers_NK, at::kBFloat16)
+                                  : ops_.linear_quantised(x_TK, w.codes, at::kBFloat16);
+  }
+  Tensor linear_add(const Tensor& x_TK, const Weight& w, const Tensor& residual_TN) const {
+    return w.numbers_NK.defined() ? ops_.linear_add(x_TK, w.numbers_NK, residual_TN)
+                                  : ops_.linear_quantised_add(x_TK, w.codes, residual_TN);
+  }
+  static std::string_view kind_of(Quantisation quantisation) {
+    if (quantisation == Quantisation::kNone) return "";
+    return quantisation == Quantisation::kNf4 ? ":nf4" : ":int8";
+  }
   bool has(std::string_view name) const {
     const bool is_sparse = name == "router" || name == "route" || name == "experts";
     const bool is_dense = name == "gate_up" || name == "silu" || name == "down";
@@ -130,25 +168,25 @@ class Bench {
     const Ops::QkvShape qkv{shape_.heads, shape_.kv_heads, Shape::kHeadDim, 1e6, kEps};
     const auto is_in = [&](std::string_view name) { return has(name) && name != left_out; };
     if (is_in("norm")) r.normed_TE = ops_.rms_norm(rows.hidden_TE, norm_E_, kEps);
-    if (is_in("qkv")) r.qkv_TN = ops_.linear(r.normed_TE, layer.qkv_NE, at::kBFloat16);
+    if (is_in("qkv")) r.qkv_TN = linear(r.normed_TE, layer.qkv_NE);
     if (is_in("rotate")) r.split = ops_.qk_norm_rope(r.qkv_TN, norm_K_, norm_K_, rows.positions_T, qkv);
     if (is_in("append")) ops_.kv_append(layer.kv, r.split.k_TGK, r.split.v_TGK, rows.tokens_T, rows.slots_T);
     if (is_in("attend")) {
       r.attended_TN = ops_.paged_attention(r.split.q_THK, layer.kv, rows.attended, {})
                           .view({rows.hidden_TE.size(0), shape_.heads * Shape::kHeadDim});
     }
-    if (is_in("o")) r.middle_TE = ops_.linear_add(r.attended_TN, layer.o_EN, rows.hidden_TE);
+    if (is_in("o")) r.middle_TE = linear_add(r.attended_TN, layer.o_EN, rows.hidden_TE);
     if (is_in("norm 2")) r.middle_normed_TE = ops_.rms_norm(r.middle_TE, norm_E_, kEps);
     if (is_in("router")) r.logits_TX = ops_.linear(r.middle_normed_TE, layer.router_XE, at::kFloat);
     if (is_in("route")) r.routing = ops_.route(r.logits_TX, {.chosen = shape_.chosen, .normalises = true});
     if (is_in("experts")) {
-      r.next_TE = ops_.mlp_of_experts(r.middle_normed_TE, layer.gate_up_NE, layer.down_EF, r.routing, r.middle_TE,
-                                      at::kBFloat16, false)
+      r.next_TE = ops_.mlp_of_experts(r.middle_normed_TE, layer.gate_up_NE.numbers_NK, layer.down_EF.numbers_NK,
+                                      r.routing, r.middle_TE, at::kBFloat16, false)
                       .sum_TE;
     }
-    if (is_in("gate_up")) r.gate_up_T2F = ops_.linear(r.middle_normed_TE, layer.gate_up_NE, at::kBFloat16);
+    if (is_in("gate_up")) r.gate_up_T2F = linear(r.middle_normed_TE, layer.gate_up_NE);
     if (is_in("silu")) r.activated_TF = ops_.silu_mul(r.gate_up_T2F);
-    if (is_in("down")) r.next_TE = ops_.linear_add(r.activated_TF, layer.down_EF, r.middle_TE);
+    if (is_in("down")) r.next_TE = linear_add(r.activated_TF, layer.down_EF, r.middle_TE);
   }
 
   void wait() const { ops_.fetch(at::zeros({1}, options(at::kFloat)))->wait(); }
@@ -192,6 +230,7 @@ class Bench {
 
   const Ops& ops_;
   const Shape& shape_;
+  Quantisation quantisation_;
   const Tensor hidden_ = normal(kMany, 4096), norm_K_ = at::ones({Shape::kHeadDim}, options(at::kBFloat16));
   Tensor norm_E_;
   std::vector<Layer> layers_;
@@ -200,20 +239,25 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto* const shape =
-      std::ranges::find(kShapes, argc > 1 ? std::string_view(argv[1]) : std::string_view(), &Shape::name);
+  const std::string_view name = argc > 1 ? std::string_view(argv[1]) : std::string_view();
+  const std::string_view kind = name.substr(std::min(name.find(':'), name.size()));
+  const auto* const shape = std::ranges::find(kShapes, name.substr(0, name.size() - kind.size()), &Shape::name);
   std::vector<int64_t> rows;
   for (int i = 2; i < argc; ++i) rows.push_back(std::strtoll(argv[i], nullptr, 10));
-  if (shape == kShapes.end() || rows.empty() ||
+  if (shape == kShapes.end() || rows.empty() || !(kind.empty() || kind == ":nf4" || kind == ":int8") ||
+      (!kind.empty() && shape->experts > 0) ||
       !std::ranges::all_of(rows, [](int64_t T) { return T >= 1 && T <= kMany; })) {
     fmt::print(stderr, "usage: layer_bench SHAPE ROWS ..., with rows from 1 to {}, where SHAPE is one of", kMany);
     for (const Shape& known : kShapes) fmt::print(stderr, " {}", known.name);
-    fmt::print(stderr, "\n");
+    fmt::print(stderr, ", and a dense one may end in :nf4 or :int8\n");
     return 2;
   }
+  const Quantisation quantisation = kind.empty()     ? Quantisation::kNone
+                                    : kind == ":nf4" ? Quantisation::kNf4
+                                                     : Quantisation::kInt8;
   try {
     const std::unique_ptr<Ops> ops = tandem::device::make_ops(tandem::device::parse_device("cuda"), {});
-    const Bench bench(*ops, *shape);
+    const Bench bench(*ops, *shape, quantisation);
     for (const int64_t T : rows) bench.run(T);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());

@@ -1,5 +1,5 @@
 // A warp has a strip of kStrip rows of the weight at a time, which pass through its own ring of pieces in shared
-// memory, kDepth terms each (few_rows_weights.cuh). The strip is the narrow side of each mma.sync, whose wide side has
+// memory, kDepth terms each. The strip is the narrow side of each mma.sync, whose wide side has
 // the rows of x. All of x lies in shared memory.
 //
 // The sums of a strip are a chain: each product on the tensor core waits for the one before it. So operands of later
@@ -16,21 +16,26 @@
 
 #include <algorithm>
 
-#include "device/cuda/few_rows_weights.cuh"
 #include "device/cuda/gpu_limits.h"
+#include "device/cuda/kernel_choice.h"
 #include "device/cuda/launch.cuh"
 #include "device/cuda/tensor_cores.cuh"
 #include "device/cuda/tensor_map.h"
+#include "device/cuda/vectors.cuh"
+#include "device/cuda/warpgroups.cuh"
 
 namespace tandem::device::cuda {
 namespace {
 
 using bf16 = __nv_bfloat16;
 
+constexpr int kStrip = 8;  // rows of the weight
+constexpr int kRowBytes = static_cast<int>(kSwizzledRow), kBoxBytes = kStrip * kRowBytes;
+
 constexpr int kMostWarps = 12;
 // The instruction has room for eight rows. With so many of bfloat16, the kernel is as fast as the library's at best
 // (bench/results/decode_gpu.md).
-constexpr int64_t kMostRows = 4, kMostRowsOfQuantised = 8, kMostRowsOfBlock = 8;
+constexpr int64_t kMostRows = 4, kMostRowsOfBlock = 8;
 constexpr int kMostSlots = 32, kFewestSlots = 3;  // pieces of a ring
 // Barriers come first in a block's shared memory. Their address is that of the rings then, which a warp keeps; that of
 // a variable of their own would be computed anew for every piece.
@@ -49,26 +54,70 @@ struct Params {
   bool weight_is_old;
 };
 
+// The pieces of a warp's strips.
+struct Pieces {
+  int strip, term, stride, strips, K;
+  __device__ bool is_past_end() const { return strip >= strips; }
+  __device__ void advance(int depth) {
+    term += depth;
+    if (term < K) return;
+    term = 0;
+    strip += stride;
+  }
+};
+
+// A lane has the terms `quarter` * 4 and on of each sixteen, of the row of a strip that is `line` of the instruction's.
+struct Lane {
+  int line = static_cast<int>(threadIdx.x) % kWarp / 4, quarter = static_cast<int>(threadIdx.x) % 4;
+  // Returns the row of a strip that is line `n` of the instruction's. Lines that are read at once share no bank.
+  static __device__ int strip_row(int n) { return n % 4 * 2 + n / 4; }
+  __device__ int row() const { return strip_row(line); }
+};
+
+// Returns where the sixteen bytes `n` of a row of a box lie.
+__device__ int swizzled(int row, int n) { return row * kRowBytes + ((n ^ row) << 4); }
+
+// The weights of a piece, and how a lane reads its own: four neighbours of each sixteen terms.
+template <int kBoxesOfPiece>
+class PieceOf {
+ public:
+  static constexpr int kBoxes = kBoxesOfPiece, kColumns = kRowBytes / 2, kDepth = kBoxes * kColumns, kGroup = 128;
+  static constexpr int kPieceBytes = kBoxes * kBoxBytes;
+
+  __device__ PieceOf() {
+    const Lane lane;
+#pragma unroll
+    for (int s = 0; s < 4; ++s) at_[s] = swizzled(lane.row(), s * 2 + lane.quarter / 2) + lane.quarter % 2 * 8;
+  }
+  __device__ uint2 read(const std::byte* piece, int group, int s) const {
+    return *reinterpret_cast<const uint2*>(piece + (group * (kGroup / kColumns) + s / 4) * kBoxBytes + at_[s % 4]);
+  }
+
+ private:
+  int at_[4];
+};
+
 // A warp's strips on their way through its ring.
-template <typename Weights>
+template <typename Piece>
 class Ring {
  public:
-  __device__ Ring(const typename Weights::Source& source, std::byte* ring, Barrier* is_full, const Pieces& first,
-                  int slots)
+  // `source`: [64, N, K / 64], boxes of 64 x kStrip x kBoxes.
+  __device__ Ring(const CUtensorMap& source, std::byte* ring, Barrier* is_full, const Pieces& first, int slots)
       : source_(source), ring_(ring), is_full_(is_full), next_(first), slots_(slots) {}
   // Starts the copy of the next piece, if there is one.
   __device__ void start_next() {
     if (next_.is_past_end()) return;
     if (is_elected()) {
-      is_full_[slot_].arrive_and_expect(Weights::kPieceBytes);
-      Weights::start_copy(source_, next_, shared_address(ring_ + slot_ * Weights::kPieceBytes), is_full_[slot_]);
+      is_full_[slot_].arrive_and_expect(Piece::kPieceBytes);
+      copy_box(source_, 0, next_.strip * kStrip, next_.term / Piece::kColumns,
+               shared_address(ring_ + slot_ * Piece::kPieceBytes), is_full_[slot_]);
     }
     slot_ = slot_ + 1 == slots_ ? 0 : slot_ + 1;
-    next_.advance(Weights::kDepth);
+    next_.advance(Piece::kDepth);
   }
 
  private:
-  const typename Weights::Source& source_;
+  const CUtensorMap& source_;
   std::byte* ring_;
   Barrier* is_full_;
   Pieces next_;
@@ -76,148 +125,31 @@ class Ring {
 };
 
 // A lane's operands of one group: four terms of each sixteen, of a row of the strip and of a row of x.
-template <typename Weights>
+template <typename Piece>
 struct Operands {
-  static constexpr int kSteps = Weights::kGroup / 16;
+  static constexpr int kSteps = Piece::kGroup / 16;
   uint2 weight[kSteps], x[kSteps];
 };
 
-// The base of both multipliers, of bfloat16 and of codes: it goes through a warp's pieces, and reads rows of x.
-template <typename Weights>
-class Sums {
+// Adds up strip after strip: sum[0] and sum[1] are those of two of a strip's lines with the lane's row of x.
+template <typename Piece>
+class Multiplier {
  public:
   // `T` counts the rows of `x`.
-  __device__ Sums(int T, const Params& p, Weights weights, const std::byte* ring, const bf16* x, Barrier* is_full)
-      : weights_(weights), pieces_(p.K / Weights::kDepth), ring_(ring), is_full_(is_full), slots_(p.slots) {
+  __device__ Multiplier(int T, const Params& p, const std::byte* ring, const bf16* x, Barrier* is_full)
+      : pieces_(p.K / Piece::kDepth), ring_(ring), is_full_(is_full), slots_(p.slots) {
     const Lane lane;
     has_row_ = lane.line < T;
     x_ = x + lane.line * (p.K + kPadding) + lane.quarter * 4;
   }
 
- protected:
-  static constexpr int kGroups = Weights::kDepth / Weights::kGroup;  // of a piece
-  static constexpr int kSteps = Operands<Weights>::kSteps;
-
-  __device__ void wait_for_piece() {
-    is_full_[slot_].wait(parity_);
-    weights_.begin_piece();
-  }
-  __device__ const std::byte* piece() const { return ring_ + slot_ * Weights::kPieceBytes; }
-  // Gives back the memory of a piece that all lanes have read.
-  __device__ void end_piece(Ring<Weights>& ring) {
-    __syncwarp();
-    ring.start_next();
-    slot_ = slot_ + 1 == slots_ ? 0 : slot_ + 1;
-    parity_ ^= slot_ == 0 ? 1U : 0U;
-  }
-  __device__ void read_x(Operands<Weights>& to, int group, int s) const {
-    if (has_row_) to.x[s] = *reinterpret_cast<const uint2*>(x_ + group * Weights::kGroup + s * 16);
-  }
-  static __device__ void multiply(float (&sum)[4], const Operands<Weights>& from, int s) {
-    const uint32_t x[4] = {from.x[s].x, 0, from.x[s].y, 0}, weight[2] = {from.weight[s].x, from.weight[s].y};
-    multiply_add(sum, x, weight);
-  }
-
-  Weights weights_;
-  int pieces_;  // of a strip
-
- private:
-  const std::byte* ring_;
-  const bf16* x_;
-  Barrier* is_full_;
-  int slots_, slot_ = 0;
-  bool has_row_;
-  uint32_t parity_ = 0;
-};
-
-// Adds up strip after strip: sum[0] and sum[1] are those of two of a strip's lines with the lane's row of x.
-template <typename Weights>
-class Multiplier : public Sums<Weights> {
- public:
-  using Sums<Weights>::Sums;
-
-  // While a group is multiplied, the next one's numbers become bfloat16, those of the group after it are looked up, and
-  // the codes of the third are loaded. So the instructions between two products wait for nothing.
-  __device__ void run(float (&sum)[4], Ring<Weights>& ring) {
-    Operands<Weights> operands[2] = {};
-    Ahead ahead;
-    this->wait_for_piece();
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      this->read_x(operands[0], 0, s);
-      operands[0].weight[s] = Weights::weights(look_up(0, s), this->weights_.maximum_of(0));
-      ahead.numbers[s] = look_up(1, s);
-      ahead.codes[s] = load(2, s);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) ahead.maxima[i] = this->weights_.maximum_of(i + 1);
-    int group = 0;
-    for (int piece = 1; piece < this->pieces_; ++piece, group += kGroups) {
-      step<3>(sum, operands[0], operands[1], ahead, group, 3);
-      this->end_piece(ring);
-      this->wait_for_piece();
-      step<3>(sum, operands[1], operands[0], ahead, group + 1, 0);
-      step<3>(sum, operands[0], operands[1], ahead, group + 2, 1);
-      step<3>(sum, operands[1], operands[0], ahead, group + 3, 2);
-    }
-    step<3>(sum, operands[0], operands[1], ahead, group, 3);
-    this->end_piece(ring);
-    step<2>(sum, operands[1], operands[0], ahead, group + 1, 0);
-    step<1>(sum, operands[0], operands[1], ahead, group + 2, 0);
-    step<0>(sum, operands[1], operands[0], ahead, group + 3, 0);
-  }
-
- private:
-  using Base = Sums<Weights>;
-  static constexpr int kGroups = Base::kGroups, kSteps = Base::kSteps;
-  static_assert(kGroups == 4, "run() takes groups in fours");
-
-  // The numbers of the next group, the codes of the one after it, and the maxima of both.
-  struct Ahead {
-    typename Weights::Numbers numbers[kSteps];
-    typename Weights::Codes codes[kSteps];
-    float maxima[2];
-  };
-
-  __device__ typename Weights::Codes load(int of_piece, int s) const {
-    return this->weights_.load(this->piece(), of_piece * kSteps + s);
-  }
-  __device__ typename Weights::Numbers look_up(int of_piece, int s) const {
-    return this->weights_.look_up(load(of_piece, s));
-  }
-  // Multiplies a group, where kAhead more of the strip follow or three do; the third is group `loaded` of the piece.
-  template <int kAhead>
-  __device__ void step(float (&sum)[4], const Operands<Weights>& from, Operands<Weights>& to, Ahead& ahead, int group,
-                       int loaded) {
-    const float maximum = ahead.maxima[0];
-    ahead.maxima[0] = ahead.maxima[1];
-    if constexpr (kAhead > 2) ahead.maxima[1] = this->weights_.maximum_of(loaded);
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      Base::multiply(sum, from, s);
-      if constexpr (kAhead > 0) {
-        this->read_x(to, group + 1, s);
-        to.weight[s] = Weights::weights(ahead.numbers[s], maximum);
-      }
-      if constexpr (kAhead > 1) ahead.numbers[s] = this->weights_.look_up(ahead.codes[s]);
-      if constexpr (kAhead > 2) ahead.codes[s] = load(loaded, s);
-    }
-  }
-};
-
-template <int kBoxes>
-class Multiplier<Bf16Weights<kBoxes>> : public Sums<Bf16Weights<kBoxes>> {
- public:
-  using Weights = Bf16Weights<kBoxes>;
-  using Sums<Weights>::Sums;
-
-  __device__ void run(float (&sum)[4], Ring<Weights>& ring) {
-    Operands<Weights> operands[2] = {};
-    this->wait_for_piece();
+  __device__ void run(float (&sum)[4], Ring<Piece>& ring) {
+    Operands<Piece> operands[2] = {};
+    wait_for_piece();
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) read(operands[0], 0, 0, s);
     int group = 0;
-    for (int piece = 1; piece < this->pieces_; ++piece) {
+    for (int piece = 1; piece < pieces_; ++piece) {
 #pragma unroll
       for (int i = 0; i < kGroups; ++i) {
         multiply_and_read(sum, operands[i % 2], operands[(i + 1) % 2], ++group, (i + 1) % kGroups, ring);
@@ -228,40 +160,61 @@ class Multiplier<Bf16Weights<kBoxes>> : public Sums<Bf16Weights<kBoxes>> {
       multiply_and_read(sum, operands[i % 2], operands[(i + 1) % 2], ++group, i + 1, ring);
     }
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) this->multiply(sum, operands[1], s);
-    this->end_piece(ring);
+    for (int s = 0; s < kSteps; ++s) multiply(sum, operands[1], s);
+    end_piece(ring);
   }
 
  private:
-  using Base = Sums<Weights>;
-  static constexpr int kGroups = Base::kGroups, kSteps = Base::kSteps;
+  static constexpr int kGroups = Piece::kDepth / Piece::kGroup;  // of a piece
+  static constexpr int kSteps = Operands<Piece>::kSteps;
   static_assert(kGroups % 2 == 0, "the last group's operands are the second ones");
 
+  __device__ void wait_for_piece() { is_full_[slot_].wait(parity_); }
+  // Gives back the memory of a piece that all lanes have read.
+  __device__ void end_piece(Ring<Piece>& ring) {
+    __syncwarp();
+    ring.start_next();
+    slot_ = slot_ + 1 == slots_ ? 0 : slot_ + 1;
+    parity_ ^= slot_ == 0 ? 1U : 0U;
+  }
+  static __device__ void multiply(float (&sum)[4], const Operands<Piece>& from, int s) {
+    const uint32_t x[4] = {from.x[s].x, 0, from.x[s].y, 0}, weight[2] = {from.weight[s].x, from.weight[s].y};
+    multiply_add(sum, x, weight);
+  }
+
   // Reads a group of the strip, which is group `of_piece` of its piece.
-  __device__ void read(Operands<Weights>& to, int group, int of_piece, int s) const {
-    to.weight[s] = this->weights_.read(this->piece(), of_piece, s);
-    this->read_x(to, group, s);
+  __device__ void read(Operands<Piece>& to, int group, int of_piece, int s) const {
+    to.weight[s] = piece_.read(ring_ + slot_ * Piece::kPieceBytes, of_piece, s);
+    if (has_row_) to.x[s] = *reinterpret_cast<const uint2*>(x_ + group * Piece::kGroup + s * 16);
   }
   // The change of pieces lies behind products, which take longer: the warp does not wait for both in turn.
-  __device__ void multiply_and_read(float (&sum)[4], const Operands<Weights>& from, Operands<Weights>& to, int next,
-                                    int of_piece, Ring<Weights>& ring) {
+  __device__ void multiply_and_read(float (&sum)[4], const Operands<Piece>& from, Operands<Piece>& to, int next,
+                                    int of_piece, Ring<Piece>& ring) {
     constexpr int kBefore = 2;
-    this->multiply(sum, from, 0);
-    if (of_piece == 0) this->end_piece(ring);
-    this->multiply(sum, from, 1);
-    if (of_piece == 0) this->wait_for_piece();
+    multiply(sum, from, 0);
+    if (of_piece == 0) end_piece(ring);
+    multiply(sum, from, 1);
+    if (of_piece == 0) wait_for_piece();
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       read(to, next, of_piece, s);
-      if (s + kBefore < kSteps) this->multiply(sum, from, s + kBefore);
+      if (s + kBefore < kSteps) multiply(sum, from, s + kBefore);
     }
   }
+
+  Piece piece_;
+  int pieces_;  // of a strip
+  const std::byte* ring_;
+  const bf16* x_;
+  Barrier* is_full_;
+  int slots_, slot_ = 0;
+  bool has_row_;
+  uint32_t parity_ = 0;
 };
 
-template <typename Weights, typename Out>
+template <typename Piece, typename Out>
 __global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(const __grid_constant__ Params p,
-                                                                        const __grid_constant__
-                                                                        typename Weights::Source source,
+                                                                        const __grid_constant__ CUtensorMap source,
                                                                         const Out* added, Out* out) {
   extern __shared__ __align__(1024) std::byte memory[];
   // The compiler keeps what all lanes of a warp have alike in registers of the warp, if it knows.
@@ -275,9 +228,8 @@ __global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(const __
                         .K = p.K};
   Barrier* const is_full = reinterpret_cast<Barrier*>(memory) + warp * kMostSlots;
   std::byte* const rings = memory + kBarrierBytes;
-  std::byte* const own = rings + warp * p.slots * Weights::kPieceBytes;
-  std::byte* const table = rings + warps * p.slots * Weights::kPieceBytes;
-  auto* const x = reinterpret_cast<bf16*>(table + Weights::kTableBytes);  // [T, K + kPadding]
+  std::byte* const own = rings + warp * p.slots * Piece::kPieceBytes;
+  auto* const x = reinterpret_cast<bf16*>(rings + warps * p.slots * Piece::kPieceBytes);  // [T, K + kPadding]
   const int first_row = static_cast<int>(blockIdx.y) * p.rows_of_block;
   const int T = min(p.T - first_row, p.rows_of_block);  // the block's rows
 
@@ -287,9 +239,8 @@ __global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(const __
     show_to_products();
   }
   __syncwarp();
-  Ring<Weights> ring(source, own, is_full, first, p.slots);
+  Ring<Piece> ring(source, own, is_full, first, p.slots);
   for (int slot = 0; slot < p.slots; ++slot) ring.start_next();
-  Weights::fill(table);
 
   wait_for_inputs();
   let_next_begin();
@@ -302,7 +253,7 @@ __global__ __launch_bounds__(kMostWarps* kWarp, 1) void few_rows_kernel(const __
   wait_for_pieces<0>();
   __syncthreads();
 
-  Multiplier<Weights> multiplier(T, p, Weights(source, table, first), own, x, is_full);
+  Multiplier<Piece> multiplier(T, p, own, x, is_full);
   for (int strip = first.strip; strip < p.strips; strip += first.stride) {
     float sum[4] = {};
     multiplier.run(sum, ring);
@@ -321,23 +272,22 @@ struct Cut {
   int64_t strips, blocks, warps, slots, bytes;
 };
 // Takes sizes whose N and K are multiples of kStrip and kDepth.
-template <typename Weights>
+template <typename Piece>
 Cut cut(int64_t T, int64_t N, int64_t K) {
   const int64_t strips = N / kStrip, blocks = std::min(strips, gpu_limits().multiprocessors);
   const int64_t warps = std::min<int64_t>(kMostWarps, (strips + blocks - 1) / blocks);
   const int64_t strips_of_warp = (strips + blocks * warps - 1) / (blocks * warps);
   constexpr int64_t kElement = sizeof(bf16);
-  const int64_t other_bytes = T * (K + kPadding) * kElement + Weights::kTableBytes;
-  const int64_t slots = std::min({(Weights::kSharedBytes - other_bytes) / (warps * Weights::kPieceBytes),
-                                  strips_of_warp * (K / Weights::kDepth), int64_t{kMostSlots}});
-  return {strips, blocks, warps, slots, other_bytes + warps * slots * Weights::kPieceBytes};
+  const int64_t other_bytes = T * (K + kPadding) * kElement;
+  const int64_t slots = std::min({(kFewRowsSharedBytes - other_bytes) / (warps * Piece::kPieceBytes),
+                                  strips_of_warp * (K / Piece::kDepth), int64_t{kMostSlots}});
+  return {strips, blocks, warps, slots, other_bytes + warps * slots * Piece::kPieceBytes};
 }
 
-template <typename Weights>
+template <typename Piece>
 bool supports(int64_t T, int64_t N, int64_t K) {
-  if (N < kStrip || N % kStrip != 0 || K < Weights::kDepth || K % Weights::kDepth != 0) return false;
-  return runs_few_rows(gpu_limits()) &&
-         cut<Weights>(T, N, K).slots >= std::min<int64_t>(kFewestSlots, K / Weights::kDepth);
+  if (N < kStrip || N % kStrip != 0 || K < Piece::kDepth || K % Piece::kDepth != 0) return false;
+  return runs_few_rows(gpu_limits()) && cut<Piece>(T, N, K).slots >= std::min<int64_t>(kFewestSlots, K / Piece::kDepth);
 }
 
 // Returns how many rows a block has; 0 if so many rows are the library's. More than 64 were not measured.
@@ -351,12 +301,12 @@ int64_t rows_of_block(int64_t T, int64_t N) {
   return 0;
 }
 
-template <typename Weights, typename Out>
-cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& source, int64_t rows, cudaStream_t stream) {
-  const Cut c = cut<Weights>(rows, p.N, p.K);
-  const auto kernel = few_rows_kernel<Weights, Out>;
+template <typename Piece, typename Out>
+cudaError_t launch(const FewRowsProduct& p, const CUtensorMap& source, int64_t rows, cudaStream_t stream) {
+  const Cut c = cut<Piece>(rows, p.N, p.K);
+  const auto kernel = few_rows_kernel<Piece, Out>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                  static_cast<int>(Weights::kSharedBytes) + kBarrierBytes);
+                                                  static_cast<int>(kFewRowsSharedBytes) + kBarrierBytes);
   if (status != cudaSuccess) return status;
   const Params params = {.x = p.x,
                          .T = static_cast<int>(p.T),
@@ -372,33 +322,16 @@ cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& sour
                           static_cast<const Out*>(p.added), static_cast<Out*>(p.out));
 }
 
-template <typename Weights>
-cudaError_t launch(const FewRowsProduct& p, const typename Weights::Source& source, int64_t rows, cudaStream_t stream) {
-  return p.is_float32 ? launch<Weights, float>(p, source, rows, stream)
-                      : launch<Weights, bf16>(p, source, rows, stream);
+template <typename Piece>
+cudaError_t launch(const FewRowsProduct& p, const CUtensorMap& source, int64_t rows, cudaStream_t stream) {
+  return p.is_float32 ? launch<Piece, float>(p, source, rows, stream) : launch<Piece, bf16>(p, source, rows, stream);
 }
 
-template <typename Weights>
-cudaError_t launch_quantised(const FewRowsProduct& p, const QuantisedWeight& w, cudaStream_t stream) {
-  QuantisedStrips source = {.parts = {}, .num_parts = w.num_parts};
-  constexpr int64_t kTermsOfRowBytes = Weights::kDepth / Weights::kBoxes;
-  int64_t row = 0;
-  for (int i = 0; i < w.num_parts; ++i) {
-    source.parts[i].bytes = w.parts[i];
-    source.parts[i].first_strip = static_cast<int>(row / kStrip);
-    if (!describe_rows(source.parts[i].codes, w.parts[i].codes, w.rows[i], p.K * kRowBytes / kTermsOfRowBytes, kStrip,
-                       Weights::kBoxes))
-      return cudaErrorInvalidValue;
-    row += w.rows[i];
-  }
-  return launch<Weights>(p, source, p.T, stream);
-}
-
-using SmallPieces = Bf16Weights<4>;
+using SmallPieces = PieceOf<4>;
 // A change of pieces costs a warp as much as some products. Where there is room for several large ones, they save 1 us
 // of a layer of Qwen3-4B (o and down, three warps). With one or two warps they cost as much: nearly the whole share of
 // a block is on its way from the start, and comes later.
-using LargePieces = Bf16Weights<8>;
+using LargePieces = PieceOf<8>;
 bool takes_large_pieces(int64_t T, int64_t N, int64_t K) {
   constexpr int64_t kFewestWarps = 3, kFewestLarge = 5;
   if (K % LargePieces::kDepth != 0) return false;
@@ -406,15 +339,13 @@ bool takes_large_pieces(int64_t T, int64_t N, int64_t K) {
   return c.warps >= kFewestWarps && c.slots >= kFewestLarge;
 }
 
-template <typename Weights>
+template <typename Piece>
 cudaError_t launch_bf16(const FewRowsProduct& p, cudaStream_t stream) {
-  typename Weights::Source source = {};
-  if (!describe_rows(source.weight, p.w, p.N, p.K * static_cast<int64_t>(sizeof(bf16)), kStrip, Weights::kBoxes))
+  CUtensorMap source = {};
+  if (!describe_rows(source, p.w, p.N, p.K * static_cast<int64_t>(sizeof(bf16)), kStrip, Piece::kBoxes))
     return cudaErrorInvalidValue;
-  return launch<Weights>(p, source, rows_of_block(p.T, p.N), stream);
+  return launch<Piece>(p, source, rows_of_block(p.T, p.N), stream);
 }
-
-bool is_nf4(const QuantisedWeight& w) { return w.parts[0].quantisation == Quantisation::kNf4; }
 
 }  // namespace
 
@@ -429,22 +360,6 @@ cudaError_t linear_of_few_rows(const FewRowsProduct& product, cudaStream_t strea
   return takes_large_pieces(rows_of_block(product.T, product.N), product.N, product.K)
              ? launch_bf16<LargePieces>(product, stream)
              : launch_bf16<SmallPieces>(product, stream);
-}
-
-int64_t few_rows_at_once(const QuantisedWeight& w, int64_t N, int64_t K) {
-  for (int i = 0; i < w.num_parts; ++i) {
-    if (w.rows[i] % kStrip != 0) return 0;
-  }
-  for (int64_t rows = kMostRowsOfQuantised; rows > 0; --rows) {
-    if (is_nf4(w) ? supports<Nf4Weights>(rows, N, K) : supports<Int8Weights>(rows, N, K)) return rows;
-  }
-  return 0;
-}
-
-cudaError_t linear_of_few_rows(const FewRowsProduct& product, const QuantisedWeight& w, cudaStream_t stream) {
-  if (product.T < 1 || product.T > few_rows_at_once(w, product.N, product.K)) return cudaErrorInvalidValue;
-  return is_nf4(w) ? launch_quantised<Nf4Weights>(product, w, stream)
-                   : launch_quantised<Int8Weights>(product, w, stream);
 }
 
 }  // namespace tandem::device::cuda

@@ -81,7 +81,7 @@ constexpr bool runs_experts_grad_weight(const GpuLimits& gpu) {
 // the weight on its way and the rows; they leave room for a block of attention, which may still run beside it.
 constexpr int64_t kFewRowsSharedBytes = 152 * 1024;
 // With codes of a quantised weight, whose table takes 32 KiB, it takes more where rows are long, and is alone then.
-constexpr int64_t kFewRowsOfCodesSharedBytes = 200 * 1024;
+constexpr int64_t kFewRowsOfCodesSharedBytes = 220 * 1024;
 constexpr bool runs_few_rows(const GpuLimits& gpu) {
   constexpr int64_t kBarriers = 4096;
   return gpu.capability == 90 && kFewRowsOfCodesSharedBytes + kBarriers <= gpu.shared_bytes;
