@@ -183,6 +183,9 @@ case "${1:-}" in
   python)
     install_python
     install_toml
+    # Workers write no compiled files, and a start takes them half as long again without. Where none can be written
+    # they start all the same.
+    .venv/bin/python -m compileall -q python/tandem_worker || true
     ;;
   cuda) install_more cuda "the CUDA libraries and compiler (about 2.2 GB)" ;;
   wheel) install_more wheel "what builds a wheel (1 MB)" ;;

@@ -19,7 +19,7 @@ class NpuCheck : public testing::Test {
  protected:
   void SetUp() override {
     // LeakSanitizer reads what looks like an address, and faults at one of a device (device_address.h).
-    setenv("ASAN_OPTIONS", "detect_leaks=0:detect_odr_violation=0", /*overwrite=*/1);
+    setenv("ASAN_OPTIONS", "detect_leaks=0:detect_odr_violation=0:malloc_context_size=0", /*overwrite=*/1);
     setenv("XDG_CACHE_HOME", (folder_ / "cache").c_str(), /*overwrite=*/1);
   }
   void TearDown() override {
