@@ -21,12 +21,23 @@ void PrintTo(const Case& c, std::ostream* out) {
   *out << c.architecture << ' ' << c.dtype << ", layers " << c.num_layers;
 }
 
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  return info.param.architecture + (info.param.num_layers > 2 ? "_mixed" : "") +
+         (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
+}
+
 std::vector<Case> cases() {
   std::vector<Case> result;
   for (const std::string& architecture : model::kArchitectures)
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({architecture, dtype});
   // Two of six layers have no window, and KV blocks of their own: of two tiles.
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) result.push_back({"Gemma3ForCausalLM", dtype, 6});
+  return result;
+}
+
+std::vector<Case> cases_in_flight() {
+  std::vector<Case> result = cases();
+  std::erase_if(result, [](const Case& c) { return c.dtype == at::kFloat && c.architecture != "Qwen3ForCausalLM"; });
   return result;
 }
 
@@ -61,14 +72,18 @@ std::vector<GroupRequest> random_requests(uint32_t seed, int64_t num_groups) {
   return requests;
 }
 
-TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
+// What is in flight reaches a family through its kinds of layers, and a dtype through the kernels, whose rows
+// tests/device asks about in both: each family runs in the dtype of models, and one of them in the other.
+class EngineInFlight : public EngineExactness {};
+
+TEST_P(EngineInFlight, ChangesNoBitOfACompletion) {
   const TestModel m = make_model();
   const TestModel on_two_threads = make_model(2);
   EngineStats total;
   // A sequence that gives up the blocks before its window holds no more of them as it grows, so few are preempted.
   const std::vector<BlockKind> kinds = kv_layout(m.model->config()).kinds;
   const bool gives_blocks_up = std::ranges::any_of(kinds, [](const BlockKind& kind) { return kind.window > 0; });
-  const uint32_t num_seeds = gives_blocks_up ? 10 : 6;
+  const uint32_t num_seeds = gives_blocks_up ? 7 : 6;
   for (uint32_t seed = 1; seed <= num_seeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::vector<GroupRequest> requests = random_requests(seed, 6);
@@ -100,7 +115,7 @@ TEST_P(EngineExactness, DoesNotDependOnWhatElseIsInFlight) {
     }
   }
   // The variants reach the cases that they are meant to test.
-  EXPECT_GT(total.preemptions, 10);
+  EXPECT_GT(total.preemptions, 5);
   EXPECT_GT(total.copies_on_write, 20);
   EXPECT_GT(total.recomputed_tokens, 100);
 }
@@ -127,10 +142,8 @@ TEST_P(EngineExactness, LogprobsAreThoseOfOneForward) {
   EXPECT_GT(num_tokens, 300);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, EngineExactness, testing::ValuesIn(cases()), [](const auto& info) {
-  return info.param.architecture + (info.param.num_layers > 2 ? "_mixed" : "") +
-         (info.param.dtype == at::kFloat ? "_float32" : "_bfloat16");
-});
+INSTANTIATE_TEST_SUITE_P(Models, EngineExactness, testing::ValuesIn(cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Models, EngineInFlight, testing::ValuesIn(cases_in_flight()), name_of);
 
 }  // namespace
 }  // namespace tandem::rollout
