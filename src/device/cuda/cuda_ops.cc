@@ -43,9 +43,6 @@ void check(cudaError_t error, const char* operation) {
   TANDEM_ENV_CHECK(error == cudaSuccess, "the GPU's", operation, "failed:", cudaGetErrorString(error));
 }
 
-// Up to so many rows, reading the codes for every few of them is faster than bringing all weights back once.
-constexpr int64_t kMostRowsOfCodes = 16;
-
 bool is_bfloat16(const Tensor& x) { return x.scalar_type() == at::kBFloat16; }
 const bf16* data(const Tensor& x) { return static_cast<const bf16*>(x.const_data_ptr()); }
 bf16* mutable_data(const Tensor& x) { return static_cast<bf16*>(x.mutable_data_ptr()); }
@@ -491,8 +488,9 @@ class CudaOps final : public Ops {
     const int64_t T = x_TK.size(0), N = w_NK.num_rows(), K = w_NK.num_columns();
     TANDEM_CHECK(is_bfloat16(x_TK) && x_TK.size(1) == K, "rows of another kind than the matrix");
     const cuda::QuantisedWeight weight = quantised(w_NK);
-    const int64_t at_once = T <= kMostRowsOfCodes && is_aligned(x_TK) ? cuda::few_rows_at_once(weight, N, K) : 0;
-    if (at_once == 0) return multiply(ProductKind::kForward, x_TK, dequantise(w_NK), added_TN, y_TN);
+    const int64_t at_once = is_aligned(x_TK) ? cuda::few_rows_at_once(weight, N, K) : 0;
+    if (T > at_once * cuda::reads_of_codes(N))
+      return multiply(ProductKind::kForward, x_TK, dequantise(w_NK), added_TN, y_TN);
     const int64_t row_bytes = N * static_cast<int64_t>(y_TN.element_size());
     const auto* const added = added_TN.defined() ? static_cast<const std::byte*>(added_TN.const_data_ptr()) : nullptr;
     for (int64_t row = 0; row < T; row += at_once) {

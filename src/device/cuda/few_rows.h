@@ -36,6 +36,10 @@ cudaError_t linear_of_few_rows(const FewRowsProduct& product, cudaStream_t strea
 // Returns how many rows the kernel multiplies at once with a quantised weight; 0 if it has not these sizes.
 int64_t few_rows_at_once(const QuantisedWeight& w, int64_t N, int64_t K);
 
+// Returns how often, at most, it is worth reading the codes of N rows, for so many rows of x each time, before bringing
+// all weights back is faster.
+int64_t reads_of_codes(int64_t N);
+
 // Computes out of at most so many rows, with the bits of the product of the weights that the codes stand for.
 cudaError_t linear_of_few_rows(const FewRowsProduct& product, const QuantisedWeight& w, cudaStream_t stream);
 

@@ -21,15 +21,17 @@ namespace {
 using bf16 = __nv_bfloat16;
 
 constexpr int kWarps = 12;
-constexpr int64_t kMostRows = 8;  // of x: the instruction has room for twice as many
-constexpr int kMostSlots = 8;     // segments of a warp's ring
+constexpr int kTileRows = 8;  // of x: the narrow side of an instruction
+constexpr int64_t kMostTiles = 2, kMostRows = kMostTiles * kTileRows;
+constexpr int kMostSlots = 8;  // segments of a warp's ring
 // A row of x in shared memory is followed by so many unused elements, so that four rows that are read at once share no
 // bank.
 constexpr int kPadding = 16;
 // What lies in a block's shared memory: the barriers of the rings, the rings, the table, the strips' sums, a barrier
 // for each segment and x [T, K + kPadding].
 constexpr int kBarrierBytes = 1024;
-constexpr int kSumsOfStrip = kWarp * static_cast<int>(sizeof(float4));
+constexpr int kSumsOfTile = kWarp * static_cast<int>(sizeof(float4));
+constexpr int kSegmentSteps = kSegment / 16;
 static_assert(kWarps * kMostSlots * sizeof(Barrier) <= kBarrierBytes);
 
 struct Params {
@@ -121,7 +123,7 @@ __device__ void copy_rows(const Params& p, bf16* x) {
   wait_for_pieces<0>();
 }
 
-template <typename Codes, typename Out>
+template <typename Codes, int kTiles, typename Out>
 __global__ __launch_bounds__(kWarps* kWarp,
                              1) void few_rows_codes_kernel(const __grid_constant__ Params p,
                                                            const __grid_constant__ QuantisedStrips source,
@@ -133,8 +135,8 @@ __global__ __launch_bounds__(kWarps* kWarp,
   constexpr int kSegmentBytes = Ring<Codes>::kSegmentBytes;
   std::byte* const rings = memory + kBarrierBytes;
   std::byte* const table = rings + kWarps * p.slots * kSegmentBytes;
-  auto* const sums = reinterpret_cast<float4*>(table + Codes::kTableBytes);              // [strips of a block, kWarp]
-  auto* const is_summed = reinterpret_cast<Barrier*>(sums + p.strips_of_block * kWarp);  // [strips, segments]
+  auto* const sums = reinterpret_cast<float4*>(table + Codes::kTableBytes);  // [strips of a block, kTiles, kWarp]
+  auto* const is_summed = reinterpret_cast<Barrier*>(sums + p.strips_of_block * kTiles * kWarp);  // [strips, segments]
   const int strips = p.strips_of_block - (static_cast<int>(blockIdx.x) < p.fuller_blocks ? 0 : 1);
   const int barriers = p.strips_of_block * p.segments;
   auto* const x = reinterpret_cast<bf16*>(is_summed + (barriers + barriers % 2));
@@ -161,7 +163,12 @@ __global__ __launch_bounds__(kWarps* kWarp,
 
   // The instruction's lines without a row of x have the first one: nobody reads their sums.
   const CodeLane own;
-  const bf16* const own_x = x + (own.line < p.T ? own.line : 0) * (p.K + kPadding) + own.quarter * 4;
+  const bf16* own_x[kTiles];
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const int t = tile * kTileRows + own.line;
+    own_x[tile] = x + (t < p.T ? t : 0) * (p.K + kPadding) + own.quarter * 4;
+  }
   Numbers numbers[kSegmentGroups][kGroupSteps];
   for (bool has_x = false;; has_x = true) {
     const bool is_past_end = turns.is_past_end();
@@ -180,36 +187,54 @@ __global__ __launch_bounds__(kWarps* kWarp,
     }
     if (is_past_end) break;
 
-    float sum[4] = {};
-    // They are read before the warp's turn comes, since the other warps keep shared memory busy.
+    // Terms of x are read before the warp's turn comes, as many as there is room for, since the other warps keep shared
+    // memory busy.
+    constexpr int kAhead = kSegmentSteps / kTiles;
     const int number = turns.segment().number;
-    uint2 terms[kSegment / 16];
+    uint2 terms[kAhead][kTiles];
+    const auto read_terms = [&](int step) {
 #pragma unroll
-    for (int s = 0; s < kSegment / 16; ++s)
-      terms[s] = *reinterpret_cast<const uint2*>(own_x + number * kSegment + s * 16);
-    float4& passed = sums[turns.strip() * kWarp + lane];
+      for (int tile = 0; tile < kTiles; ++tile) {
+        terms[step % kAhead][tile] = *reinterpret_cast<const uint2*>(own_x[tile] + number * kSegment + step * 16);
+      }
+    };
+#pragma unroll
+    for (int step = 0; step < kAhead; ++step) read_terms(step);
+    float4* const passed = sums + turns.strip() * kTiles * kWarp + lane;
     Barrier* const end = is_summed + turns.strip() * p.segments + number;
+    float sum[kTiles][4] = {};
     if (number > 0) {
       end[-1].wait(0);
-      const float4 before = passed;
-      sum[0] = before.x, sum[1] = before.y, sum[2] = before.z, sum[3] = before.w;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const float4 before = passed[tile * kWarp];
+        sum[tile][0] = before.x, sum[tile][1] = before.y, sum[tile][2] = before.z, sum[tile][3] = before.w;
+      }
     }
 #pragma unroll
-    for (int s = 0; s < kSegment / 16; ++s) {
-      const uint32_t x_of_step[2] = {terms[s].x, terms[s].y};
-      multiply_add(sum, numbers[s / kGroupSteps][s % kGroupSteps], x_of_step);
+    for (int step = 0; step < kSegmentSteps; ++step) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const uint2 own_terms = terms[step % kAhead][tile];
+        const uint32_t x_of_step[2] = {own_terms.x, own_terms.y};
+        multiply_add(sum[tile], numbers[step / kGroupSteps][step % kGroupSteps], x_of_step);
+      }
+      if (step + kAhead < kSegmentSteps) read_terms(step + kAhead);
     }
     if (!turns.is_last()) {
-      passed = {sum[0], sum[1], sum[2], sum[3]};
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile)
+        passed[tile * kWarp] = {sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]};
       __syncwarp();
       if (lane == 0) end->arrive();
     } else {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int t = own.quarter * 2 + e % 2, n = turns.segment().strip * kCodeRows + own.line + e / 2 * 8;
+      for (int i = 0; i < kTiles * 4; ++i) {
+        const int e = i % 4, t = i / 4 * kTileRows + own.quarter * 2 + e % 2;
+        const int n = turns.segment().strip * kCodeRows + own.line + e / 2 * 8;
         if (t >= p.T) continue;
         const int64_t to = static_cast<int64_t>(t) * p.N + n;
-        write(out + to, added == nullptr ? sum[e] : sum[e] + widen(added[to]));
+        write(out + to, added == nullptr ? sum[i / 4][e] : sum[i / 4][e] + widen(added[to]));
       }
     }
     turns.advance();
@@ -224,8 +249,9 @@ template <typename Codes>
 Cut cut(int64_t T, int64_t N, int64_t K) {
   const int64_t strips = N / kCodeRows, blocks = std::min(strips, gpu_limits().multiprocessors);
   const int64_t strips_of_block = (strips + blocks - 1) / blocks;
+  const int64_t tiles = T <= kTileRows ? 1 : kMostTiles;
   const int64_t segments = K / kSegment, of_block = strips_of_block * segments;
-  const int64_t other_bytes = kBarrierBytes + Codes::kTableBytes + strips_of_block * kSumsOfStrip +
+  const int64_t other_bytes = kBarrierBytes + Codes::kTableBytes + strips_of_block * tiles * kSumsOfTile +
                               (of_block + of_block % 2) * static_cast<int64_t>(sizeof(Barrier)) +
                               T * (K + kPadding) * static_cast<int64_t>(sizeof(bf16));
   constexpr int64_t kRings = int64_t{kWarps} * Ring<Codes>::kSegmentBytes;
@@ -244,10 +270,10 @@ bool supports(int64_t T, int64_t N, int64_t K) {
   return c.slots >= 1;
 }
 
-template <typename Codes, typename Out>
+template <typename Codes, int kTiles, typename Out>
 cudaError_t launch(const FewRowsProduct& p, const QuantisedStrips& source, cudaStream_t stream) {
   const Cut c = cut<Codes>(p.T, p.N, p.K);
-  const auto kernel = few_rows_codes_kernel<Codes, Out>;
+  const auto kernel = few_rows_codes_kernel<Codes, kTiles, Out>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                   static_cast<int>(kFewRowsOfCodesSharedBytes));
   if (status != cudaSuccess) return status;
@@ -281,7 +307,11 @@ cudaError_t launch(const FewRowsProduct& p, const QuantisedWeight& w, cudaStream
       return cudaErrorInvalidValue;
     row += w.rows[i];
   }
-  return p.is_float32 ? launch<Codes, float>(p, source, stream) : launch<Codes, bf16>(p, source, stream);
+  const auto launch_for = [&]<int kTiles>() {
+    return p.is_float32 ? launch<Codes, kTiles, float>(p, source, stream)
+                        : launch<Codes, kTiles, bf16>(p, source, stream);
+  };
+  return p.T <= kTileRows ? launch_for.template operator()<1>() : launch_for.template operator()<kMostTiles>();
 }
 
 bool is_nf4(const QuantisedWeight& w) { return w.parts[0].quantisation == Quantisation::kNf4; }
@@ -297,6 +327,10 @@ int64_t few_rows_at_once(const QuantisedWeight& w, int64_t N, int64_t K) {
   }
   return 0;
 }
+
+// A block with one or two strips waits for their sums more than it converts: o and down of Qwen3-4B take 30 and 45 us
+// for two reads, and 19 and 40 with their weights brought back; q, k and v take 21 and 25, gate and up 43 and 71.
+int64_t reads_of_codes(int64_t N) { return N > 2 * kCodeRows * gpu_limits().multiprocessors ? 2 : 1; }
 
 cudaError_t linear_of_few_rows(const FewRowsProduct& product, const QuantisedWeight& w, cudaStream_t stream) {
   if (product.T < 1 || product.T > few_rows_at_once(w, product.N, product.K)) return cudaErrorInvalidValue;
