@@ -500,8 +500,7 @@ class CudaOps final : public Ops {
                                         .is_float32 = y_TN.scalar_type() == at::kFloat,
                                         .T = std::min(at_once, T - row),
                                         .N = N,
-                                        .K = K,
-                                        .weight_is_old = true};  // it is never written
+                                        .K = K};
       check(cuda::linear_of_few_rows(few, weight, stream()), "product of few rows with codes");
     }
   }

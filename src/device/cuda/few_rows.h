@@ -23,7 +23,7 @@ struct FewRowsProduct {
   void* out = nullptr;               // [T, N]
   bool is_float32 = false;           // dtype of out; else bfloat16
   int64_t T = 0, N = 0, K = 0;
-  // No kernel that may still run writes the weight, so that it may be read before the wait.
+  // No kernel that may still run writes the weight, so that it may be read before the wait. Codes are never written.
   bool weight_is_old = false;
 };
 
