@@ -72,8 +72,8 @@ std::vector<GroupRequest> random_requests(uint32_t seed, int64_t num_groups) {
   return requests;
 }
 
-// What is in flight reaches a family through its kinds of layers, and a dtype through the kernels, whose rows
-// tests/device asks about in both: each family runs in the dtype of models, and one of them in the other.
+// Other sequences in flight could change a completion through a family's layers or through the kernels of a dtype. Each
+// family runs in bfloat16, in which models are trained, and one in float32; tests/device asks the kernels in both.
 class EngineInFlight : public EngineExactness {};
 
 TEST_P(EngineInFlight, ChangesNoBitOfACompletion) {
@@ -83,7 +83,7 @@ TEST_P(EngineInFlight, ChangesNoBitOfACompletion) {
   // A sequence that gives up the blocks before its window holds no more of them as it grows, so few are preempted.
   const std::vector<BlockKind> kinds = kv_layout(m.model->config()).kinds;
   const bool gives_blocks_up = std::ranges::any_of(kinds, [](const BlockKind& kind) { return kind.window > 0; });
-  const uint32_t num_seeds = gives_blocks_up ? 7 : 6;
+  const uint32_t num_seeds = gives_blocks_up ? 10 : 6;
   for (uint32_t seed = 1; seed <= num_seeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::vector<GroupRequest> requests = random_requests(seed, 6);
@@ -115,7 +115,7 @@ TEST_P(EngineInFlight, ChangesNoBitOfACompletion) {
     }
   }
   // The variants reach the cases that they are meant to test.
-  EXPECT_GT(total.preemptions, 5);
+  EXPECT_GT(total.preemptions, 10);
   EXPECT_GT(total.copies_on_write, 20);
   EXPECT_GT(total.recomputed_tokens, 100);
 }

@@ -27,8 +27,8 @@ constexpr int kMostSlots = 8;  // segments of a warp's ring
 // A row of x in shared memory is followed by so many unused elements, so that four rows that are read at once share no
 // bank.
 constexpr int kPadding = 16;
-// What lies in a block's shared memory: the barriers of the rings, the rings, the table, the strips' sums, a barrier
-// for each segment and x [T, K + kPadding].
+// A block's shared memory holds, in this order: the barriers of the rings, the rings, the table, the strips' sums, a
+// barrier for each segment, and x [T, K + kPadding].
 constexpr int kBarrierBytes = 1024;
 constexpr int kSumsOfTile = kWarp * static_cast<int>(sizeof(float4));
 constexpr int kSegmentSteps = kSegment / 16;
