@@ -482,27 +482,22 @@ class CudaOps final : public Ops {
     return weight;
   }
 
-  // Few rows are multiplied with the codes, as many at a time as the kernel takes; more, with all weights brought back.
+  // As many rows as the kernel of few rows takes are multiplied with the codes; more, with all weights brought back.
   void multiply_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, const Tensor& added_TN,
                           const Tensor& y_TN) const {
     const int64_t T = x_TK.size(0), N = w_NK.num_rows(), K = w_NK.num_columns();
     TANDEM_CHECK(is_bfloat16(x_TK) && x_TK.size(1) == K, "rows of another kind than the matrix");
     const cuda::QuantisedWeight weight = quantised(w_NK);
-    const int64_t at_once = is_aligned(x_TK) ? cuda::few_rows_at_once(weight, N, K) : 0;
-    if (T > at_once * cuda::reads_of_codes(N))
+    if (!is_aligned(x_TK) || T > cuda::most_rows_with_codes(weight, N, K))
       return multiply(ProductKind::kForward, x_TK, dequantise(w_NK), added_TN, y_TN);
-    const int64_t row_bytes = N * static_cast<int64_t>(y_TN.element_size());
-    const auto* const added = added_TN.defined() ? static_cast<const std::byte*>(added_TN.const_data_ptr()) : nullptr;
-    for (int64_t row = 0; row < T; row += at_once) {
-      const cuda::FewRowsProduct few = {.x = data(x_TK) + row * K,
-                                        .added = added == nullptr ? nullptr : added + row * row_bytes,
-                                        .out = static_cast<std::byte*>(y_TN.mutable_data_ptr()) + row * row_bytes,
-                                        .is_float32 = y_TN.scalar_type() == at::kFloat,
-                                        .T = std::min(at_once, T - row),
-                                        .N = N,
-                                        .K = K};
-      check(cuda::linear_of_few_rows(few, weight, stream()), "product of few rows with codes");
-    }
+    const cuda::FewRowsProduct few = {.x = data(x_TK),
+                                      .added = added_TN.defined() ? added_TN.const_data_ptr() : nullptr,
+                                      .out = y_TN.mutable_data_ptr(),
+                                      .is_float32 = y_TN.scalar_type() == at::kFloat,
+                                      .T = T,
+                                      .N = N,
+                                      .K = K};
+    check(cuda::linear_of_few_rows(few, weight, stream()), "product of few rows with codes");
   }
 
   void multiply(ProductKind kind, const Tensor& left, const Tensor& right, const Tensor& added,

@@ -33,12 +33,8 @@ bool supports_few_rows(int64_t T, int64_t N, int64_t K);
 // Computes out and returns the error of the launch. The sizes are supported.
 cudaError_t linear_of_few_rows(const FewRowsProduct& product, cudaStream_t stream);
 
-// Returns how many rows the kernel multiplies at once with a quantised weight; 0 if it has not these sizes.
-int64_t few_rows_at_once(const QuantisedWeight& w, int64_t N, int64_t K);
-
-// Returns how often, at most, it is worth reading the codes of N rows, for so many rows of x each time, before bringing
-// all weights back is faster.
-int64_t reads_of_codes(int64_t N);
+// Returns how many rows the kernel multiplies with codes of a quantised weight; 0 if it has not these sizes.
+int64_t most_rows_with_codes(const QuantisedWeight& w, int64_t N, int64_t K);
 
 // Computes out of at most so many rows, with the bits of the product of the weights that the codes stand for.
 cudaError_t linear_of_few_rows(const FewRowsProduct& product, const QuantisedWeight& w, cudaStream_t stream);

@@ -2,7 +2,8 @@
 // take the segments in turns: first ones of all its strips, then second ones, and so on. A warp makes bfloat16 of a
 // segment's codes and keeps them in its registers, until the sums of the segment before have come from the warp that
 // had it. So the sums of a strip are one chain, as they must be, whose products wait for nothing but each other, while
-// the other warps make numbers for what follows.
+// the other warps make numbers for what follows. The warps are at about the same terms, so pieces of x of a segment's
+// terms pass through a ring of the block.
 //
 // A code takes more of a multiprocessor than its half byte does of the memory: its value is read from a table in shared
 // memory, 32 a cycle at most. So the first segments are converted before the wait for the kernel before.
@@ -22,21 +23,18 @@ using bf16 = __nv_bfloat16;
 
 constexpr int kWarps = 12;
 constexpr int kTileRows = 8;  // of x: the narrow side of an instruction
-constexpr int64_t kMostTiles = 2, kMostRows = kMostTiles * kTileRows;
-constexpr int kMostSlots = 8;  // segments of a warp's ring
-// A row of x in shared memory is followed by so many unused elements, so that four rows that are read at once share no
-// bank.
-constexpr int kPadding = 16;
-// A block's shared memory holds, in this order: the barriers of the rings, the rings, the table, the strips' sums, a
-// barrier for each segment, and x [T, K + kPadding].
+constexpr int kMostTiles = 8;
+constexpr int kMostSlots = 8;  // of a ring: segments of a warp, pieces of x
+// A block's shared memory holds, in this order: the barriers of the rings, the ring of x, those of the warps, the
+// table, the strips' sums, and a barrier for each segment.
 constexpr int kBarrierBytes = 1024;
 constexpr int kSumsOfTile = kWarp * static_cast<int>(sizeof(float4));
 constexpr int kSegmentSteps = kSegment / 16;
-static_assert(kWarps * kMostSlots * sizeof(Barrier) <= kBarrierBytes);
+static_assert((kWarps + 2) * kMostSlots * sizeof(Barrier) <= kBarrierBytes);
 
 struct Params {
-  const bf16* x;
-  int T, N, K, slots;
+  CUtensorMap x;  // [64, T, K / 64]
+  int T, N, slots;
   int strips_of_block, fuller_blocks;  // so many blocks have so many strips, the others one less
   int segments;                        // of a strip
 };
@@ -47,7 +45,7 @@ class Turns {
   __device__ Turns(int strips, int segments, int warp) : strips_(strips), segments_(segments) { move(warp); }
   __device__ bool is_past_end() const { return segment_ >= segments_; }
   __device__ void advance() { move(kWarps); }
-  __device__ bool is_last() const { return segment_ + 1 == segments_; }
+  __device__ bool is_of_last_strip() const { return strip_ + 1 == strips_; }
   __device__ int strip() const { return strip_; }  // of the block's
   __device__ Segment segment() const {
     return {.strip = static_cast<int>(blockIdx.x) + strip_ * static_cast<int>(gridDim.x), .number = segment_};
@@ -69,7 +67,7 @@ class Turns {
 template <typename Codes>
 class Ring {
  public:
-  static constexpr int kSegmentBytes = Codes::kBoxes * kCodeBoxBytes;
+  static constexpr int kSegmentBytes = Codes::kSegmentBytes;
 
   __device__ Ring(const QuantisedStrips& source, std::byte* ring, Barrier* is_full, const Turns& first, int slots)
       : source_(source), ring_(ring), is_full_(is_full), next_(first), slots_(slots) {
@@ -110,18 +108,139 @@ class Ring {
   uint32_t parity_ = 0;
 };
 
-// Copies the thread's share of the rows of x.
-__device__ void copy_rows(const Params& p, bf16* x) {
+// The rows of x, as pieces of kSegment terms in the block's ring. A piece has boxes of 64 terms of all rows, and holds
+// its part of the ring until each of the block's strips has been multiplied with it.
+template <int kTiles>
+class Pieces {
+ public:
+  static constexpr int kSlots = kTiles <= 2 ? 8 : kTiles == 4 ? 4 : 3;
+  static constexpr int kBoxes = kSegment * static_cast<int>(sizeof(bf16)) / kRowBytes;
+  static constexpr int kBoxSteps = kSegmentSteps / kBoxes;
+  static constexpr int kBoxBytes = kTiles * kTileRows * kRowBytes, kPieceBytes = kBoxes * kBoxBytes;
+  static constexpr int kRingBytes = kSlots * kPieceBytes;
+  static_assert(kSlots <= kMostSlots);
+
+  __device__ Pieces(const CUtensorMap& x, Barrier* barriers, std::byte* ring)
+      : x_(x), is_full_(barriers), is_free_(barriers + kMostSlots), ring_(shared_address(ring)) {}
+  // One thread does so before others use them.
+  __device__ void init(int strips) {
 #pragma unroll 1
-  for (int t = 0; t < p.T; ++t) {
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x) * 8; i < p.K; i += kWarps * kWarp * 8) {
-      copy_16(x + t * (p.K + kPadding) + i, p.x + static_cast<int64_t>(t) * p.K + i, true);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      is_full_[slot].init(1);
+      is_free_[slot].init(static_cast<uint32_t>(strips));
     }
   }
-  close_piece();
-  wait_for_pieces<0>();
-}
+  // One warp starts the first pieces, and after that a warp one piece at a time, in their order.
+  __device__ void start_first(int pieces) {
+#pragma unroll 1
+    for (int piece = 0; piece < min(kSlots, pieces); ++piece) start(piece);
+  }
+  __device__ void start_when_free(int piece) {
+    is_free_[piece % kSlots].wait(static_cast<uint32_t>(piece / kSlots - 1) % 2);
+    start(piece);
+  }
+  // Waits for the piece and returns its address.
+  __device__ uint32_t wait(int piece) {
+    is_full_[piece % kSlots].wait(static_cast<uint32_t>(piece / kSlots) % 2);
+    return ring_ + static_cast<uint32_t>(piece % kSlots * kPieceBytes);
+  }
+  // Gives the piece back for one strip, when all lanes have read.
+  __device__ void end(int piece) { is_free_[piece % kSlots].arrive(); }
+
+ private:
+  __device__ void start(int piece) {
+    if (!is_elected()) return;
+    const int slot = piece % kSlots;
+    is_full_[slot].arrive_and_expect(kPieceBytes);
+    copy_box(x_, 0, 0, piece * kBoxes, ring_ + static_cast<uint32_t>(slot * kPieceBytes), is_full_[slot]);
+  }
+
+  const CUtensorMap& x_;
+  Barrier *is_full_, *is_free_;
+  uint32_t ring_;
+};
+
+// Multiplies a warp's numbers of a segment with a piece of several tiles. One instruction reads terms of two tiles.
+template <int kTiles>
+class Multiplier {
+ public:
+  static constexpr Order kOrder = Order::kHalves;
+  // Returns the row of its tile that a line of the instruction has.
+  static __device__ int row_of(int line) { return line; }
+
+  __device__ Multiplier() {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, row = lane % 8 + lane / 16 * 8, eight = lane / 8 % 2;
+    of_lane_ = static_cast<uint32_t>(row * kRowBytes + (eight ^ row % 8) * 16);
+  }
+  // Terms are read before the warp's turn comes, as many as there is room for, since the other warps keep shared memory
+  // busy.
+  __device__ void read_ahead(uint32_t piece) {
+    piece_ = piece + of_lane_;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) read(i);
+  }
+  __device__ void multiply(const Numbers (&numbers)[kSegmentGroups][kGroupSteps], float (&sum)[kTiles][4]) {
+#pragma unroll
+    for (int i = 0; i < kReads; ++i) {
+      const int step = i / kPairs, tile = i % kPairs * 2;
+#pragma unroll
+      for (int of_two = 0; of_two < 2; ++of_two) {
+        multiply_add(sum[tile + of_two], numbers[step / kGroupSteps][step % kGroupSteps],
+                     terms_[i % kAhead] + of_two * 2);
+      }
+      if (i + kAhead < kReads) read(i + kAhead);
+    }
+  }
+
+ private:
+  static constexpr int kPairs = kTiles / 2, kReads = kSegmentSteps * kPairs, kAhead = kTiles <= 4 ? 8 : 4;
+  using Piece = Pieces<kTiles>;
+
+  __device__ void read(int i) {
+    const int step = i / kPairs, pair = i % kPairs;
+    const auto of_box = static_cast<uint32_t>(step % Piece::kBoxSteps * 32);
+    const int box = step / Piece::kBoxSteps * Piece::kBoxBytes;
+    read_matrices(terms_[i % kAhead],
+                  (piece_ ^ of_box) + static_cast<uint32_t>(box + pair * 2 * kTileRows * kRowBytes));
+  }
+
+  uint32_t of_lane_, piece_ = 0, terms_[kAhead][4];
+};
+
+// The same for one tile. Each lane reads its own terms, so that its codes may be neighbours, which one instruction
+// reads. The order of rows is one in which lanes that read at the same time share no bank.
+template <>
+class Multiplier<1> {
+ public:
+  static constexpr Order kOrder = Order::kNeighbours;
+  static __device__ int row_of(int line) { return line % 4 * 2 + line / 4; }
+
+  __device__ Multiplier() {
+    const CodeLane lane;
+    const int row = row_of(lane.line);
+    of_lane_ = static_cast<uint32_t>(row * kRowBytes + (lane.quarter / 2 ^ row) * 16 + lane.quarter % 2 * 8);
+  }
+  __device__ void read_ahead(uint32_t piece) {
+#pragma unroll
+    for (int step = 0; step < kSegmentSteps; ++step) {
+      const auto of_box = static_cast<uint32_t>(step % Piece::kBoxSteps * 32);
+      const auto box = static_cast<uint32_t>(step / Piece::kBoxSteps * Piece::kBoxBytes);
+      asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                   : "=r"(terms_[step][0]), "=r"(terms_[step][1])
+                   : "r"((piece + of_lane_ ^ of_box) + box));
+    }
+  }
+  __device__ void multiply(const Numbers (&numbers)[kSegmentGroups][kGroupSteps], float (&sum)[1][4]) {
+#pragma unroll
+    for (int step = 0; step < kSegmentSteps; ++step)
+      multiply_add(sum[0], numbers[step / kGroupSteps][step % kGroupSteps], terms_[step]);
+  }
+
+ private:
+  using Piece = Pieces<1>;
+
+  uint32_t of_lane_, terms_[kSegmentSteps][2];
+};
 
 template <typename Codes, int kTiles, typename Out>
 __global__ __launch_bounds__(kWarps* kWarp,
@@ -132,18 +251,19 @@ __global__ __launch_bounds__(kWarps* kWarp,
   const int warp = __shfl_sync(~0U, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   Barrier* const is_full = reinterpret_cast<Barrier*>(memory) + warp * kMostSlots;
-  constexpr int kSegmentBytes = Ring<Codes>::kSegmentBytes;
-  std::byte* const rings = memory + kBarrierBytes;
+  constexpr int kStarter = kWarps - 1;  // the warp whose turn comes last starts the first pieces of x
+  constexpr int kSegmentBytes = Codes::kSegmentBytes;
+  std::byte* const rings = memory + kBarrierBytes + Pieces<kTiles>::kRingBytes;
   std::byte* const table = rings + kWarps * p.slots * kSegmentBytes;
   auto* const sums = reinterpret_cast<float4*>(table + Codes::kTableBytes);  // [strips of a block, kTiles, kWarp]
   auto* const is_summed = reinterpret_cast<Barrier*>(sums + p.strips_of_block * kTiles * kWarp);  // [strips, segments]
   const int strips = p.strips_of_block - (static_cast<int>(blockIdx.x) < p.fuller_blocks ? 0 : 1);
-  const int barriers = p.strips_of_block * p.segments;
-  auto* const x = reinterpret_cast<bf16*>(is_summed + (barriers + barriers % 2));
+  Pieces<kTiles> pieces(p.x, reinterpret_cast<Barrier*>(memory) + kWarps * kMostSlots, memory + kBarrierBytes);
 
   if (lane == 0) {
 #pragma unroll 1
     for (int slot = 0; slot < p.slots; ++slot) is_full[slot].init(1);
+    if (warp == 0) pieces.init(strips);
     show_to_products();
   }
   __syncwarp();
@@ -157,51 +277,37 @@ __global__ __launch_bounds__(kWarps* kWarp,
   };
   prepare_next();
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < barriers; i += kWarps * kWarp) is_summed[i].init(1);
+  for (int i = static_cast<int>(threadIdx.x); i < p.strips_of_block * p.segments; i += kWarps * kWarp)
+    is_summed[i].init(1);
   Codes::fill(source, table);
   __syncthreads();
 
-  // The instruction's lines without a row of x have the first one: nobody reads their sums.
   const CodeLane own;
-  const bf16* own_x[kTiles];
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const int t = tile * kTileRows + own.line;
-    own_x[tile] = x + (t < p.T ? t : 0) * (p.K + kPadding) + own.quarter * 4;
-  }
+  Multiplier<kTiles> multiplier;
   Numbers numbers[kSegmentGroups][kGroupSteps];
-  for (bool has_x = false;; has_x = true) {
+  for (bool has_inputs = false;; has_inputs = true) {
     const bool is_past_end = turns.is_past_end();
     if (!is_past_end) {
       prepare_next();
       const std::byte* const segment = ring.wait();
 #pragma unroll
-      for (int group = 0; group < kSegmentGroups; ++group) codes.group(segment, group, numbers[group]);
+      for (int group = 0; group < kSegmentGroups; ++group)
+        codes.template group<Multiplier<kTiles>::kOrder>(segment, group, numbers[group]);
       ring.end();
     }
-    if (!has_x) {
+    if (!has_inputs) {
       wait_for_inputs();
       let_next_begin();
-      copy_rows(p, x);
-      __syncthreads();
+      if (warp == kStarter) pieces.start_first(p.segments);
     }
     if (is_past_end) break;
 
-    // Terms of x are read before the warp's turn comes, as many as there is room for, since the other warps keep shared
-    // memory busy.
-    constexpr int kAhead = kSegmentSteps / kTiles;
     const int number = turns.segment().number;
-    uint2 terms[kAhead][kTiles];
-    const auto read_terms = [&](int step) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        terms[step % kAhead][tile] = *reinterpret_cast<const uint2*>(own_x[tile] + number * kSegment + step * 16);
-      }
-    };
-#pragma unroll
-    for (int step = 0; step < kAhead; ++step) read_terms(step);
     float4* const passed = sums + turns.strip() * kTiles * kWarp + lane;
     Barrier* const end = is_summed + turns.strip() * p.segments + number;
+    // A barrier tells a piece from the one before it in the same place only after that one has come.
+    if (number >= Pieces<kTiles>::kSlots) end[1 - Pieces<kTiles>::kSlots].wait(0);
+    multiplier.read_ahead(pieces.wait(number));
     float sum[kTiles][4] = {};
     if (number > 0) {
       end[-1].wait(0);
@@ -211,26 +317,23 @@ __global__ __launch_bounds__(kWarps* kWarp,
         sum[tile][0] = before.x, sum[tile][1] = before.y, sum[tile][2] = before.z, sum[tile][3] = before.w;
       }
     }
-#pragma unroll
-    for (int step = 0; step < kSegmentSteps; ++step) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const uint2 own_terms = terms[step % kAhead][tile];
-        const uint32_t x_of_step[2] = {own_terms.x, own_terms.y};
-        multiply_add(sum[tile], numbers[step / kGroupSteps][step % kGroupSteps], x_of_step);
-      }
-      if (step + kAhead < kSegmentSteps) read_terms(step + kAhead);
-    }
-    if (!turns.is_last()) {
+    multiplier.multiply(numbers, sum);
+    if (number + 1 < p.segments) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile)
         passed[tile * kWarp] = {sum[tile][0], sum[tile][1], sum[tile][2], sum[tile][3]};
       __syncwarp();
-      if (lane == 0) end->arrive();
+      if (is_elected()) {
+        end->arrive();
+        pieces.end(number);
+      }
+      // The warp of the last strip starts a piece in the place of this one: the others have begun with it before.
+      const int piece = number + Pieces<kTiles>::kSlots;
+      if (turns.is_of_last_strip() && piece < p.segments) pieces.start_when_free(piece);
     } else {
 #pragma unroll
       for (int i = 0; i < kTiles * 4; ++i) {
-        const int e = i % 4, t = i / 4 * kTileRows + own.quarter * 2 + e % 2;
+        const int e = i % 4, t = i / 4 * kTileRows + Multiplier<kTiles>::row_of(own.quarter * 2 + e % 2);
         const int n = turns.segment().strip * kCodeRows + own.line + e / 2 * 8;
         if (t >= p.T) continue;
         const int64_t to = static_cast<int64_t>(t) * p.N + n;
@@ -241,24 +344,32 @@ __global__ __launch_bounds__(kWarps* kWarp,
   }
 }
 
+// Calls use.operator()<kTiles>() with the fewest tiles that so many rows of x fit in.
+template <typename Use>
+auto with_tiles(int64_t T, const Use& use) {
+  if (T <= kTileRows) return use.template operator()<1>();
+  if (T <= 2 * kTileRows) return use.template operator()<2>();
+  if (T <= 4 * kTileRows) return use.template operator()<4>();
+  return use.template operator()<kMostTiles>();
+}
+
 // The division of a product's work.
 struct Cut {
   int64_t strips, blocks, strips_of_block, segments, slots, bytes;
 };
-template <typename Codes>
-Cut cut(int64_t T, int64_t N, int64_t K) {
+template <typename Codes, int kTiles>
+Cut cut(int64_t N, int64_t K) {
   const int64_t strips = N / kCodeRows, blocks = std::min(strips, gpu_limits().multiprocessors);
-  const int64_t strips_of_block = (strips + blocks - 1) / blocks;
-  const int64_t tiles = T <= kTileRows ? 1 : kMostTiles;
-  const int64_t segments = K / kSegment, of_block = strips_of_block * segments;
-  const int64_t other_bytes = kBarrierBytes + Codes::kTableBytes + strips_of_block * tiles * kSumsOfTile +
-                              (of_block + of_block % 2) * static_cast<int64_t>(sizeof(Barrier)) +
-                              T * (K + kPadding) * static_cast<int64_t>(sizeof(bf16));
-  constexpr int64_t kRings = int64_t{kWarps} * Ring<Codes>::kSegmentBytes;
+  const int64_t strips_of_block = (strips + blocks - 1) / blocks, segments = K / kSegment;
+  const int64_t other_bytes =
+      kBarrierBytes + Pieces<kTiles>::kRingBytes + Codes::kTableBytes +
+      strips_of_block * (kTiles * kSumsOfTile + segments * static_cast<int64_t>(sizeof(Barrier)));
+  constexpr int64_t kRings = int64_t{kWarps} * Codes::kSegmentBytes;
   const auto slots_in = [&](int64_t bytes) { return (bytes - other_bytes) / kRings; };
   // The block leaves room for one of attention if it has two segments of each warp then.
   const int64_t room = slots_in(kFewRowsSharedBytes) >= 2 ? kFewRowsSharedBytes : kFewRowsOfCodesSharedBytes;
-  const int64_t slots = std::min({slots_in(room), (of_block + kWarps - 1) / kWarps, int64_t{kMostSlots}});
+  const int64_t slots =
+      std::min({slots_in(room), (strips_of_block * segments + kWarps - 1) / kWarps, int64_t{kMostSlots}});
   return {strips, blocks, strips_of_block, segments, slots, other_bytes + slots * kRings};
 }
 
@@ -266,25 +377,26 @@ template <typename Codes>
 bool supports(int64_t T, int64_t N, int64_t K) {
   if (N < kCodeRows || N % kCodeRows != 0 || K < kSegment || K % kSegment != 0 || !runs_few_rows(gpu_limits()))
     return false;
-  const Cut c = cut<Codes>(T, N, K);
-  return c.slots >= 1;
+  return with_tiles(T, [&]<int kTiles>() { return cut<Codes, kTiles>(N, K).slots >= 1; });
 }
 
 template <typename Codes, int kTiles, typename Out>
 cudaError_t launch(const FewRowsProduct& p, const QuantisedStrips& source, cudaStream_t stream) {
-  const Cut c = cut<Codes>(p.T, p.N, p.K);
+  const Cut c = cut<Codes, kTiles>(p.N, p.K);
   const auto kernel = few_rows_codes_kernel<Codes, kTiles, Out>;
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                   static_cast<int>(kFewRowsOfCodesSharedBytes));
   if (status != cudaSuccess) return status;
-  const Params params = {.x = p.x,
-                         .T = static_cast<int>(p.T),
-                         .N = static_cast<int>(p.N),
-                         .K = static_cast<int>(p.K),
-                         .slots = static_cast<int>(c.slots),
-                         .strips_of_block = static_cast<int>(c.strips_of_block),
-                         .fuller_blocks = static_cast<int>(c.strips - (c.strips_of_block - 1) * c.blocks),
-                         .segments = static_cast<int>(c.segments)};
+  Params params = {.x = {},
+                   .T = static_cast<int>(p.T),
+                   .N = static_cast<int>(p.N),
+                   .slots = static_cast<int>(c.slots),
+                   .strips_of_block = static_cast<int>(c.strips_of_block),
+                   .fuller_blocks = static_cast<int>(c.strips - (c.strips_of_block - 1) * c.blocks),
+                   .segments = static_cast<int>(c.segments)};
+  if (!describe_rows(params.x, p.x, p.T, p.K * static_cast<int64_t>(sizeof(bf16)), kTiles * kTileRows,
+                     Pieces<kTiles>::kBoxes))
+    return cudaErrorInvalidValue;
   return launch_dependent(kernel, p.T, static_cast<unsigned>(c.blocks), kWarps * kWarp, static_cast<size_t>(c.bytes),
                           stream, params, source, static_cast<const Out*>(p.added), static_cast<Out*>(p.out));
 }
@@ -307,33 +419,28 @@ cudaError_t launch(const FewRowsProduct& p, const QuantisedWeight& w, cudaStream
       return cudaErrorInvalidValue;
     row += w.rows[i];
   }
-  const auto launch_for = [&]<int kTiles>() {
+  return with_tiles(p.T, [&]<int kTiles>() {
     return p.is_float32 ? launch<Codes, kTiles, float>(p, source, stream)
                         : launch<Codes, kTiles, bf16>(p, source, stream);
-  };
-  return p.T <= kTileRows ? launch_for.template operator()<1>() : launch_for.template operator()<kMostTiles>();
+  });
 }
 
 bool is_nf4(const QuantisedWeight& w) { return w.parts[0].quantisation == Quantisation::kNf4; }
 
 }  // namespace
 
-int64_t few_rows_at_once(const QuantisedWeight& w, int64_t N, int64_t K) {
+int64_t most_rows_with_codes(const QuantisedWeight& w, int64_t N, int64_t K) {
   for (int i = 0; i < w.num_parts; ++i) {
     if (w.rows[i] % kCodeRows != 0) return 0;
   }
-  for (int64_t rows = kMostRows; rows > 0; --rows) {
+  for (int64_t rows = int64_t{kMostTiles} * kTileRows; rows >= kTileRows; rows /= 2) {
     if (is_nf4(w) ? supports<Nf4Codes>(rows, N, K) : supports<Int8Codes>(rows, N, K)) return rows;
   }
   return 0;
 }
 
-// A block with one or two strips waits for their sums more than it converts: o and down of Qwen3-4B take 30 and 45 us
-// for two reads, and 19 and 40 with their weights brought back; q, k and v take 21 and 25, gate and up 43 and 71.
-int64_t reads_of_codes(int64_t N) { return N > 2 * kCodeRows * gpu_limits().multiprocessors ? 2 : 1; }
-
 cudaError_t linear_of_few_rows(const FewRowsProduct& product, const QuantisedWeight& w, cudaStream_t stream) {
-  if (product.T < 1 || product.T > few_rows_at_once(w, product.N, product.K)) return cudaErrorInvalidValue;
+  if (product.T < 1 || product.T > most_rows_with_codes(w, product.N, product.K)) return cudaErrorInvalidValue;
   return is_nf4(w) ? launch<Nf4Codes>(product, w, stream) : launch<Int8Codes>(product, w, stream);
 }
 

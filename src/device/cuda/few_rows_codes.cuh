@@ -1,11 +1,11 @@
 // How a warp of the kernel of few rows with codes (few_rows_codes.cu) turns codes of a quantised matrix into bfloat16.
 // A strip is kCodeRows rows of the matrix; a segment is kSegment terms of a strip. Each kind has
-//   kBoxes         boxes of the copy engine of which a segment is made
+//   kBoxes         boxes of the copy engine of which a segment is made, kSegmentBytes in all
 //   kTableBytes    of shared memory that all warps read, filled by fill()
 //   prepare()      makes the maxima of the warp's next segment, and begins to read those of the one after it
 //   group()        returns the lane's numbers of a group of the segment
-// A lane has the terms quarter * 4 and on of each sixteen, of rows `line` and `line` + 8 of the strip: which of sixteen
-// terms a lane has changes no sum, since the instruction adds sixteen at once. All lanes of a warp make the same calls.
+// A lane has four terms of each sixteen, of rows `line` and `line` + 8 of the strip. All lanes of a warp make the same
+// calls.
 #pragma once
 
 #include <cuda.h>
@@ -14,6 +14,7 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "device/cuda/code_numbers.cuh"
 #include "device/cuda/quantised.h"
@@ -51,6 +52,13 @@ struct QuantisedStrips {
   __device__ int row_of(int strip, int part) const { return (strip - of(first_strip, part)) * kCodeRows; }
 };
 
+// Which four terms of each sixteen a lane has, as two pairs. It changes no sum, since the instruction adds sixteen at
+// once.
+enum class Order : uint8_t {
+  kNeighbours,  // quarter * 4 and on
+  kHalves,      // quarter * 2 and on, and those eight further on, as ldmatrix reads them
+};
+
 // A segment of a strip of the matrix.
 struct Segment {
   int strip, number;
@@ -66,6 +74,27 @@ struct CodeLane {
 // Numbers of four rows and terms, as the instruction takes them: {row line, row line + 8} x {two terms, two more}.
 using Numbers = uint32_t[4];
 
+// The codes of a lane's two pairs of a sixteen, each as long as a T. The first pair's begin kBytes quarter further on
+// than those of the lane's quarter 0.
+template <Order, typename T>
+struct PairsOf {
+  static constexpr int kBytes = sizeof(T);
+  uint32_t first, second;
+
+  __device__ explicit PairsOf(const std::byte* at)
+      : first(*reinterpret_cast<const T*>(at)), second(reinterpret_cast<const T*>(at)[4]) {}
+};
+template <typename T>
+struct PairsOf<Order::kNeighbours, T> {
+  static constexpr int kBytes = 2 * sizeof(T), kBits = 8 * sizeof(T);
+  uint32_t first, second;
+
+  __device__ explicit PairsOf(const std::byte* at) {
+    const uint32_t both = *reinterpret_cast<const std::conditional_t<sizeof(T) == 1, uint16_t, uint32_t>*>(at);
+    first = both & (1U << kBits) - 1U, second = both >> kBits;
+  }
+};
+
 __device__ inline uint32_t packed(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
@@ -76,7 +105,7 @@ __device__ inline uint32_t packed(float low, float high) {
 // and each of the row's four lanes makes as many.
 class Nf4Codes {
  public:
-  static constexpr int kBoxes = kSegment / 2 / kRowBytes, kCopies = 16;
+  static constexpr int kBoxes = kSegment / 2 / kRowBytes, kSegmentBytes = kBoxes * kCodeBoxBytes, kCopies = 16;
   static constexpr int kEntryBytes = kCopies * sizeof(float2), kPairsBytes = 256 * kEntryBytes;
   static constexpr int kValues = static_cast<int>(kNf4TableSize) + 4;  // of a part; the last ones are room
   static constexpr int kTableBytes = kPairsBytes + kMostParts * kValues * static_cast<int>(sizeof(float));
@@ -126,16 +155,17 @@ class Nf4Codes {
     }
   }
 
+  template <Order kOrder>
   __device__ void group(const std::byte* segment, int group, Numbers (&numbers)[kGroupSteps]) const {
     const int lane = lane_.line * 4 + group;
     const float maxima[2] = {__shfl_sync(kAllLanes, maxima_[0], lane), __shfl_sync(kAllLanes, maxima_[1], lane)};
 #pragma unroll
     for (int s = 0; s < kGroupSteps; ++s) {
-      const int at = (lane_.at(2) ^ (group * kGroupSteps + s) / 2 * 16) + s % 2 * 8;
+      const int at = (lane_.at(PairsOf<kOrder, uint8_t>::kBytes) ^ (group * kGroupSteps + s) / 2 * 16) + s % 2 * 8;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint32_t codes = *reinterpret_cast<const uint16_t*>(segment + at + i * kSwizzledRows);
-        const float2 first = pair_of(codes & 255), second = pair_of(codes >> 8);
+        const PairsOf<kOrder, uint8_t> pairs(segment + at + i * kSwizzledRows);
+        const float2 first = pair_of(pairs.first), second = pair_of(pairs.second);
         numbers[s][i] = packed(__fmul_rn(first.x, maxima[i]), __fmul_rn(first.y, maxima[i]));
         numbers[s][i + 2] = packed(__fmul_rn(second.x, maxima[i]), __fmul_rn(second.y, maxima[i]));
       }
@@ -166,7 +196,7 @@ class Nf4Codes {
 
 class Int8Codes {
  public:
-  static constexpr int kBoxes = kSegment / kRowBytes, kTableBytes = 0;
+  static constexpr int kBoxes = kSegment / kRowBytes, kSegmentBytes = kBoxes * kCodeBoxBytes, kTableBytes = 0;
 
   static __device__ void fill(const QuantisedStrips& /*source*/, std::byte* /*table*/) {}
 
@@ -182,6 +212,7 @@ class Int8Codes {
     }
   }
 
+  template <Order kOrder>
   __device__ void group(const std::byte* segment, int group, Numbers (&numbers)[kGroupSteps]) const {
 #pragma unroll
     for (int s = 0; s < kGroupSteps; ++s) {
@@ -189,9 +220,10 @@ class Int8Codes {
       const std::byte* const box = segment + sixteen / (kRowBytes / 16) * kCodeBoxBytes;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const auto codes = *reinterpret_cast<const uint32_t*>(box + (lane_.at(4) ^ of_box * 16) + i * kSwizzledRows);
-        numbers[s][i] = packed(int8_weight<0>(codes, maxima_[i]), int8_weight<1>(codes, maxima_[i]));
-        numbers[s][i + 2] = packed(int8_weight<2>(codes, maxima_[i]), int8_weight<3>(codes, maxima_[i]));
+        const PairsOf<kOrder, uint16_t> pairs(box + (lane_.at(PairsOf<kOrder, uint16_t>::kBytes) ^ of_box * 16) +
+                                              i * kSwizzledRows);
+        numbers[s][i] = packed(int8_weight<0>(pairs.first, maxima_[i]), int8_weight<1>(pairs.first, maxima_[i]));
+        numbers[s][i + 2] = packed(int8_weight<0>(pairs.second, maxima_[i]), int8_weight<1>(pairs.second, maxima_[i]));
       }
     }
   }

@@ -23,11 +23,15 @@ __device__ void wait_for_pieces() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kMostOpen));
 }
 
-// Reads four matrices of 8 x 8, of which lanes 0-7, 8-15, 16-23 and 24-31 name the rows; the second one transposes them.
-__device__ inline void read_matrices(uint32_t (&r)[4], const __nv_bfloat16* row) {
+// Reads four matrices of 8 x 8, of which lanes 0-7, 8-15, 16-23 and 24-31 name the rows, by their address in shared
+// memory or by a pointer; read_transposed() transposes them.
+__device__ inline void read_matrices(uint32_t (&r)[4], uint32_t shared_address_of_row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row)));
+               : "r"(shared_address_of_row));
+}
+__device__ inline void read_matrices(uint32_t (&r)[4], const __nv_bfloat16* row) {
+  read_matrices(r, shared_address(row));
 }
 __device__ inline void read_transposed(uint32_t (&r)[4], const __nv_bfloat16* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
