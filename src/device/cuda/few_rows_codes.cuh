@@ -14,7 +14,6 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "device/cuda/code_numbers.cuh"
 #include "device/cuda/quantised.h"
@@ -59,6 +58,9 @@ enum class Order : uint8_t {
   kHalves,      // quarter * 2 and on, and those eight further on, as ldmatrix reads them
 };
 
+template <Order kOrder>
+constexpr bool kAreNeighbours = kOrder == Order::kNeighbours;
+
 // A segment of a strip of the matrix.
 struct Segment {
   int strip, number;
@@ -73,27 +75,6 @@ struct CodeLane {
 
 // Numbers of four rows and terms, as the instruction takes them: {row line, row line + 8} x {two terms, two more}.
 using Numbers = uint32_t[4];
-
-// The codes of a lane's two pairs of a sixteen, each as long as a T. The first pair's begin kBytes quarter further on
-// than those of the lane's quarter 0.
-template <Order, typename T>
-struct PairsOf {
-  static constexpr int kBytes = sizeof(T);
-  uint32_t first, second;
-
-  __device__ explicit PairsOf(const std::byte* at)
-      : first(*reinterpret_cast<const T*>(at)), second(reinterpret_cast<const T*>(at)[4]) {}
-};
-template <typename T>
-struct PairsOf<Order::kNeighbours, T> {
-  static constexpr int kBytes = 2 * sizeof(T), kBits = 8 * sizeof(T);
-  uint32_t first, second;
-
-  __device__ explicit PairsOf(const std::byte* at) {
-    const uint32_t both = *reinterpret_cast<const std::conditional_t<sizeof(T) == 1, uint16_t, uint32_t>*>(at);
-    first = both & (1U << kBits) - 1U, second = both >> kBits;
-  }
-};
 
 __device__ inline uint32_t packed(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -161,11 +142,17 @@ class Nf4Codes {
     const float maxima[2] = {__shfl_sync(kAllLanes, maxima_[0], lane), __shfl_sync(kAllLanes, maxima_[1], lane)};
 #pragma unroll
     for (int s = 0; s < kGroupSteps; ++s) {
-      const int at = (lane_.at(PairsOf<kOrder, uint8_t>::kBytes) ^ (group * kGroupSteps + s) / 2 * 16) + s % 2 * 8;
+      const int at = (lane_.at(kAreNeighbours<kOrder> ? 2 : 1) ^ (group * kGroupSteps + s) / 2 * 16) + s % 2 * 8;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const PairsOf<kOrder, uint8_t> pairs(segment + at + i * kSwizzledRows);
-        const float2 first = pair_of(pairs.first), second = pair_of(pairs.second);
+        const std::byte* const codes = segment + at + i * kSwizzledRows;
+        float2 first, second;
+        if constexpr (kAreNeighbours<kOrder>) {
+          const uint32_t both = *reinterpret_cast<const uint16_t*>(codes);
+          first = pair_of(both & 255), second = pair_of(both >> 8);
+        } else {
+          first = pair_of(static_cast<uint32_t>(codes[0])), second = pair_of(static_cast<uint32_t>(codes[4]));
+        }
         numbers[s][i] = packed(__fmul_rn(first.x, maxima[i]), __fmul_rn(first.y, maxima[i]));
         numbers[s][i + 2] = packed(__fmul_rn(second.x, maxima[i]), __fmul_rn(second.y, maxima[i]));
       }
@@ -220,10 +207,12 @@ class Int8Codes {
       const std::byte* const box = segment + sixteen / (kRowBytes / 16) * kCodeBoxBytes;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const PairsOf<kOrder, uint16_t> pairs(box + (lane_.at(PairsOf<kOrder, uint16_t>::kBytes) ^ of_box * 16) +
-                                              i * kSwizzledRows);
-        numbers[s][i] = packed(int8_weight<0>(pairs.first, maxima_[i]), int8_weight<1>(pairs.first, maxima_[i]));
-        numbers[s][i + 2] = packed(int8_weight<0>(pairs.second, maxima_[i]), int8_weight<1>(pairs.second, maxima_[i]));
+        const std::byte* const at = box + (lane_.at(kAreNeighbours<kOrder> ? 4 : 2) ^ of_box * 16) + i * kSwizzledRows;
+        const auto* const pairs = reinterpret_cast<const uint16_t*>(at);
+        const uint32_t codes =
+            kAreNeighbours<kOrder> ? *reinterpret_cast<const uint32_t*>(at) : __byte_perm(pairs[0], pairs[4], 0x5410);
+        numbers[s][i] = packed(int8_weight<0>(codes, maxima_[i]), int8_weight<1>(codes, maxima_[i]));
+        numbers[s][i + 2] = packed(int8_weight<2>(codes, maxima_[i]), int8_weight<3>(codes, maxima_[i]));
       }
     }
   }
