@@ -482,7 +482,8 @@ class CudaOps final : public Ops {
     return weight;
   }
 
-  // As many rows as the kernel of few rows takes are multiplied with the codes; more, with all weights brought back.
+  // The kernel of few rows multiplies with the codes themselves. Where x has more rows than it takes, bfloat16 weights
+  // are made of all codes first, and their product is the usual one.
   void multiply_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, const Tensor& added_TN,
                           const Tensor& y_TN) const {
     const int64_t T = x_TK.size(0), N = w_NK.num_rows(), K = w_NK.num_columns();

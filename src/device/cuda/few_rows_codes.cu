@@ -66,8 +66,6 @@ class Turns {
 template <typename Codes>
 class Ring {
  public:
-  static constexpr int kSegmentBytes = Codes::kSegmentBytes;
-
   __device__ Ring(const QuantisedStrips& source, std::byte* ring, Barrier* is_full, const Turns& first, int slots)
       : source_(source), ring_(ring), is_full_(is_full), next_(first), slots_(slots) {
 #pragma unroll 1
@@ -76,7 +74,7 @@ class Ring {
   // Waits for the warp's next segment and returns its codes.
   __device__ const std::byte* wait() {
     is_full_[slot_].wait(parity_);
-    return ring_ + slot_ * kSegmentBytes;
+    return ring_ + slot_ * Codes::kSegmentBytes;
   }
   // Gives back the memory of that segment, which all lanes have read.
   __device__ void end() {
@@ -92,9 +90,9 @@ class Ring {
     if (is_elected()) {
       const Segment segment = next_.segment();
       const int part = source_.part_of(segment.strip);
-      is_full_[slot].arrive_and_expect(kSegmentBytes);
+      is_full_[slot].arrive_and_expect(Codes::kSegmentBytes);
       copy_box(source_.codes[part], 0, source_.row_of(segment.strip, part), segment.number * Codes::kBoxes,
-               shared_address(ring_ + slot * kSegmentBytes), is_full_[slot]);
+               shared_address(ring_ + slot * Codes::kSegmentBytes), is_full_[slot]);
     }
     next_.advance();
   }
@@ -117,9 +115,8 @@ __global__ __launch_bounds__(kWarps* kWarp,
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   Barrier* const is_full = reinterpret_cast<Barrier*>(memory) + warp * kMostSlots;
   constexpr int kStarter = kWarps - 1;  // the warp whose turn comes last starts the first pieces of x
-  constexpr int kSegmentBytes = Codes::kSegmentBytes;
   std::byte* const rings = memory + kBarrierBytes + Pieces<kTiles>::kRingBytes;
-  std::byte* const table = rings + kWarps * p.slots * kSegmentBytes;
+  std::byte* const table = rings + kWarps * p.slots * Codes::kSegmentBytes;
   auto* const sums = reinterpret_cast<float4*>(table + Codes::kTableBytes);  // [strips of a block, kTiles, kWarp]
   auto* const is_summed = reinterpret_cast<Barrier*>(sums + p.strips_of_block * kTiles * kWarp);  // [strips, segments]
   const int strips = p.strips_of_block - (static_cast<int>(blockIdx.x) < p.fuller_blocks ? 0 : 1);
@@ -133,7 +130,7 @@ __global__ __launch_bounds__(kWarps* kWarp,
   }
   __syncwarp();
   Turns turns(strips, p.segments, warp);
-  Ring<Codes> ring(source, rings + warp * p.slots * kSegmentBytes, is_full, turns, p.slots);
+  Ring<Codes> ring(source, rings + warp * p.slots * Codes::kSegmentBytes, is_full, turns, p.slots);
   Codes codes(source, table);
   Turns next = turns;
   const auto prepare_next = [&] {

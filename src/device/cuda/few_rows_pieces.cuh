@@ -30,7 +30,7 @@ class Pieces {
   static constexpr int kRingBytes = kSlots * kPieceBytes;
   static_assert(2 * kSlots <= kPieceBarriers);
 
-  // There are kPieceBarriers.
+  // There are kPieceBarriers at `barriers`, and kRingBytes at `ring`, a multiple of 1,024.
   __device__ Pieces(const CUtensorMap& x, Barrier* barriers, std::byte* ring)
       : x_(x), is_full_(barriers), is_free_(barriers + kPieceBarriers / 2), ring_(shared_address(ring)) {}
   // One thread does so before others use them.
@@ -46,6 +46,7 @@ class Pieces {
 #pragma unroll 1
     for (int piece = 0; piece < min(kSlots, pieces); ++piece) start(piece);
   }
+  // All lanes wait: in a loop of one lane the compiler would no longer know that a warp's lanes stay together.
   __device__ void start_when_free(int piece) {
     is_free_[piece % kSlots].wait(static_cast<uint32_t>(piece / kSlots - 1) % 2);
     start(piece);
@@ -55,7 +56,7 @@ class Pieces {
     is_full_[piece % kSlots].wait(static_cast<uint32_t>(piece / kSlots) % 2);
     return ring_ + static_cast<uint32_t>(piece % kSlots * kPieceBytes);
   }
-  // Gives the piece back for one strip, when all lanes have read.
+  // Gives the piece back for one strip. One thread calls it, when all lanes of its warp have read.
   __device__ void end(int piece) { is_free_[piece % kSlots].arrive(); }
 
  private:
