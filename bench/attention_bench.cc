@@ -1,6 +1,8 @@
 // Attention of one layer, bfloat16, on a GPU: how fast many rows are computed and their gradient, how long a decode
-// step takes, and whether rows have the same bits however their sequence is cut. Run: attention_bench [cuda [HEADS
-// KV_HEADS HEAD_DIM [WINDOW]]]; 32, 8, 128 and none if not given. It takes up to 5 GB of the GPU's memory.
+// step takes, and whether rows have the same bits however their sequence is cut. Sums of bits show whether two programs
+// have the same results on one GPU. Run: attention_bench [cuda [HEADS
+// KV_HEADS HEAD_DIM [WINDOW]]]; 32, 8, 128 and none if not given. It takes up to 12 GB of the GPU's memory.
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -44,8 +46,7 @@ class Bench {
   void run() const {
     fmt::print(
         "{}: {} query heads over {} of {}, window {}\n\n{:>14} | {:>9} {:>9} | {:>9} {:>9}  ms and TFLOP/s of keys "
-        "that "
-        "rows see: forward, gradient\n",
+        "that rows see: forward, gradient | sums of bits of the result and of dq, dk and dv\n",
         ops_.name(), heads_.query, heads_.kv, heads_.dim, window_, "sequences", "", "", "", "");
     constexpr std::array<std::array<int64_t, 2>, 7> kMany = {
         {{16, 1024}, {32, 2048}, {4, 4096}, {2, 8192}, {1, 16384}, {4, 16384}, {1, 32768}}};
@@ -111,14 +112,25 @@ class Bench {
     const double forward = seconds(4, [&] { return ops_.paged_attention(batch.q_THK, batch.kv, rows, lse_TH); });
     const Tensor out_THK = ops_.paged_attention(batch.q_THK, batch.kv, rows, lse_TH);
     const Tensor dout_THK = at::randn(out_THK.sizes(), out_THK.options());
-    const double backward =
-        seconds(2, [&] { return ops_.attention_backward(dout_THK, batch.q_THK, out_THK, lse_TH, batch.kv, rows); });
+    const auto gradient = [&] {
+      return ops_.attention_backward(dout_THK, batch.q_THK, out_THK, lse_TH, batch.kv, rows);
+    };
+    const double backward = seconds(2, gradient);
+    const Ops::AttentionGrad grad = gradient();
     // Two products forward and five backward, of each row with the keys that it sees.
     const int64_t seen = window_ > 0 ? std::min(window_, length) : length;
     const double product =
         static_cast<double>(count * heads_.query * heads_.dim * (2 * seen * length - seen * (seen - 1)));
-    fmt::print("{:>5} x {:>6} | {:9.3f} {:9.0f} | {:9.3f} {:9.0f}\n", count, length, forward * 1e3,
-               2 * product / forward * 1e-12, backward * 1e3, 5 * product / backward * 1e-12);
+    fmt::print("{:>5} x {:>6} | {:9.3f} {:9.0f} | {:9.3f} {:9.0f} | {} {} {} {}\n", count, length, forward * 1e3,
+               2 * product / forward * 1e-12, backward * 1e3, 5 * product / backward * 1e-12, sum_of_bits(out_THK),
+               sum_of_bits(grad.dq_THK), sum_of_bits(grad.dk_TGK), sum_of_bits(grad.dv_TGK));
+  }
+
+  // Returns the sum of bfloat16 numbers' bits, each by its place: equal in two programs whose numbers are.
+  static int64_t sum_of_bits(const Tensor& x) {
+    const Tensor bits = x.view(at::kShort).flatten();
+    const Tensor places = at::arange(1, bits.size(0) + 1, bits.options().dtype(at::kLong)).remainder(1009);
+    return (bits.to(at::kLong) * places).sum().item<int64_t>();
   }
 
   void decode(int64_t count, int64_t length) const {
@@ -172,6 +184,7 @@ class Bench {
 int main(int argc, char** argv) {
   const std::unique_ptr<Ops> ops =
       tandem::device::make_ops(tandem::device::parse_device(argc > 1 ? argv[1] : "cuda"), {});
+  at::manual_seed(17);  // the same numbers in each run
   Heads heads;
   if (argc > 4) heads = {.query = std::stoll(argv[2]), .kv = std::stoll(argv[3]), .dim = std::stoll(argv[4])};
   Bench(*ops, heads, argc > 5 ? std::stoll(argv[5]) : 0).run();

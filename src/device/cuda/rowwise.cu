@@ -63,13 +63,24 @@ __global__ void column_partials_kernel(const bf16* dy, float* partial, int64_t T
   }
 }
 
-// Computes to[i] += the sum over blocks of partial[block][first + i], block 0 first.
+// Computes to[i] += the sum over blocks of partial[block][first + i], block 0 first. A thread has many of its numbers
+// on the way at once: there are few threads, so otherwise they would wait for memory, one number after the other.
 __global__ void add_partials_kernel(const float* partial, float* to, int64_t blocks, int64_t stride, int64_t first,
                                     int64_t width) {
+  constexpr int kOnce = 48;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= width) return;
+  const float* const column = partial + first + i;
   float sum = 0.0F;
-  for (int64_t block = 0; block < blocks; ++block) sum += partial[block * stride + first + i];
+  for (int64_t begin = 0; begin < blocks; begin += kOnce) {
+    float part[kOnce];
+#pragma unroll
+    for (int b = 0; b < kOnce; ++b) part[b] = begin + b < blocks ? column[(begin + b) * stride] : 0.0F;
+#pragma unroll
+    for (int b = 0; b < kOnce; ++b) {
+      if (begin + b < blocks) sum += part[b];
+    }
+  }
   to[i] += sum;
 }
 
@@ -398,7 +409,8 @@ __global__ __launch_bounds__(kQkvThreads) void qk_norm_rope_backward_kernel(
 template <int kPairs, bool kPadded>
 cudaError_t qk_norm_rope_of(const bf16* qkv, const bf16* q_norm, const bf16* k_norm, const int32_t* positions, bf16* q,
                             bf16* k, bf16* v, int64_t T, const QkvLayout& l, cudaStream_t stream) {
-  const auto kernel = q_norm != nullptr ? qk_norm_rope_kernel<kPairs, kPadded, true> : qk_norm_rope_kernel<kPairs, kPadded, false>;
+  const auto kernel =
+      q_norm != nullptr ? qk_norm_rope_kernel<kPairs, kPadded, true> : qk_norm_rope_kernel<kPairs, kPadded, false>;
   constexpr int64_t kFewRows = 32;
   // If rows are few, a row has so many blocks that each warp computes one head. If they are many, it has one block,
   // which computes the row's angles once.
@@ -415,9 +427,8 @@ cudaError_t qk_norm_rope_backward_of(const bf16* dq, const bf16* dk, const bf16*
                                      const bf16* q_norm, const bf16* k_norm, const int32_t* positions, bf16* dqkv,
                                      float* dq_norm, float* dk_norm, float* scratch, int64_t T, const QkvLayout& l,
                                      cudaStream_t stream) {
-  const auto kernel =
-      q_norm != nullptr ? qk_norm_rope_backward_kernel<kPairs, kPadded, true>
-                        : qk_norm_rope_backward_kernel<kPairs, kPadded, false>;
+  const auto kernel = q_norm != nullptr ? qk_norm_rope_backward_kernel<kPairs, kPadded, true>
+                                        : qk_norm_rope_backward_kernel<kPairs, kPadded, false>;
   const int64_t blocks = num_partials(T), K = l.head_dim;
   kernel<<<static_cast<unsigned>(blocks), kQkvThreads, 0, stream>>>(
       dq, dk, dv, qkv, q_norm, k_norm, positions, l.frequencies, dqkv, scratch, T, static_cast<int>(l.num_heads),
