@@ -4,7 +4,8 @@ of rank 16 over it in 12 GiB of device memory, and how long a sequence Llama 3.1
     .venv/bin/python bench/quantised_gpu.py [--device cuda] [--parts decode steps lengths] [--out bench/results/quantised_gpu.md]
 
 Prompts of 256 tokens that are drawn, each its own, log-probs on. A step is 8 prompts of 256 tokens with 8 completions of 2,048 tokens
-each, unless flags say otherwise. The part "lengths" is planned, not run, and needs no GPU. Needs `make cuda`."""
+each, unless flags say otherwise. `--shape qwen3-30b-a3b --memory 24GiB` has experts in 4 bits, and an adapter on attention. The part
+"lengths" is planned, not run, and needs no GPU. Needs `make cuda`."""
 
 import pathlib
 import subprocess
@@ -26,20 +27,21 @@ def decoding(options):
     page = []
     for dtype in options.dtypes:
         page += [f"## Decoding, {dtype}", "",
-                 gpu_speed.bench(options, "qwen3-4b", "--dtype", dtype, "--what", "ceilings", "decode", "--sequences", *options.sequences,
+                 gpu_speed.bench(options, options.shape, "--dtype", dtype, "--what", "ceilings", "decode", "--sequences", *options.sequences,
                                  "--response-len", 128)]
     return page
 
 
 def steps(options):
     page = []
+    shape, modules = SHAPES[options.shape]
     for dtype in options.dtypes:
         page += [f"## Steps in {options.memory}, {dtype}", ""]
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            sparse_gpu.write_inputs(folder, tiny_model.QWEN3_4B, options.prompts * options.rollouts, 250)
+            sparse_gpu.write_inputs(folder, shape, options.prompts * options.rollouts, 250)
             page.append(sparse_gpu.grpo_steps(folder, options.device, options.rollouts, SHOWN, [
-                "--dtype", dtype, "--device-memory-bytes", options.memory, "--rollout-batch-size", str(options.prompts),
+                "--dtype", dtype, "--target-modules", *modules, "--device-memory-bytes", options.memory, "--rollout-batch-size", str(options.prompts),
                 "--rollout-max-prompt-len", "256", "--rollout-max-response-len", str(options.response), "--recompute-granularity", "full",
                 "--max-tokens-per-gpu", str((options.response + 256) * (1 if dtype == "bfloat16" else 2))]))
         print(page[-1], flush=True)
@@ -77,12 +79,16 @@ def lengths(options):
     return [*page, ""]
 
 
+# By the names of tandem bench: a model's config, and what the adapter of a step is on.
+SHAPES = {"qwen3-4b": (tiny_model.QWEN3_4B, ["all-linear"]),
+          "qwen3-30b-a3b": (tiny_model.QWEN3_30B_A3B, ["q_proj", "k_proj", "v_proj", "o_proj"])}
 PARTS = {"decode": decoding, "steps": steps, "lengths": lengths}
 
 
 def main():
     parser = gpu_speed.parser_of_page()
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
+    parser.add_argument("--shape", default="qwen3-4b", choices=list(SHAPES), help="of the decoding and the steps")
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "int8", "nf4"])
     parser.add_argument("--sequences", nargs="+", type=int, default=[64, 24, 16, 8, 4, 1], help="that decode together")
     parser.add_argument("--rollouts", type=int, default=2, help="of the steps")

@@ -18,10 +18,9 @@ struct Footprint {
   bool maps_memory = false;
   // Whether operations allocate temporaries that are large beside their results. They leave holes in an arena.
   bool has_large_temporaries = true;
-  // Whether its operations take quantised matrices (Ops::linear_quantised).
+  // Whether its operations take quantised matrices, those of experts too (Ops::linear_quantised,
+  // Ops::linear_of_experts_quantised).
   bool has_quantised = false;
-  // Whether they take those of experts too (Ops::linear_of_experts_quantised).
-  bool has_quantised_experts = false;
   // Whether its operations drop elements (Ops::dropout).
   bool has_dropout = false;
   int64_t context_bytes = 0;       // a process's context on the device, before anything is computed

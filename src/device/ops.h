@@ -198,7 +198,7 @@ class Ops {
   virtual Tensor linear_of_experts_grad_input(const Tensor& dy, RowsAre dy_rows, const Tensor& w_XNK,
                                               const Routing& routing, at::ScalarType out) const = 0;
   // Return the two above of the weights that a quantised matrix stands for, bit for bit, as here; each expert's rows
-  // are parts of it. Only for a backend whose footprint says that it has quantised experts.
+  // are parts of it. Only for a backend whose footprint says that it has quantised matrices.
   virtual Tensor linear_of_experts_quantised(const Tensor& x, RowsAre x_rows, const QuantisedMatrix& w_XNK,
                                              const Routing& routing, at::ScalarType out) const;
   virtual Tensor linear_of_experts_quantised_grad_input(const Tensor& dy, RowsAre dy_rows, const QuantisedMatrix& w_XNK,

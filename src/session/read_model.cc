@@ -47,11 +47,6 @@ void take_dtype(model::ModelConfig& config, const config::ModelOptions& options)
                     fmt::format("--dtype {}: --device {} does not compute with quantised matrices yet; give --device "
                                 "cpu, or {}",
                                 dtype, options.device, remedy));
-  TANDEM_USER_CHECK(
-      !config.experts || device::footprint_of(options.device).has_quantised_experts,
-      fmt::format("--dtype {}: --device {} does not compute with quantised experts yet; give --device cpu, "
-                  "or {}",
-                  dtype, options.device, remedy));
   config.dtype = model::Dtype::kBFloat16;
   config.quantisation = dtype == "nf4" ? device::Quantisation::kNf4 : device::Quantisation::kInt8;
 }

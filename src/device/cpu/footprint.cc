@@ -103,7 +103,6 @@ constinit const Footprint kFootprint = {
     .shares_host_memory = true,
     .has_large_temporaries = false,
     .has_quantised = true,
-    .has_quantised_experts = true,
     .has_dropout = true,
     .plan_ops = [](const OpsShape& shape, Size element_bytes) -> std::unique_ptr<const OpsPlan> {
       return std::make_unique<CpuOpsPlan>(shape, element_bytes);

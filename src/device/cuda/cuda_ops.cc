@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "device/cuda/attention/cuda_attention.h"
 #include "device/cuda/attention/cudnn_attention.h"
+#include "device/cuda/cuda_quantised.h"
 #include "device/cuda/dropout.h"
 #include "device/cuda/embedding.h"
 #include "device/cuda/experts/cuda_experts.h"
@@ -22,7 +23,6 @@
 #include "device/cuda/logprob.h"
 #include "device/cuda/memory/cuda_allocator_hook.h"
 #include "device/cuda/optimizer.h"
-#include "device/cuda/quantised.h"
 #include "device/cuda/rowwise.h"
 #include "device/cuda/sample.h"
 #include "device/cuda/some_rows.h"
@@ -130,9 +130,13 @@ class CudaOps final : public Ops {
     return y_TN;
   }
   Tensor dequantise(const QuantisedMatrix& w_NK) const override {
-    const Tensor weights_NK =
-        at::empty({w_NK.num_rows(), w_NK.num_columns()}, w_NK.bytes.options().dtype(at::kBFloat16));
-    check(cuda::dequantise(quantised(w_NK), mutable_data(weights_NK), stream()), "quantised weights");
+    const Tensor weights_NK = cuda::room_for(w_NK);
+    constexpr size_t kMost = cuda::QuantisedWeight::kMostParts;
+    for (size_t i = 0; i < w_NK.parts.size(); i += kMost) {
+      const cuda::QuantisedWeight some = cuda::parts_of(w_NK, i, std::min(kMost, w_NK.parts.size() - i));
+      bf16* const out = mutable_data(weights_NK) + w_NK.parts[i].row_begin * w_NK.num_columns();
+      check(cuda::dequantise(some, out, stream()), "quantised weights");
+    }
     return weights_NK;
   }
   Tensor linear_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, at::ScalarType out) const override {
@@ -342,6 +346,14 @@ class CudaOps final : public Ops {
                                       at::ScalarType out) const override {
     return experts_.linear_grad_input(dy, dy_rows, w_XNK, routing, out);
   }
+  Tensor linear_of_experts_quantised(const Tensor& x, RowsAre x_rows, const QuantisedMatrix& w_XNK,
+                                     const Routing& routing, at::ScalarType out) const override {
+    return experts_.linear_quantised(x, x_rows, w_XNK, routing, out);
+  }
+  Tensor linear_of_experts_quantised_grad_input(const Tensor& dy, RowsAre dy_rows, const QuantisedMatrix& w_XNK,
+                                                const Routing& routing, at::ScalarType out) const override {
+    return experts_.linear_quantised_grad_input(dy, dy_rows, w_XNK, routing, out);
+  }
   void linear_of_experts_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,
                                      const Tensor& dw_XNK, const Routing& routing, GradientUse use) const override {
     experts_.linear_grad_weight(dy, dy_rows, x, x_rows, dw_XNK, routing, use);
@@ -471,24 +483,13 @@ class CudaOps final : public Ops {
     return std::static_pointer_cast<CudaRows>(std::const_pointer_cast<void>(made));
   }
 
-  static cuda::QuantisedWeight quantised(const QuantisedMatrix& w) {
-    TANDEM_CHECK(std::ssize(w.parts) <= cuda::QuantisedWeight::kMostParts, "a quantised matrix of many parts");
-    const auto* const bytes = static_cast<const std::byte*>(w.bytes.const_data_ptr());
-    cuda::QuantisedWeight weight;
-    for (const QuantisedPart& part : w.parts) {
-      weight.parts[weight.num_parts] = quantised_bytes(part, bytes);
-      weight.rows[weight.num_parts++] = part.num_rows;
-    }
-    return weight;
-  }
-
   // The kernel of few rows multiplies with the codes themselves. Where x has more rows than it takes, bfloat16 weights
   // are made of all codes first, and their product is the usual one.
   void multiply_quantised(const Tensor& x_TK, const QuantisedMatrix& w_NK, const Tensor& added_TN,
                           const Tensor& y_TN) const {
     const int64_t T = x_TK.size(0), N = w_NK.num_rows(), K = w_NK.num_columns();
     TANDEM_CHECK(is_bfloat16(x_TK) && x_TK.size(1) == K, "rows of another kind than the matrix");
-    const cuda::QuantisedWeight weight = quantised(w_NK);
+    const cuda::QuantisedWeight weight = cuda::parts_of(w_NK, 0, w_NK.parts.size());
     if (!is_aligned(x_TK) || T > cuda::most_rows_with_codes(weight, N, K))
       return multiply(ProductKind::kForward, x_TK, dequantise(w_NK), added_TN, y_TN);
     const cuda::FewRowsProduct few = {.x = data(x_TK),

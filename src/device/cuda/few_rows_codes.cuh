@@ -76,38 +76,24 @@ struct CodeLane {
 // Numbers of four rows and terms, as the instruction takes them: {row line, row line + 8} x {two terms, two more}.
 using Numbers = uint32_t[4];
 
-__device__ inline uint32_t packed(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
-// A byte is two codes, so the table has the two values of each byte, sixteen times: lanes that read at once share no
-// bank. Behind it are the values of the codes of maxima, of each part. A row has a maximum for each group of a segment,
-// and each of the row's four lanes makes as many.
+// The table has the pairs of values, and behind them the values of the codes of maxima, of each part. A row has a
+// maximum for each group of a segment, and each of the row's four lanes makes as many.
 class Nf4Codes {
  public:
-  static constexpr int kBoxes = kSegment / 2 / kRowBytes, kSegmentBytes = kBoxes * kCodeBoxBytes, kCopies = 16;
-  static constexpr int kEntryBytes = kCopies * sizeof(float2), kPairsBytes = 256 * kEntryBytes;
+  static constexpr int kBoxes = kSegment / 2 / kRowBytes, kSegmentBytes = kBoxes * kCodeBoxBytes;
   static constexpr int kValues = static_cast<int>(kNf4TableSize) + 4;  // of a part; the last ones are room
-  static constexpr int kTableBytes = kPairsBytes + kMostParts * kValues * static_cast<int>(sizeof(float));
+  static constexpr int kTableBytes = Nf4Pairs::kBytes + kMostParts * kValues * static_cast<int>(sizeof(float));
 
   // A block has at least as many threads as a part has values.
   static __device__ void fill(const QuantisedStrips& source, std::byte* table) {
-    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-    auto* const values = reinterpret_cast<float*>(table + kPairsBytes);
+    const int thread = static_cast<int>(threadIdx.x);
+    auto* const values = reinterpret_cast<float*>(table + Nf4Pairs::kBytes);
     float of_parts[kMostParts];
 #pragma unroll
     for (int part = 0; part < kMostParts; ++part) {
       if (part < source.num_parts && thread <= kNf4TableSize) of_parts[part] = source.tables[part][thread];
     }
-    const float of_lane = nf4_of_code.of[thread % 16];
-    auto* const pairs = reinterpret_cast<float2*>(table) + thread % kCopies;
-#pragma unroll 1
-    for (int first = 0; first < 256; first += threads / kCopies) {
-      const int byte = first + thread / kCopies;
-      const float2 pair = {__shfl_sync(kAllLanes, of_lane, byte / 16), __shfl_sync(kAllLanes, of_lane, byte % 16)};
-      if (byte < 256) pairs[byte * kCopies] = pair;
-    }
+    Nf4Pairs::fill(table);
 #pragma unroll
     for (int part = 0; part < kMostParts; ++part) {
       if (part < source.num_parts && thread <= kNf4TableSize) values[part * kValues + thread] = of_parts[part];
@@ -115,9 +101,7 @@ class Nf4Codes {
   }
 
   __device__ Nf4Codes(const QuantisedStrips& source, const std::byte* table)
-      : source_(source),
-        values_(reinterpret_cast<const float*>(table + kPairsBytes)),
-        pairs_(shared_address(table) + threadIdx.x % kCopies * sizeof(float2)) {}
+      : source_(source), values_(reinterpret_cast<const float*>(table + Nf4Pairs::kBytes)), pairs_(table) {}
 
   __device__ void prepare(const Segment& next) {
 #pragma unroll
@@ -149,9 +133,9 @@ class Nf4Codes {
         float2 first, second;
         if constexpr (kAreNeighbours<kOrder>) {
           const uint32_t both = *reinterpret_cast<const uint16_t*>(codes);
-          first = pair_of(both & 255), second = pair_of(both >> 8);
+          first = pairs_.of(both & 255), second = pairs_.of(both >> 8);
         } else {
-          first = pair_of(static_cast<uint32_t>(codes[0])), second = pair_of(static_cast<uint32_t>(codes[4]));
+          first = pairs_.of(static_cast<uint32_t>(codes[0])), second = pairs_.of(static_cast<uint32_t>(codes[4]));
         }
         numbers[s][i] = packed(__fmul_rn(first.x, maxima[i]), __fmul_rn(first.y, maxima[i]));
         numbers[s][i + 2] = packed(__fmul_rn(second.x, maxima[i]), __fmul_rn(second.y, maxima[i]));
@@ -160,22 +144,12 @@ class Nf4Codes {
   }
 
  private:
-  // The table is filled before any code is there, so that the compiler may read it when it likes. It would make three
-  // instructions of the address by itself.
-  __device__ float2 pair_of(uint32_t byte) const {
-    float2 pair;
-    uint32_t address;
-    asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(address) : "r"(byte), "n"(kEntryBytes), "r"(pairs_));
-    asm("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair.x), "=f"(pair.y) : "r"(address));
-    return pair;
-  }
-
   static_assert(kSegmentGroups == 4 && kBoxes == 1, "each of a row's four lanes has the maximum of one group");
 
   const QuantisedStrips& source_;
   CodeLane lane_;
   const float* values_;  // of the codes of maxima that were read last, which are those of part_
-  uint32_t pairs_;
+  Nf4Pairs pairs_;
   int part_ = 0;
   uint8_t codes_[2] = {};
   float scales_[2] = {}, maxima_[2] = {};

@@ -2,6 +2,9 @@
 // whole grid further on; a lane makes eight neighbours of each 256 of them, so that a warp writes whole lines.
 #include "device/cuda/quantised.h"
 
+#include <algorithm>
+#include <type_traits>
+
 #include "device/cuda/code_numbers.cuh"
 #include "device/cuda/vectors.cuh"
 
@@ -18,8 +21,27 @@ struct Part {
   int64_t num_weights;
   bf16* out;
 };
+// The parts of a matrix, or of the first one of experts, whose offsets say which have places.
 struct Parts {
   Part of[QuantisedWeight::kMostParts];
+  const int32_t* offsets;
+  int64_t bytes_of_expert, weights_of_expert;
+
+  // Returns whether the block has a part to make: that of blockIdx.y, of expert blockIdx.z.
+  __device__ bool has_work() const { return offsets == nullptr || offsets[blockIdx.z] < offsets[blockIdx.z + 1]; }
+  __device__ Part part() const {
+    Part own = of[blockIdx.y];
+    const auto move = [bytes = blockIdx.z * bytes_of_expert](auto*& pointer) {
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(reinterpret_cast<uintptr_t>(pointer) +
+                                                                             static_cast<uintptr_t>(bytes));
+    };
+    move(own.bytes.scales);
+    move(own.bytes.table);
+    move(own.bytes.maxima);
+    move(own.bytes.codes);
+    own.out += blockIdx.z * weights_of_expert;
+    return own;
+  }
 };
 
 // Calls make(first) for each kOfWarp weights of the warp, by the first of them.
@@ -40,13 +62,14 @@ __device__ inline void write(const float (&weights)[kEach], int64_t w, const Par
   }
 }
 
-// Every lane has the sixteen values in a bank of its own, and makes the maximum of one of the warp's blocks. Codes end at
-// a multiple of 64 bytes, so whole words are read.
+// Every lane has the sixteen values in a bank of its own, and makes the maximum of one of the warp's blocks. Codes end
+// at a multiple of 64 bytes, so whole words are read.
 __global__ __launch_bounds__(kThreads) void dequantise_nf4(const __grid_constant__ Parts parts) {
   constexpr int kBlocks = kOfWarp / static_cast<int>(kNf4Block), kLanes = kWarp / (kOnce / static_cast<int>(kNf4Block));
   __shared__ float of_code[16][kWarp];
   __shared__ float table[kNf4TableSize + 1];
-  const Part& part = parts.of[blockIdx.y];
+  if (!parts.has_work()) return;
+  const Part part = parts.part();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int code = static_cast<int>(threadIdx.x) / kWarp; code < 16; code += kThreads / kWarp)
     of_code[code][lane] = nf4_of_code.of[code];
@@ -77,7 +100,8 @@ __global__ __launch_bounds__(kThreads) void dequantise_nf4(const __grid_constant
 }
 
 __global__ __launch_bounds__(kThreads) void dequantise_int8(const __grid_constant__ Parts parts) {
-  const Part& part = parts.of[blockIdx.y];
+  if (!parts.has_work()) return;
+  const Part part = parts.part();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t columns = part.bytes.num_columns, last_row = (part.num_weights - 1) / columns;
   const int64_t last_word = (part.num_weights - 1) / kEach;
@@ -100,25 +124,36 @@ __global__ __launch_bounds__(kThreads) void dequantise_int8(const __grid_constan
   });
 }
 
-}  // namespace
-
-cudaError_t dequantise(const QuantisedWeight& w, bf16* out, cudaStream_t stream) {
-  constexpr int64_t kMostBlocks = 1024;
-  Parts parts = {};
+// Runs the kernel for the parts of `num_experts` matrices, by at most so many blocks a part.
+cudaError_t launch(const QuantisedWeight& w, Parts parts, int64_t num_experts, int64_t most_blocks, bf16* out,
+                   cudaStream_t stream) {
   int64_t most = 0;
   for (int i = 0; i < w.num_parts; ++i) {
     const int64_t num_weights = w.rows[i] * w.parts[i].num_columns;
-    parts.of[i] = {.bytes = w.parts[i], .num_weights = num_weights, .out = out};
-    out += num_weights;
-    most = num_weights > most ? num_weights : most;
+    parts.of[i] = {.bytes = w.parts[i], .num_weights = num_weights, .out = out + parts.weights_of_expert};
+    parts.weights_of_expert += num_weights;
+    most = std::max(most, num_weights);
   }
   constexpr int64_t kOfBlock = int64_t{kThreads} / kWarp * kOfWarp;
-  const int64_t blocks = (most + kOfBlock - 1) / kOfBlock;
-  const dim3 grid(static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks),
-                  static_cast<unsigned>(w.num_parts));
+  const int64_t blocks = std::min((most + kOfBlock - 1) / kOfBlock, most_blocks);
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(w.num_parts),
+                  static_cast<unsigned>(num_experts));
   const auto kernel = w.parts[0].quantisation == Quantisation::kInt8 ? dequantise_int8 : dequantise_nf4;
   kernel<<<grid, kThreads, 0, stream>>>(parts);
   return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t dequantise(const QuantisedWeight& w, bf16* out, cudaStream_t stream) {
+  return launch(w, {}, /*num_experts=*/1, /*most_blocks=*/1024, out, stream);
+}
+
+// A token has a few experts, whose blocks alone have work: as many as fill the GPU then. A block makes its tables
+// first, so it should have much to do.
+cudaError_t dequantise(const QuantisedExperts& w, const int32_t* offsets, bf16* out, cudaStream_t stream) {
+  return launch(w.first, {.of = {}, .offsets = offsets, .bytes_of_expert = w.bytes_of_expert}, w.num_experts,
+                /*most_blocks=*/64, out, stream);
 }
 
 }  // namespace tandem::device::cuda

@@ -21,4 +21,15 @@ struct QuantisedWeight {
 // Writes the weights, out [N, K].
 cudaError_t dequantise(const QuantisedWeight& w, __nv_bfloat16* out, cudaStream_t stream);
 
+// The weights of experts [X N, K]: those of each have the same parts, and lie so many bytes behind those of the one
+// before.
+struct QuantisedExperts {
+  QuantisedWeight first;
+  int64_t num_experts = 0, bytes_of_expert = 0;
+};
+
+// Writes the weights of the experts that have places, out [X N, K]: expert e has some where offsets[e] < offsets[e +
+// 1], int32 [X + 1] on the device. The rows of the others stay as they are.
+cudaError_t dequantise(const QuantisedExperts& w, const int32_t* offsets, __nv_bfloat16* out, cudaStream_t stream);
+
 }  // namespace tandem::device::cuda

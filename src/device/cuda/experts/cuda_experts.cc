@@ -8,7 +8,9 @@
 #include <memory>
 
 #include "base/check.h"
+#include "device/cuda/cuda_quantised.h"
 #include "device/cuda/experts/experts.h"
+#include "device/cuda/experts/experts_codes.h"
 #include "device/cuda/experts/experts_grad_weight.h"
 #include "device/cuda/experts/places.h"
 #include "device/cuda/experts/route.h"
@@ -98,6 +100,13 @@ void multiply(const Tensor& x, RowsAre x_rows, const Tensor& w, const Routing& r
                             .transposed = transposed},
                            cuda::gpu_limits());
   check(cuda::linear_of_experts(product, tiling, wanted.data(), wanted.are_float32(), stream()));
+}
+
+// Returns bfloat16 weights, of which only the rows of experts with places are written.
+Tensor dequantised(const QuantisedMatrix& w_XNK, const cuda::QuantisedExperts& experts, const Routing& routing) {
+  const Tensor weights_XNK = cuda::room_for(w_XNK);
+  check(cuda::dequantise(experts, ints(routing.offsets_X1), mutable_data(weights_XNK), stream()));
+  return weights_XNK;
 }
 
 // Returns the sum of each token's places, by the kernel of places.h.
@@ -200,6 +209,32 @@ Tensor CudaExperts::linear_grad_input(const Tensor& dy, RowsAre dy_rows, const T
   const Tensor dx_PK = at::empty({routing.num_places(), K}, dy.options().dtype(out));
   multiply(dy, dy_rows, w_XNK, routing, /*transposed=*/true, {.out = dx_PK});
   return dx_PK;
+}
+
+Tensor CudaExperts::linear_quantised(const Tensor& x, RowsAre x_rows, const QuantisedMatrix& w_XNK,
+                                     const Routing& routing, at::ScalarType out) {
+  const cuda::QuantisedExperts experts = cuda::experts_of(w_XNK, routing.num_experts());
+  const int64_t N = w_XNK.num_rows() / routing.num_experts(), K = w_XNK.num_columns();
+  if (!is_bfloat16_rows(x) || has_many_places(routing) || !cuda::supports_experts_of_codes(experts, N, K)) {
+    return linear(x, x_rows, dequantised(w_XNK, experts, routing), routing, out);
+  }
+  const Tensor y_PN = at::empty({routing.num_places(), N}, x.options().dtype(out));
+  const cuda::ExpertsOfCodes product = {.rows = data(x),
+                                        .weights = experts,
+                                        .offsets = ints(routing.offsets_X1),
+                                        .sources = x_rows == RowsAre::kTokens ? ints(routing.sources_P) : nullptr,
+                                        .num_places = routing.num_places(),
+                                        .num_chosen = routing.num_chosen(),
+                                        .N = N,
+                                        .K = K};
+  check(cuda::linear_of_experts(product, y_PN.mutable_data_ptr(), out == at::kFloat, stream()));
+  return y_PN;
+}
+
+Tensor CudaExperts::linear_quantised_grad_input(const Tensor& dy, RowsAre dy_rows, const QuantisedMatrix& w_XNK,
+                                                const Routing& routing, at::ScalarType out) {
+  const cuda::QuantisedExperts experts = cuda::experts_of(w_XNK, routing.num_experts());
+  return linear_grad_input(dy, dy_rows, dequantised(w_XNK, experts, routing), routing, out);
 }
 
 void CudaExperts::linear_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows,

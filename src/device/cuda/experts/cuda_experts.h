@@ -25,6 +25,12 @@ class CudaExperts {
   Tensor linear(const Tensor& x, RowsAre x_rows, const Tensor& w_XNK, const Routing& routing, at::ScalarType out);
   Tensor linear_grad_input(const Tensor& dy, RowsAre dy_rows, const Tensor& w_XNK, const Routing& routing,
                            at::ScalarType out);
+  // Few places an expert are multiplied with the codes themselves. Else bfloat16 weights are made first, of the experts
+  // that have places: products read no others.
+  Tensor linear_quantised(const Tensor& x, RowsAre x_rows, const QuantisedMatrix& w_XNK, const Routing& routing,
+                          at::ScalarType out);
+  Tensor linear_quantised_grad_input(const Tensor& dy, RowsAre dy_rows, const QuantisedMatrix& w_XNK,
+                                     const Routing& routing, at::ScalarType out);
   void linear_grad_weight(const Tensor& dy, RowsAre dy_rows, const Tensor& x, RowsAre x_rows, const Tensor& dw_XNK,
                           const Routing& routing, GradientUse use) const;
   Tensor sum(const Tensor& y_PE, const Tensor& weights_TC, const Routing& routing, const Tensor& residual_TE,
