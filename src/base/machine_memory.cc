@@ -21,7 +21,7 @@ std::string text_of(const std::string& path) {
 
 // Returns the number that a text begins with; nullopt for "max" and for a number out of range.
 std::optional<int64_t> leading_number(std::string_view text) {
-  while (text.starts_with(' ')) text.remove_prefix(1);
+  while (text.starts_with(' ') || text.starts_with('\t')) text.remove_prefix(1);
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || value <= 0) return std::nullopt;
@@ -61,12 +61,18 @@ int64_t unshared_process_bytes(const std::string& root) {
 
 int64_t ProcessMemory::unshared_bytes() {
   const std::string text = text_of(root_ + "/proc/self/status");
-  const int64_t counted_bytes = kib_line(text, "RssAnon").value_or(0) + kib_line(text, "RssFile").value_or(0);
-  if (counted_bytes == 0 || std::abs(counted_bytes - counted_bytes_) >= int64_t{1} << 20) {
-    unshared_bytes_ = unshared_process_bytes(root_);
-    counted_bytes_ = counted_bytes;
+  const int64_t anonymous = kib_line(text, "RssAnon").value_or(0), of_files = kib_line(text, "RssFile").value_or(0);
+  const bool are_counted =
+      anonymous + of_files > 0 && anonymous_bytes_ + file_bytes_ > 0;  // now, and when it last asked
+  const bool has_moved = std::abs(of_files - file_bytes_) >= int64_t{1} << 20 ||
+                         std::abs(anonymous - anonymous_bytes_) >= int64_t{32} << 20;
+  if (!are_counted || has_moved) {
+    answer_bytes_ = unshared_process_bytes(root_);
+    anonymous_bytes_ = anonymous;
+    file_bytes_ = of_files;
+    ++num_asked_;
   }
-  return unshared_bytes_;
+  return answer_bytes_ + anonymous - anonymous_bytes_;
 }
 
 MachineMemory machine_memory(const std::string& root) {

@@ -24,18 +24,22 @@ MachineMemory machine_memory(const std::string& root = "");
 // Pss_Anon and Pss_File of /proc/self/smaps_rollup. Returns 0 if the kernel does not report them.
 int64_t unshared_process_bytes(const std::string& root = "");
 
-// Follows unshared_process_bytes() to within a MiB. The kernel visits every page of the process for it, which takes
-// milliseconds; resident pages it counts as they come and go (/proc/self/status). So this asks again only when that
-// count has moved by a MiB, or where there is none.
+// Follows unshared_process_bytes(). The kernel visits every page of the process for it, which takes milliseconds;
+// resident pages it counts as they come and go (/proc/self/status). Those of no file are the process's own mostly, so
+// what they have moved by is added to the last answer. This asks again where those of files have moved by a MiB, the
+// others by 32, or where the kernel does not count.
 class ProcessMemory {
  public:
   explicit ProcessMemory(std::string root = "") : root_(std::move(root)) {}
   int64_t unshared_bytes();
+  // Returns how many times the kernel has been asked to visit the pages.
+  int64_t num_asked() const { return num_asked_; }
 
  private:
   std::string root_;
-  int64_t counted_bytes_ = 0;  // when it last asked; 0: never
-  int64_t unshared_bytes_ = 0;
+  int64_t num_asked_ = 0;
+  int64_t anonymous_bytes_ = 0, file_bytes_ = 0;  // counted when it last asked
+  int64_t answer_bytes_ = 0;
 };
 
 }  // namespace tandem::base

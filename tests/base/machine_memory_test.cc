@@ -73,13 +73,30 @@ TEST_F(MachineMemoryTest, AProcessIsLookedThroughOnlyWhenItsResidentPagesHaveMov
   EXPECT_EQ(process.unshared_bytes(), 3000 * 1024);
   write_rollup(4000);
   EXPECT_EQ(process.unshared_bytes(), 4000 * 1024) << "a kernel that does not count is asked each time";
-  write("/proc/self/status", "RssAnon: 4000 kB\nRssFile: 100 kB\nRssShmem: 50000 kB\n");
+  write("/proc/self/status", "RssAnon:\t 4000 kB\nRssFile:\t 100 kB\nRssShmem:\t 50000 kB\n");
   EXPECT_EQ(process.unshared_bytes(), 4000 * 1024);
   write_rollup(5000);
-  write("/proc/self/status", "RssAnon: 4800 kB\nRssFile: 200 kB\nRssShmem: 90000 kB\n");
-  EXPECT_EQ(process.unshared_bytes(), 4000 * 1024) << "within a MiB";
-  write("/proc/self/status", "RssAnon: 4900 kB\nRssFile: 300 kB\nRssShmem: 90000 kB\n");
-  EXPECT_EQ(process.unshared_bytes(), 5000 * 1024);
+  write("/proc/self/status", "RssAnon:\t 4800 kB\nRssFile:\t 200 kB\nRssShmem:\t 90000 kB\n");
+  EXPECT_EQ(process.unshared_bytes(), 4800 * 1024) << "pages of no file are the process's own";
+  write("/proc/self/status", "RssAnon:\t 3000 kB\nRssFile:\t 1100 kB\nRssShmem:\t 90000 kB\n");
+  EXPECT_EQ(process.unshared_bytes(), 3000 * 1024) << "those of files have moved by less than a MiB";
+  write("/proc/self/status", "RssAnon:\t 3000 kB\nRssFile:\t 1124 kB\nRssShmem:\t 90000 kB\n");
+  EXPECT_EQ(process.unshared_bytes(), 5000 * 1024) << "and now by one";
+  write_rollup(30000);
+  write("/proc/self/status", "RssAnon:\t 35767 kB\nRssFile:\t 1124 kB\nRssShmem:\t 90000 kB\n");
+  EXPECT_EQ(process.unshared_bytes(), (5000 + 32767) * 1024);
+  write("/proc/self/status", "RssAnon:\t 35768 kB\nRssFile:\t 1124 kB\nRssShmem:\t 90000 kB\n");
+  EXPECT_EQ(process.unshared_bytes(), 30000 * 1024) << "the others have moved by 32 MiB";
+}
+
+TEST_F(MachineMemoryTest, TheKernelCountsThisProcess) {
+  ProcessMemory process;
+  const int64_t before = process.unshared_bytes();
+  const std::vector<char> touched(int64_t{8} << 20, 1);
+  const int64_t grown = process.unshared_bytes() - before;
+  EXPECT_GE(grown, int64_t{7} << 20) << touched.back();
+  EXPECT_LE(grown, int64_t{10} << 20) << "with the shadow of a sanitizer";
+  EXPECT_EQ(process.num_asked(), 1);
 }
 
 TEST_F(MachineMemoryTest, ThisMachineHasSome) { EXPECT_GT(machine_memory().bytes, int64_t{1} << 26); }
