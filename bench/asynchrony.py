@@ -28,6 +28,7 @@ import machine
 import many_devices
 import tiny_model
 
+SHAPES = dict(many_devices.SHAPES, tiny=dict(tiny_model.CONFIG, max_position_embeddings=8192, vocab_size=8192))
 EXAMPLE = machine.ROOT / "examples" / "arithmetic"
 SEVENS = ("def reward(prompts, completions, **kwargs):\n"
           "    texts = [c if isinstance(c, str) else c[0]['content'] for c in completions]\n"
@@ -113,11 +114,10 @@ def speed_page(options, results):
 
 
 def speed(options):
-    shapes = dict(many_devices.SHAPES, tiny=dict(tiny_model.CONFIG, max_position_embeddings=8192, vocab_size=8192))
     results = {}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        _, stops = tiny_model.make_of_two_lengths(folder / "model", shapes[options.shape], options.mean)
+        _, stops = tiny_model.make_of_two_lengths(folder / "model", SHAPES[options.shape], options.mean)
         (folder / "reward.py").write_text(BY_TURNS, encoding="utf-8")
         tiny_model.write_prompts_of_two_lengths(folder / "prompts.jsonl", options.batch * 25, options.prompt)
         for mode in options.modes:
@@ -225,7 +225,7 @@ def main():
     parser.add_argument("--modes", nargs="+")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--build", default="release")
-    parser.add_argument("--shape", default="tiny", choices=["tiny", *many_devices.SHAPES])
+    parser.add_argument("--shape", default="tiny", choices=list(SHAPES))
     parser.add_argument("--task", default="arithmetic", choices=["arithmetic", "long"])
     parser.add_argument("--rollouts", type=int)
     parser.add_argument("--mean", type=int, default=48)

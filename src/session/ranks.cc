@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <thread>
 
 #include "base/env.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "device/backend.h"
 #include "device/registry.h"
+#include "device/thread_pool.h"
 #include "mesh/hosts.h"
 #include "mesh/network.h"
 #include "mesh/rendezvous.h"
@@ -77,8 +77,7 @@ config::ModelOptions model_of_this_rank(config::ModelOptions model, const mesh::
   const device::DeviceSpec device = device::parse_device(model.device);
   if (device::backend_of(device).is_module())
     model.device = device_of_rank(device.backend, launch.processes.local_rank);
-  model.num_threads =
-      mesh::threads_per_rank(model.num_threads, std::thread::hardware_concurrency(), launch.processes.local_size);
+  model.num_threads = mesh::threads_per_rank(model.num_threads, device::usable_cores(), launch.processes.local_size);
   return model;
 }
 

@@ -59,12 +59,12 @@ void load_dequantised(const SliceSource& match, const CheckpointFiles& files, co
   store.slice(*match.packed, *match.slice).copy_(weights);
 }
 
-// Holds the resources of one loading: buffers, and the threads that quantise.
+// Holds the resources of one loading: the threads that convert and quantise, and buffers.
 struct Loading {
   explicit Loading(int num_threads) : threads(num_threads) {}
-  Staging staging;
-  BoxReader reader;
   device::ThreadPool threads;
+  Staging staging{threads};
+  BoxReader reader;
 };
 
 void load_slice(const SliceSource& match, const CheckpointFiles& files, const WeightStore& store, Loading& loading) {

@@ -69,11 +69,11 @@ void draw_piece(const at::Tensor& piece, const Box& box, int64_t first, const St
   });
 }
 
-// Holds the resources of one drawing: a buffer and the threads that draw.
+// Holds the resources of one drawing: the threads that draw, and a buffer.
 struct Drawing {
   explicit Drawing(int num_threads) : threads(num_threads) {}
-  Staging staging;
   device::ThreadPool threads;
+  Staging staging{threads};
 };
 
 void draw_box(const at::Tensor& target, const Box& box, const Stream& stream, Drawing& drawing) {

@@ -20,6 +20,7 @@ using device::kNf4Nested;
 using device::Quantisation;
 
 constexpr int64_t kPieceWeights = 32768;  // that a thread encodes at a time
+constexpr int64_t kPieceNested = 16;      // blocks of maxima that a thread encodes at a time
 constexpr size_t kLanes = 16;             // numbers that the compiler computes together
 
 // The numbers halfway between the values of NF4.
@@ -59,8 +60,8 @@ float normalise(std::span<const float> numbers, bool is_whole, float* out) {
   return is_whole ? maximum : divisor;
 }
 
-}  // namespace
-
+// Returns the values that the code of an absolute maximum stands for, ascending: the signed dynamic map of 8 bits
+// (Dettmers et al. 2022, https://arxiv.org/abs/2110.02861), which is bitsandbytes.functional.create_dynamic_map().
 std::vector<float> dynamic_map() {
   std::vector<float> values = {0.0F, 1.0F};
   float scale_exponent = -6.0F;
@@ -78,6 +79,13 @@ std::vector<float> dynamic_map() {
   std::ranges::sort(values);
   return values;
 }
+
+const std::vector<float>& nested_values() {
+  static const std::vector<float> values = dynamic_map();
+  return values;
+}
+
+}  // namespace
 
 void write_part(const device::QuantisedMatrix& matrix, int64_t row_begin,
                 const std::function<void(const device::QuantisedPart& part, std::byte* bytes)>& write) {
@@ -184,20 +192,24 @@ void QuantisedWriter::finish() {
   if (!pending_.empty()) encode(pending_);
   TANDEM_CHECK_EQ(num_encoded_, part_.num_weights(), name_);
   if (part_.quantisation == Quantisation::kInt8) return;
-  static const std::vector<float> map = dynamic_map(), bounds = midpoints(map);
-  std::ranges::copy(map, floats(part_.table));
+  std::ranges::copy(nested_values(), floats(part_.table));
   const double sum = std::accumulate(maxima_.begin(), maxima_.end(), 0.0);
   const auto offset = static_cast<float>(sum / static_cast<double>(maxima_.size()));
   floats(part_.table)[device::kNf4TableSize] = offset;
   for (float& maximum : maxima_) maximum -= offset;
+  const int64_t num_nested = (std::ssize(maxima_) + kNf4Nested - 1) / kNf4Nested;
+  threads_.for_each(num_nested, kPieceNested, [&](int64_t nested) { encode_maxima(nested); });
+}
+
+void QuantisedWriter::encode_maxima(int64_t nested) {
+  static const std::vector<float> bounds = midpoints(nested_values());
+  const int64_t first = nested * kNf4Nested, count = std::min(kNf4Nested, std::ssize(maxima_) - first);
   std::array<float, kNf4Nested> numbers = {};
-  for (size_t first = 0; first < maxima_.size(); first += kNf4Nested) {
-    const std::span<const float> nested(maxima_.data() + first, std::min<size_t>(kNf4Nested, maxima_.size() - first));
-    floats(part_.scales)[first / kNf4Nested] = normalise(nested, nested.size() == kNf4Nested, numbers.data());
-    for (size_t i = 0; i < nested.size(); ++i) {
-      codes(part_.maxima)[first + i] =
-          static_cast<uint8_t>(std::ranges::lower_bound(bounds, numbers[i]) - bounds.begin());
-    }
+  floats(part_.scales)[nested] = normalise({&maxima_[static_cast<size_t>(first)], static_cast<size_t>(count)},
+                                           count == kNf4Nested, numbers.data());
+  for (int64_t i = 0; i < count; ++i) {
+    const auto bound = std::ranges::lower_bound(bounds, numbers[static_cast<size_t>(i)]);
+    codes(part_.maxima)[first + i] = static_cast<uint8_t>(bound - bounds.begin());
   }
 }
 

@@ -37,6 +37,7 @@ class QuantisedWriter {
   // Encode one unit, which begins with the weight of this number.
   void encode_nf4(std::span<const float> block, int64_t first);
   void encode_int8(std::span<const float> row, int64_t first);
+  void encode_maxima(int64_t nested);  // those that share this scale
   float* floats(int64_t byte) const { return reinterpret_cast<float*>(matrix_ + byte); }
   uint8_t* codes(int64_t byte) const { return reinterpret_cast<uint8_t*>(matrix_ + byte); }
 
@@ -59,9 +60,5 @@ void quantise_part(const device::QuantisedMatrix& matrix, int64_t row_begin, con
 // lies on a device, in memory of its size that is copied there.
 void write_part(const device::QuantisedMatrix& matrix, int64_t row_begin,
                 const std::function<void(const device::QuantisedPart& part, std::byte* bytes)>& write);
-
-// Returns the values that the code of an absolute maximum stands for, ascending: the signed dynamic map of 8 bits
-// (Dettmers et al. 2022, https://arxiv.org/abs/2110.02861), which is bitsandbytes.functional.create_dynamic_map().
-std::vector<float> dynamic_map();
 
 }  // namespace tandem::weights

@@ -13,6 +13,8 @@ namespace {
 
 // This keeps both parts of the buffer aligned to their dtypes, and pieces of random weights to blocks of Philox.
 constexpr int64_t kPieceStep = 64;
+// Elements that a thread converts at a time: so few that LibTorch uses no threads of its own.
+constexpr int64_t kConvertedElements = 16384;
 
 int64_t bytes_per_element(at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); }
 
@@ -22,6 +24,13 @@ at::Tensor Staging::part(int64_t first_byte, int64_t elements, at::ScalarType dt
   TANDEM_CHECK(first_byte + elements * bytes_per_element(dtype) <= kStagingBytes, "a piece beyond the staging buffer");
   if (buffer_ == nullptr) buffer_ = std::make_unique_for_overwrite<std::byte[]>(kStagingBytes);
   return at::from_blob(buffer_.get() + first_byte, {elements}, at::TensorOptions(dtype));
+}
+
+at::Tensor Staging::converted(const at::Tensor& from, const at::Tensor& to) {
+  threads_.for_pieces(from.numel(), kConvertedElements, [&](int64_t first, int64_t count) {
+    to.narrow(0, first, count).copy_(from.narrow(0, first, count));
+  });
+  return to;
 }
 
 void Staging::fill(const at::Tensor& target, at::ScalarType from, const Produce& produce) {
@@ -40,8 +49,9 @@ void Staging::fill(const at::Tensor& target, at::ScalarType from, const Produce&
     const int64_t elements = std::min(piece_elements, flat.numel() - first);
     at::Tensor piece = part(0, elements, from);
     produce(piece, first);
-    if (converts_first) piece = part(piece_elements * from_bytes, elements, to).copy_(piece);
-    flat.narrow(0, first, elements).copy_(piece);
+    if (converts_first) piece = converted(piece, part(piece_elements * from_bytes, elements, to));
+    const at::Tensor place = flat.narrow(0, first, elements);
+    device::is_on_host(target) ? converted(piece, place) : place.copy_(piece);
   }
 }
 
@@ -53,7 +63,7 @@ void Staging::stream(int64_t elements, at::ScalarType from, const Produce& produ
     const int64_t count = std::min(piece_elements, elements - first);
     const at::Tensor piece = part(0, count, from);
     produce(piece, first);
-    const at::Tensor floats = part(piece_elements * from_bytes, count, at::kFloat).copy_(piece);
+    const at::Tensor floats = converted(piece, part(piece_elements * from_bytes, count, at::kFloat));
     take({floats.const_data_ptr<float>(), static_cast<size_t>(count)});
   }
 }

@@ -9,12 +9,16 @@
 #include <memory>
 #include <span>
 
+#include "device/thread_pool.h"
+
 namespace tandem::weights {
 
 // Owns kStagingBytes of host memory, which it takes when they are first needed. Whatever it loads and converts, it
-// takes no other memory but what it fills. It is used from one thread at a time.
+// takes no other memory but what it fills. It is used from one thread at a time, and converts on those of a pool.
 class Staging {
  public:
+  explicit Staging(device::ThreadPool& threads) : threads_(threads) {}
+
   // Writes the elements of one piece, a flat tensor in host memory, which begins at element `first` of the whole.
   using Produce = std::function<void(const at::Tensor& piece, int64_t first)>;
 
@@ -31,6 +35,10 @@ class Staging {
   // Returns that many elements of the buffer, from one of its bytes on.
   at::Tensor part(int64_t first_byte, int64_t elements, at::ScalarType dtype);
 
+  // Writes the elements of a flat tensor to `to`, which it returns. Both are in host memory.
+  at::Tensor converted(const at::Tensor& from, const at::Tensor& to);
+
+  device::ThreadPool& threads_;
   std::unique_ptr<std::byte[]> buffer_;
 };
 
