@@ -4,9 +4,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 
+#include "device/allocator_hook.h"
+#include "device/registry.h"
 #include "tests/device/draw.h"
 
 namespace tandem::device {
@@ -98,6 +102,48 @@ TEST_P(QuantisedTest, ProductsAreThoseOfTheWeightsBitForBit) {
   }
 }
 
+// Hears how many bytes the tensors of a backend ask for, and leaves the requests to LibTorch.
+class HeardRequests final : public AllocatorHook {
+ public:
+  explicit HeardRequests(const std::string& backend)
+      : driver_(open_memory(is_module(backend) ? parse_device(backend) : DeviceSpec{})) {
+    driver_.set_tensor_source(this);
+  }
+  ~HeardRequests() override { driver_.set_tensor_source(nullptr); }
+  std::byte* allocate(int64_t bytes) override {
+    most_ = std::max(most_, bytes);
+    return nullptr;
+  }
+  bool free(std::byte* /*address*/) override { return false; }
+  // Returns the bytes of the largest request of `work`.
+  int64_t most_of(const std::function<void()>& work) {
+    most_ = 0;
+    work();
+    return most_;
+  }
+
+ private:
+  MemoryDriver driver_;
+  int64_t most_ = 0;
+};
+
+constexpr int64_t kBytesOfWeight = 2;  // of bfloat16
+
+// Else the weights would be written and read again: a kernel for few rows would be there, and not be used.
+TEST_P(QuantisedTest, FewRowsTakeNoMemoryForWeights) {
+  HeardRequests requests(GetParam());
+  TestDraw draw(41);
+  for (const Quantisation quantisation : {Quantisation::kNf4, Quantisation::kInt8}) {
+    const QuantisedMatrix w = random_matrix(draw, quantisation, {96, 64, 32}, 512);
+    const int64_t bytes = w.num_rows() * w.num_columns() * kBytesOfWeight;
+    EXPECT_GE(requests.most_of([&] { ops_->dequantise(w); }), bytes);
+    for (const int64_t T : {1, 8, 16, 33, 64}) {
+      const Tensor x = draw.normal({T, 512}, at::kBFloat16);
+      EXPECT_LT(requests.most_of([&] { ops_->linear_quantised(x, w, at::kBFloat16); }), bytes) << T << " rows";
+    }
+  }
+}
+
 class QuantisedExpertsTest : public QuantisedTest {};
 
 INSTANTIATE_TEST_SUITE_P(Backends, QuantisedExpertsTest, testing::ValuesIn(backends_with(&Footprint::has_quantised)),
@@ -137,6 +183,22 @@ TEST_P(QuantisedExpertsTest, ProductsAreThoseOfTheWeightsBitForBit) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_P(QuantisedExpertsTest, FewPlacesTakeNoMemoryForWeights) {
+  constexpr int64_t X = 5;
+  HeardRequests requests(GetParam());
+  TestDraw draw(43);
+  for (const Quantisation quantisation : {Quantisation::kNf4, Quantisation::kInt8}) {
+    const QuantisedMatrix w = random_matrix(draw, quantisation, {48, 96, 48, 96, 48, 96, 48, 96, 48, 96}, 384);
+    const int64_t bytes = w.num_rows() * w.num_columns() * kBytesOfWeight;
+    for (const int64_t T : {1, 7, 40, 150}) {
+      const Routing routing = ops_->route(draw.normal({T, X}, at::kFloat), {.chosen = 2, .normalises = true});
+      const Tensor x = draw.normal({T, 384}, at::kBFloat16);
+      const auto multiply = [&] { ops_->linear_of_experts_quantised(x, RowsAre::kTokens, w, routing, at::kBFloat16); };
+      EXPECT_LT(requests.most_of(multiply), bytes) << T << " tokens";
     }
   }
 }

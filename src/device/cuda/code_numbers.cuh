@@ -22,6 +22,12 @@ constexpr Nf4Values copied_values() {
 }
 static __constant__ Nf4Values nf4_of_code = copied_values();
 
+// Returns the pointer to the same part of an expert that lies so many bytes further on.
+template <typename T>
+__device__ inline const T* moved(const T* pointer, int64_t bytes) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(pointer) + bytes);
+}
+
 // Returns the absolute maximum of a block of NF4, given its code and what its 256 blocks share.
 __device__ inline float maximum_of_block(const float* table, uint8_t code, float scale) {
   return __fadd_rn(__fmul_rn(table[code], scale), table[kNf4TableSize]);

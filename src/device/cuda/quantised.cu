@@ -3,7 +3,6 @@
 #include "device/cuda/quantised.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "device/cuda/code_numbers.cuh"
 #include "device/cuda/vectors.cuh"
@@ -31,14 +30,11 @@ struct Parts {
   __device__ bool has_work() const { return offsets == nullptr || offsets[blockIdx.z] < offsets[blockIdx.z + 1]; }
   __device__ Part part() const {
     Part own = of[blockIdx.y];
-    const auto move = [bytes = blockIdx.z * bytes_of_expert](auto*& pointer) {
-      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(reinterpret_cast<uintptr_t>(pointer) +
-                                                                             static_cast<uintptr_t>(bytes));
-    };
-    move(own.bytes.scales);
-    move(own.bytes.table);
-    move(own.bytes.maxima);
-    move(own.bytes.codes);
+    const int64_t bytes = blockIdx.z * bytes_of_expert;
+    own.bytes.scales = moved(own.bytes.scales, bytes);
+    own.bytes.table = moved(own.bytes.table, bytes);
+    own.bytes.maxima = moved(own.bytes.maxima, bytes);
+    own.bytes.codes = moved(own.bytes.codes, bytes);
     own.out += blockIdx.z * weights_of_expert;
     return own;
   }

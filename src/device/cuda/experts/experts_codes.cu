@@ -43,7 +43,7 @@ struct Params {
   }
   template <typename T>
   __device__ const T* of_expert(const T* first, int expert) const {
-    return reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(first) + expert * bytes_of_expert);
+    return moved(first, expert * bytes_of_expert);
   }
 };
 
