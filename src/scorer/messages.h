@@ -48,12 +48,18 @@ struct Refused {
 
   static void fields(auto& wire, auto& m) { wire(m.why); }
 };
-// Samples of one prompt.
+// A sample without its prompt (rl/sample.h).
+struct AskedSample {
+  std::vector<int32_t> completion;
+  std::vector<int64_t> sequence_begins;
+
+  static void fields(auto& wire, auto& m) { wire(m.completion, m.sequence_begins); }
+};
 struct AskedGroup {
   std::vector<int32_t> prompt;
-  std::vector<std::vector<int32_t>> completions;
+  std::vector<AskedSample> samples;
 
-  static void fields(auto& wire, auto& m) { wire(m.prompt, m.completions); }
+  static void fields(auto& wire, auto& m) { wire(m.prompt, m.samples); }
 };
 struct Score {
   double temperature = 1.0;
@@ -73,7 +79,7 @@ struct Alive {
 
 using Message = std::variant<Hello, Welcome, Refused, Score, Scored, Alive>;
 // The number changes with whatever a message is made of.
-inline constexpr uint32_t kMessageFormat = 0x53430001;
+inline constexpr uint32_t kMessageFormat = 0x53430002;
 std::string to_bytes(const Message& message);
 // Throws EnvironmentError for bytes that are no message.
 Message message_of(std::string_view bytes);

@@ -30,8 +30,8 @@ Score question_of(const std::vector<const rl::Sample*>& samples, const std::vect
   for (const int64_t index : piece) {
     const rl::Sample& sample = *samples[static_cast<size_t>(index)];
     if (last == nullptr || !rl::share_prompt(*last, sample))
-      score.groups.push_back({.prompt = sample.prompt->tokens, .completions = {}});
-    score.groups.back().completions.push_back(sample.completion);
+      score.groups.push_back({.prompt = sample.prompt->tokens, .samples = {}});
+    score.groups.back().samples.push_back({sample.completion, sample.sequence_begins});
     last = &sample;
   }
   return score;

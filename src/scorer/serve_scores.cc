@@ -44,6 +44,15 @@ mesh::NetworkDoor door_of(const Address& address, std::string secret) {
           .flag = "--listen"};
 }
 
+// Returns the sample without its prompt.
+rl::Sample sample_of(const AskedSample& asked) {
+  rl::Sample sample;
+  sample.completion = asked.completion;
+  sample.sequence_begins = asked.sequence_begins;
+  sample.loss_mask.assign(asked.completion.size(), 1);
+  return sample;
+}
+
 // A run that asks. What is wrong with a question is its own fault.
 struct Asker {
   std::unique_ptr<mesh::Channel> channel;
@@ -164,9 +173,11 @@ class Scorer {
     };
     for (const AskedGroup& group : score.groups) {
       bool is_sound = !group.prompt.empty() && are_ids(group.prompt);
-      for (const std::vector<int32_t>& completion : group.completions)
-        is_sound =
-            is_sound && are_ids(completion) && std::ssize(group.prompt) + std::ssize(completion) <= model.max_positions;
+      for (const AskedSample& sample : group.samples) {
+        is_sound = is_sound && are_ids(sample.completion) &&
+                   std::ssize(group.prompt) + std::ssize(sample.completion) <= model.max_positions;
+        sample_of(sample).check_sequences();
+      }
       TANDEM_ENV_CHECK(is_sound,
                        "a sample of it has no prompt, is longer than the context, or has an id that the model "
                        "does not have");
@@ -192,13 +203,11 @@ class Scorer {
     uint64_t group_id = 0;
     for (const AskedGroup& group : question.groups) {
       const rl::SharedPrompt prompt = rl::make_prompt(group.prompt);
-      for (const std::vector<int32_t>& completion : group.completions) {
-        rl::Sample& sample = samples.emplace_back();
+      for (const AskedSample& asked : group.samples) {
+        rl::Sample& sample = samples.emplace_back(sample_of(asked));
         sample.prompt = prompt;
         sample.group_id = group_id;
         sample.sample_id = samples.size();
-        sample.completion = completion;
-        sample.loss_mask.assign(completion.size(), 1);
       }
       ++group_id;
     }

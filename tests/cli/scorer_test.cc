@@ -87,6 +87,22 @@ TEST_F(ScorerRuns, GiveTheBitsOfATeacherInTheRun) {
   EXPECT_NE(said.find("has gone; 24 samples were scored for it"), std::string::npos) << said;
 }
 
+// A further sequence of a sample sees neither its prompt nor what came before.
+TEST_F(ScorerRuns, ScoreSeveralSequencesOfASampleAsTheRunWould) {
+  const Arguments turns = {"--custom-generate-function-path", "tests/cli/generate/turns.py:two_samples",
+                           "--custom-generate-max-sequences", "2"};
+  Arguments local = turns;
+  local.insert(local.end(), {"--opd-teacher-load", kTeacher});
+  const Captured here = run(arguments("turns_here", local));
+  ASSERT_EQ(here.code, 0) << here.err;
+  const std::string address = place("turns");
+  const Program scores(scorer(address), 0, path("turns.err"));
+  const Captured result = run(asking("turns", {address}, turns));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(metrics_of(path("turns")), metrics_of(path("turns_here")));
+  EXPECT_EQ(weights_of(path("turns")), weights_of(path("turns_here")));
+}
+
 TEST_F(ScorerRuns, SeveralShareTheSamplesOfARunOfTwoRanks) {
   const std::string first = place("first"), second = place("second");
   const Program one(scorer(first, kTeacher, {"--max-tokens-per-gpu", "60"}), 0, path("first.err"));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <random>
 #include <thread>
@@ -22,10 +23,17 @@ Address own_address(const std::string& name) {
   return address_of("test-" + std::to_string(getpid()) + "-" + name, "-");
 }
 
-// Stands for the log-prob of a token: a number that differs by prompt and token, so that an answer to another question
-// is seen.
-float number_of(const std::vector<int32_t>& prompt, const std::vector<int32_t>& completion, size_t t) {
-  return static_cast<float>(prompt[0]) * 1000.0F + static_cast<float>(completion[t]);
+// Stands for the log-probs of a sample: numbers that differ by token, by prompt and by the sequence that a token is in,
+// so that an answer to another question is seen.
+std::vector<float> numbers_of(const std::vector<int32_t>& prompt, const AskedSample& sample) {
+  std::vector<float> numbers;
+  for (size_t t = 0; t < sample.completion.size(); ++t) {
+    const auto sequence =
+        std::ranges::count_if(sample.sequence_begins, [&](int64_t begin) { return begin <= static_cast<int64_t>(t); });
+    numbers.push_back(static_cast<float>(prompt[0]) * 1000.0F + static_cast<float>(sample.completion[t]) +
+                      0.25F * static_cast<float>(sequence));
+  }
+  return numbers;
 }
 
 std::vector<rl::Sample> random_samples(uint32_t seed, size_t num_groups) {
@@ -41,6 +49,9 @@ std::vector<rl::Sample> random_samples(uint32_t seed, size_t num_groups) {
       for (uint64_t t = 0, length = random() % 12; t < length; ++t)
         sample.completion.push_back(static_cast<int32_t>(random() % 100));
       sample.loss_mask.assign(sample.completion.size(), 1);
+      for (int64_t begin = static_cast<int64_t>(random() % 4); begin + 2 <= std::ssize(sample.completion);
+           begin += 2 + static_cast<int64_t>(random() % 4))
+        sample.sequence_begins.push_back(begin);
     }
   }
   return samples;
@@ -57,9 +68,8 @@ void expect_own_numbers(const std::vector<rl::Sample>& samples,
   ASSERT_TRUE(scores.has_value());
   ASSERT_EQ(scores->size(), samples.size());
   for (size_t i = 0; i < samples.size(); ++i) {
-    ASSERT_EQ((*scores)[i].size(), samples[i].completion.size()) << i;
-    for (size_t t = 0; t < samples[i].completion.size(); ++t)
-      EXPECT_EQ((*scores)[i][t], number_of(samples[i].prompt->tokens, samples[i].completion, t)) << i << ' ' << t;
+    const AskedSample asked = {samples[i].completion, samples[i].sequence_begins};
+    EXPECT_EQ((*scores)[i], numbers_of(samples[i].prompt->tokens, asked)) << i;
   }
 }
 
@@ -102,10 +112,7 @@ class PlayedScorer {
       if (score == nullptr) continue;
       Scored scored;
       for (const AskedGroup& group : score->groups) {
-        for (const std::vector<int32_t>& completion : group.completions) {
-          std::vector<float>& numbers = scored.logprobs.emplace_back();
-          for (size_t t = 0; t < completion.size(); ++t) numbers.push_back(number_of(group.prompt, completion, t));
-        }
+        for (const AskedSample& sample : group.samples) scored.logprobs.push_back(numbers_of(group.prompt, sample));
       }
       channel.send(to_bytes(Alive{}));
       channel.send(to_bytes(scored));
@@ -238,11 +245,13 @@ TEST(ScorerAddress, IsANameOrAPlace) {
 
 TEST(ScorerMessages, OtherBytesAreNoMessage) {
   const std::string bytes =
-      to_bytes(Score{.temperature = 0.5, .groups = {{.prompt = {1, 2}, .completions = {{3}, {}}}}});
+      to_bytes(Score{.temperature = 0.5, .groups = {{.prompt = {1, 2}, .samples = {{{3, 4, 5}, {1}}, {}}}}});
   const Message message = message_of(bytes);
   const Score& score = std::get<Score>(message);
   EXPECT_EQ(score.temperature, 0.5);
-  EXPECT_EQ(score.groups.at(0).completions, (std::vector<std::vector<int32_t>>{{3}, {}}));
+  EXPECT_EQ(score.groups.at(0).samples.at(0).completion, (std::vector<int32_t>{3, 4, 5}));
+  EXPECT_EQ(score.groups.at(0).samples.at(0).sequence_begins, std::vector<int64_t>{1});
+  EXPECT_TRUE(score.groups.at(0).samples.at(1).completion.empty());
   for (size_t end = 0; end < bytes.size(); ++end)
     EXPECT_THROW(message_of(std::string_view(bytes).substr(0, end)), EnvironmentError) << end;
   for (size_t at = 0; at < bytes.size(); ++at) {
