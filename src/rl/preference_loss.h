@@ -4,13 +4,16 @@
 // samples have that number as their advantage.
 //
 // With r = log-prob under the policy - log-prob under the reference, summed over the answer's trained tokens:
-//   sigmoid  -(1 - e) log s(b (r_chosen - r_rejected)) - e log s(-b (r_chosen - r_rejected))   DPO, Rafailov et al.
-//   2023 hinge    max(0, 1 - b m)                                                                   SLiC, Zhao et al.
-//   2023 ipo      (r_chosen / T_chosen - r_rejected / T_rejected - 1 / (2 b))^2                     IPO, Azar et al.
-//   2023 kto      w (1 - s(b (r - z))) of a desirable answer, w (1 - s(b (z - r))) of another       KTO, Ethayarajh et
-//   al. 2024
-// s is the logistic function, b is beta, e label_smoothing, T the number of trained tokens. The names and defaults are
-// those of TRL, whose mean over tokens in "ipo" is the one here.
+//   sigmoid  -log s(b m)
+//   robust   (-(1 - e) log s(b m) + e log s(-b m)) / (1 - 2 e)
+//   hinge    max(0, 1 - b m)
+//   ipo      (r_chosen / T_chosen - r_rejected / T_rejected - 1 / (2 b))^2
+//   kto      w (1 - s(b (r - z))) of a desirable answer, w (1 - s(b (z - r))) of another
+// m is r_chosen - r_rejected, s the logistic function, b beta, e label_smoothing, T the number of trained tokens. The
+// names and defaults are those of TRL, whose mean over tokens in "ipo" is the one here.
+//
+// sigmoid is DPO (Rafailov et al. 2023), robust Chowdhury et al. 2024, hinge SLiC (Zhao et al. 2023), ipo Azar et al.
+// 2023, kto Ethayarajh et al. 2024.
 #pragma once
 
 #include <cstdint>

@@ -17,14 +17,18 @@ namespace {
 // The stop signal is polled after so many samples. The result does not depend on the number.
 constexpr int64_t kSamplesAtOnce = 64;
 
-// Returns 0 ... count - 1 in parts of so many.
-std::vector<std::vector<int64_t>> parts(int64_t count) {
-  std::vector<std::vector<int64_t>> result;
-  for (int64_t begin = 0; begin < count; begin += kSamplesAtOnce) {
-    std::vector<int64_t>& part = result.emplace_back(static_cast<size_t>(std::min(count - begin, kSamplesAtOnce)));
-    std::iota(part.begin(), part.end(), begin);
-  }
+// Returns [0, count) in parts of so many.
+std::vector<Preferences::Part> parts(int64_t count) {
+  std::vector<Preferences::Part> result;
+  for (int64_t begin = 0; begin < count; begin += kSamplesAtOnce)
+    result.push_back({begin, std::min(count, begin + kSamplesAtOnce)});
   return result;
+}
+
+std::vector<int64_t> all_of(int64_t count) {
+  std::vector<int64_t> items(static_cast<size_t>(count));
+  std::iota(items.begin(), items.end(), 0);
+  return items;
 }
 
 double trained_loss(const std::vector<const rl::Sample*>& samples, const trainer::Scores& scores) {
@@ -52,9 +56,8 @@ HeldOut::HeldOut(const config::SftConfig& config, text::TextWorker& text, const 
 void HeldOut::score_reference(const model::Model& model, const trainer::BatchConfig& batch) {
   for (DataSet& set : sets_) {
     set.preferences.emplace(config_.preference, set.data, batch, session::training_ranks(mesh_));
-    for (const std::vector<int64_t>& items : parts(set.preferences->num_items())) {
-      set.preferences->score_reference(model, items);
-    }
+    const std::vector<int64_t> items = all_of(set.preferences->num_items());
+    for (const Preferences::Part part : parts(std::ssize(items))) set.preferences->score_reference(model, items, part);
   }
 }
 
@@ -75,11 +78,11 @@ bool HeldOut::add_likelihood(const DataSet& set, const model::Model& model, cons
                              report::Report& report, Result& result) const {
   const std::vector<rl::Sample>& samples = set.data.samples;
   double loss = 0.0;
-  for (const std::vector<int64_t>& items : parts(std::ssize(samples))) {
+  for (const auto [begin, end] : parts(std::ssize(samples))) {
     if (is_stopped()) return false;
-    report.progress("eval " + set.name, items.front(), std::ssize(samples), "samples");
+    report.progress("eval " + set.name, begin, std::ssize(samples), "samples");
     std::vector<const rl::Sample*> part;
-    for (const int64_t item : items) part.push_back(&samples[static_cast<size_t>(item)]);
+    for (int64_t i = begin; i < end; ++i) part.push_back(&samples[static_cast<size_t>(i)]);
     loss += trained_loss(part, trainer::score(model, part, batch, /*temperature=*/1.0, session::training_ranks(mesh_)));
   }
   loss /= static_cast<double>(set.data.num_trained_tokens);
@@ -95,22 +98,24 @@ bool HeldOut::add_likelihood(const DataSet& set, const model::Model& model, cons
 bool HeldOut::add_preferences(const DataSet& set, const model::Model& model, report::Report& report,
                               Result& result) const {
   const std::string prefix = "eval/" + set.name + "/";
-  const int64_t num_items = set.preferences->num_items();
-  report::Metrics means;
-  for (const std::vector<int64_t>& items : parts(num_items)) {
+  const std::vector<int64_t> items = all_of(set.preferences->num_items());
+  Preferences::Judged judged;
+  for (const Preferences::Part part : parts(std::ssize(items))) {
     if (is_stopped()) return false;
-    report.progress("eval " + set.name, items.front(), num_items, "items");
-    const Preferences::Step step = set.preferences->step(model, items);
-    const double share = static_cast<double>(items.size()) / static_cast<double>(num_items);
-    means["loss"] += share * step.loss;
-    for (const auto& [name, value] : step.metrics) means[name.substr(name.find('/') + 1)] += share * value;
+    report.progress("eval " + set.name, part.begin, std::ssize(items), "items");
+    judged.add(set.preferences->judge(model, items, part).judged);
   }
-  for (const auto& [name, value] : means) result.metrics[prefix + name] = value;
-  const bool has_accuracy = means.contains("accuracy");
-  const char* const second = has_accuracy ? "accuracy" : "margin";
+  const Preferences::Outcome outcome = set.preferences->outcome(judged);
+  std::string line = fmt::format("eval {}: loss {}", set.name, report::number_text(outcome.terms.loss, 4));
+  result.metrics[prefix + "loss"] = outcome.terms.loss;
+  for (const auto& [name, value] : outcome.metrics) {
+    const std::string own = name.substr(name.find('/') + 1);
+    result.metrics[prefix + own] = value;
+    if (own == (config_.preference.takes_pairs() ? "accuracy" : "margin"))
+      line += fmt::format("  {} {}", own, report::number_text(value, 4));
+  }
   result.lines.push_back(
-      fmt::format("eval {}: loss {}  {} {}  ({} {})", set.name, report::number_text(means.at("loss"), 4), second,
-                  report::number_text(means.at(second), 4), num_items, has_accuracy ? "pairs" : "labelled answers"));
+      fmt::format("{}  ({} {})", line, items.size(), config_.preference.takes_pairs() ? "pairs" : "labelled answers"));
   return true;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "base/check.h"
 #include "trainer/score.h"
@@ -21,16 +22,16 @@ double trained_sum(const rl::Sample& sample, std::span<const float> logprobs) {
   return sum;
 }
 
-// A mean over the answers for which `is_wanted` holds; 0 where there are none.
+// Returns a mean over the answers for which `is_wanted` holds; nullopt where there are none.
 template <typename Wanted, typename Value>
-double mean_of(std::span<const rl::JudgedAnswer> answers, const Wanted& is_wanted, const Value& value) {
+std::optional<double> mean_of(std::span<const rl::JudgedAnswer> answers, const Wanted& is_wanted, const Value& value) {
   double sum = 0.0, count = 0.0;
   for (const rl::JudgedAnswer& answer : answers) {
     if (!is_wanted(answer)) continue;
     sum += value(answer);
     ++count;
   }
-  return count > 0.0 ? sum / count : 0.0;
+  return count > 0.0 ? std::optional(sum / count) : std::nullopt;
 }
 
 }  // namespace
@@ -44,12 +45,14 @@ std::vector<int64_t> Preferences::answers_of(std::span<const int64_t> items) con
   return answers;
 }
 
-std::vector<Preferences::Text> Preferences::texts_of(std::span<const int64_t> items) const {
+std::vector<Preferences::Text> Preferences::texts_of(std::span<const int64_t> items, Part part) const {
   const std::vector<int64_t> answers = answers_of(items);
+  const auto each = static_cast<size_t>(config_.answers_of_item());
+  const size_t begin = static_cast<size_t>(part.begin) * each, end = static_cast<size_t>(part.end) * each;
   std::vector<Text> texts;
-  for (const int64_t answer : answers) texts.emplace_back(answer, answer);
+  for (size_t i = begin; i < end; ++i) texts.emplace_back(answers[i], answers[i]);
   if (config_.takes_pairs()) return texts;
-  for (size_t i = 0; i < answers.size(); ++i)
+  for (size_t i = begin; i < end; ++i)
     texts.emplace_back(answers[i], answers[(i + answers.size() - 1) % answers.size()]);
   return texts;
 }
@@ -66,8 +69,8 @@ std::vector<rl::Sample> Preferences::samples_of(std::span<const Text> texts) con
   return samples;
 }
 
-void Preferences::score_reference(const model::Model& model, std::span<const int64_t> items) {
-  std::vector<Text> unknown = texts_of(items);
+void Preferences::score_reference(const model::Model& model, std::span<const int64_t> items, Part part) {
+  std::vector<Text> unknown = texts_of(items, part);
   std::erase_if(unknown, [this](const Text& text) { return reference_.contains(text); });
   if (unknown.empty()) return;
   const std::vector<rl::Sample> samples = samples_of(unknown);
@@ -75,15 +78,18 @@ void Preferences::score_reference(const model::Model& model, std::span<const int
   for (size_t i = 0; i < samples.size(); ++i) reference_[unknown[i]] = trained_sum(samples[i], scores.logprobs[i]);
 }
 
-Preferences::Step Preferences::step(const model::Model& model, std::span<const int64_t> items) const {
-  const std::vector<Text> texts = texts_of(items);
-  Step step{.samples = samples_of(texts), .metrics = {}};
-  trainer::Scores scores = trainer::score(model, views_of(step.samples), batch_, /*temperature=*/1.0, ranks_);
-  const size_t num_answers = answers_of(items).size();
-  std::vector<rl::JudgedAnswer> answers;
-  double kl = 0.0;
+void Preferences::Judged::add(const Judged& more) {
+  answers.insert(answers.end(), more.answers.begin(), more.answers.end());
+  mismatched += more.mismatched;
+}
+
+Preferences::JudgedPart Preferences::judge(const model::Model& model, std::span<const int64_t> items, Part part) const {
+  const std::vector<Text> texts = texts_of(items, part);
+  JudgedPart result{.judged = {}, .samples = samples_of(texts)};
+  trainer::Scores scores = trainer::score(model, views_of(result.samples), batch_, /*temperature=*/1.0, ranks_);
+  const auto num_answers = static_cast<size_t>((part.end - part.begin) * config_.answers_of_item());
   for (size_t i = 0; i < texts.size(); ++i) {
-    rl::Sample& sample = step.samples[i];
+    rl::Sample& sample = result.samples[i];
     const auto known = reference_.find(texts[i]);
     TANDEM_CHECK(known != reference_.end(), "the reference of sample", texts[i].first, "was not scored");
     const rl::JudgedAnswer answer = {
@@ -92,21 +98,29 @@ Preferences::Step Preferences::step(const model::Model& model, std::span<const i
         .num_tokens = std::accumulate(sample.loss_mask.begin(), sample.loss_mask.end(), int64_t{0}),
         .is_desirable = data_.desirable[static_cast<size_t>(texts[i].second)] != 0};
     if (i < num_answers) {
-      answers.push_back(answer);
+      result.judged.answers.push_back(answer);
       sample.rollout_logprobs = std::move(scores.logprobs[i]);
     } else {
-      kl += answer.log_ratio() / static_cast<double>(num_answers);
+      result.judged.mismatched += answer.log_ratio();
     }
   }
-  kl = std::max(kl, 0.0);
-  step.samples.resize(num_answers);
-  const rl::PreferenceTerms terms = rl::preference_terms(config_, answers, kl);
+  result.samples.resize(num_answers);
+  return result;
+}
+
+Preferences::Outcome Preferences::outcome(const Judged& judged) const {
+  const double kl = std::max(judged.mismatched / static_cast<double>(judged.answers.size()), 0.0);
+  return {rl::preference_terms(config_, judged.answers, kl), metrics(judged.answers, kl)};
+}
+
+Preferences::Step Preferences::step(const model::Model& model, std::span<const int64_t> items) const {
+  JudgedPart all = judge(model, items, {0, std::ssize(items)});
+  Outcome outcome = this->outcome(all.judged);
+  Step step{.samples = std::move(all.samples), .loss = outcome.terms.loss, .metrics = std::move(outcome.metrics)};
   // The trainer's loss is minus the mean over samples of advantage times the sum of log-probs.
-  for (size_t i = 0; i < num_answers; ++i) {
-    step.samples[i].advantages = {-terms.gradients[i] * static_cast<double>(num_answers)};
-  }
-  step.loss = terms.loss;
-  step.metrics = metrics(answers, kl);
+  const auto num_answers = static_cast<double>(step.samples.size());
+  for (size_t i = 0; i < step.samples.size(); ++i)
+    step.samples[i].advantages = {-outcome.terms.gradients[i] * num_answers};
   return step;
 }
 
@@ -115,11 +129,17 @@ report::Metrics Preferences::metrics(std::span<const rl::JudgedAnswer> answers, 
   const auto is_rejected = [](const rl::JudgedAnswer& a) { return !a.is_desirable; };
   const auto reward = [this](const rl::JudgedAnswer& a) { return config_.beta * a.log_ratio(); };
   const auto logp = [](const rl::JudgedAnswer& a) { return a.logp; };
-  report::Metrics metrics = {{"preference/chosen_reward", mean_of(answers, is_chosen, reward)},
-                             {"preference/rejected_reward", mean_of(answers, is_rejected, reward)},
-                             {"preference/chosen_logps", mean_of(answers, is_chosen, logp)},
-                             {"preference/rejected_logps", mean_of(answers, is_rejected, logp)}};
-  metrics["preference/margin"] = metrics["preference/chosen_reward"] - metrics["preference/rejected_reward"];
+  report::Metrics metrics;
+  const auto add = [&](const char* name, const std::optional<double>& mean) {
+    if (mean) metrics[name] = *mean;
+  };
+  const std::optional<double> chosen = mean_of(answers, is_chosen, reward);
+  const std::optional<double> rejected = mean_of(answers, is_rejected, reward);
+  add("preference/chosen_reward", chosen);
+  add("preference/rejected_reward", rejected);
+  if (chosen && rejected) metrics["preference/margin"] = *chosen - *rejected;
+  add("preference/chosen_logps", mean_of(answers, is_chosen, logp));
+  add("preference/rejected_logps", mean_of(answers, is_rejected, logp));
   if (!config_.takes_pairs()) {
     metrics["preference/kl"] = kl;
     return metrics;

@@ -32,17 +32,46 @@ class Preferences {
   // Returns the number of pairs, or of labelled answers.
   int64_t num_items() const { return std::ssize(data_.samples) / config_.answers_of_item(); }
 
-  // Scores what a step over these items asks for, if it is not known yet. The model has the reference's weights.
-  void score_reference(const model::Model& model, std::span<const int64_t> items);
+  // Items [begin, end) of those over which one loss is taken.
+  struct Part {
+    int64_t begin = 0, end = 0;
+  };
 
-  // The metrics are the loss and preference/*, as docs/METRICS.md says; the samples have the model's log-probs.
+  // Scores what a loss over these items asks for of a part, if it is not known yet. The model has the reference's
+  // weights.
+  void score_reference(const model::Model& model, std::span<const int64_t> items, Part part);
+  void score_reference(const model::Model& model, std::span<const int64_t> items) {
+    score_reference(model, items, {0, std::ssize(items)});
+  }
+
+  // Answers as a model judges them.
+  struct Judged {
+    std::vector<rl::JudgedAnswer> answers;
+    double mismatched = 0.0;  // "kto": the sum of log ratios of answers under prompts that they do not belong to
+
+    void add(const Judged& more);
+  };
+  struct JudgedPart {
+    Judged judged;
+    std::vector<rl::Sample> samples;  // the answers, with the model's log-probs
+  };
+  // Judges a part with the weights that the model has now. The sum of all parts does not depend on the cut. Throws
+  // BugError for items whose reference was not scored.
+  JudgedPart judge(const model::Model& model, std::span<const int64_t> items, Part part) const;
+
+  // The metrics are preference/*, as docs/METRICS.md says.
+  struct Outcome {
+    rl::PreferenceTerms terms;
+    report::Metrics metrics;
+  };
+  Outcome outcome(const Judged& judged) const;
+
+  // Returns the samples of a step over these items, with their advantages, and what comes of it.
   struct Step {
     std::vector<rl::Sample> samples;
     double loss = 0.0;
     report::Metrics metrics;
   };
-  // Returns the step over these items with the weights that the model has now. Throws BugError for items whose
-  // reference was not scored.
   Step step(const model::Model& model, std::span<const int64_t> items) const;
 
  private:
@@ -50,9 +79,9 @@ class Preferences {
   using Text = std::pair<int64_t, int64_t>;
 
   std::vector<int64_t> answers_of(std::span<const int64_t> items) const;
-  // Returns the answers of a step, and after them for "kto" each of their prompts with the completion before it (as
-  // TRL).
-  std::vector<Text> texts_of(std::span<const int64_t> items) const;
+  // Returns the answers of a part, and after them for "kto" each of their prompts with the completion before it among
+  // all items, before the first the last (as TRL).
+  std::vector<Text> texts_of(std::span<const int64_t> items, Part part) const;
   std::vector<rl::Sample> samples_of(std::span<const Text> texts) const;
   report::Metrics metrics(std::span<const rl::JudgedAnswer> answers, double kl) const;
 

@@ -102,6 +102,7 @@ class SampleMaker {
   void join(const Answer& answer);
   void begin_sample(const Answer& answer);
   void join_pairs();
+  void leave_out(const Answer& answer, int64_t length);
   void log_prefix() const;
   void log_left_out() const;
   void warn_of_ends();
@@ -118,6 +119,8 @@ class SampleMaker {
   SftSamples result_;
   bool joins_ = false;  // true while the last sample belongs to the record whose answers are being joined
   int64_t num_answers_ = 0, num_too_long_ = 0, num_prefixed_ = 0;
+  int64_t num_beyond_context_ = 0;                       // answers
+  std::string first_beyond_context_;                     // what is wrong with the first of them
   int64_t num_with_reasoning_ = 0, num_without_it_ = 0;  // answers with reasoning, and those whose text lacks it
   std::map<int32_t, int64_t> ends_;                      // tokens with which the template ends answers, to how many
 };
@@ -348,10 +351,7 @@ void SampleMaker::join(const Answer& answer) {
     ++num_too_long_;
     return;
   }
-  TANDEM_USER_CHECK(length <= model_.max_positions,
-                    fmt::format("{}: prompt and response have {} tokens, the model's context is {}; shorten or remove "
-                                "the line",
-                                answer.place, length, model_.max_positions));
+  if (length > model_.max_positions) return leave_out(answer, length);
   if (!joins_ || !begins_with(answer.prompt, result_.samples.back())) begin_sample(answer);
   rl::Sample& sample = result_.samples.back();
   const int64_t context = sample.num_tokens();
@@ -396,14 +396,31 @@ void SampleMaker::log_prefix() const {
                  data_.lines.path, num_prefixed_, num_answers_, text_.decode({result_.text_prefix}, false).front());
 }
 
+// Leaves out an answer that is longer with its prompt than the context, as --skip-bad-lines asks. Of a pair neither
+// answer may go by itself.
+void SampleMaker::leave_out(const Answer& answer, int64_t length) {
+  const bool may_skip = data_.lines.skip_bad_lines && kind_ != rl::Answers::kPairs;
+  const std::string what = fmt::format("{}: prompt and response have {} tokens, the model's context is {}",
+                                       answer.place, length, model_.max_positions);
+  TANDEM_USER_CHECK(may_skip, fmt::format("{}; shorten or remove the line{}", what,
+                                          kind_ == rl::Answers::kPairs ? "" : ", or give --skip-bad-lines"));
+  if (num_beyond_context_++ == 0) first_beyond_context_ = what;
+}
+
 void SampleMaker::log_left_out() const {
+  if (num_beyond_context_ > 0) {
+    base::log_warning("{}: {} of {} answers left out (--skip-bad-lines), the first: {}", data_.lines.path,
+                      num_beyond_context_, num_answers_, first_beyond_context_);
+  }
   if (num_too_long_ > 0) {
     base::log_info("{}: {} of {} answers left out, their prompts are longer than --rollout-max-prompt-len {}",
                    data_.lines.path, num_too_long_, num_answers_, data_.max_prompt_len);
   }
   TANDEM_USER_CHECK(!result_.samples.empty(),
-                    fmt::format("{}: no prompt has at most {} tokens; raise --rollout-max-prompt-len", data_.lines.path,
-                                data_.max_prompt_len));
+                    num_beyond_context_ > 0
+                        ? fmt::format("{}: no answer is left; {}", data_.lines.path, first_beyond_context_)
+                        : fmt::format("{}: no prompt has at most {} tokens; raise --rollout-max-prompt-len",
+                                      data_.lines.path, data_.max_prompt_len));
 }
 
 // Warns about tokens at which generation does not stop: a model that learns to end its answers with one continues after

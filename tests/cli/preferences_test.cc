@@ -117,6 +117,45 @@ TEST(Preferences, ResumeBitForBit) {
   }
 }
 
+// They are scored in parts. A mean over a class is over its answers, wherever these lie in the file.
+TEST(Preferences, HeldOutAnswersCountAlikeInAnyOrder) {
+  base::TemporaryDirectory folder;
+  const std::string once = kData + "labelled.jsonl";
+  std::vector<std::string> desirable, undesirable;
+  for (const base::Json& line : json_lines(once))
+    (line.at("label").get<bool>() ? desirable : undesirable).push_back(line.dump() + "\n");
+  std::string sorted, mixed;
+  for (int i = 0; i < 70; ++i) sorted += desirable[i % desirable.size()];
+  for (int i = 0; i < 70; ++i) sorted += undesirable[i % undesirable.size()];
+  for (int i = 0; i < 70; ++i) mixed += desirable[i % desirable.size()] + undesirable[i % undesirable.size()];
+  base::write_file_durably(folder / "sorted.jsonl", sorted);
+  base::write_file_durably(folder / "mixed.jsonl", mixed);
+  const Captured result = run(arguments("kto", folder / "run",
+                                        {"--eval-interval", "3", "--eval-prompt-data", "once", once, "sorted",
+                                         folder / "sorted.jsonl", "mixed", folder / "mixed.jsonl"}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const base::Json seen = steps_of(folder / "run", "eval").back();
+  for (const std::string name : {"chosen_logps", "rejected_logps", "chosen_reward", "rejected_reward", "margin"}) {
+    const auto of = [&](const std::string& set) { return seen.at("eval/" + set + "/" + name).get<double>(); };
+    EXPECT_NE(of("once"), 0.0) << name;
+    EXPECT_NEAR(of("sorted"), of("once"), 1e-6) << name;
+    EXPECT_NEAR(of("mixed"), of("once"), 1e-6) << name;
+  }
+}
+
+// A step that has no undesirable answer says nothing of them.
+TEST(Preferences, AMeanOverNoAnswerIsAbsent) {
+  base::TemporaryDirectory folder;
+  const std::string good = R"({"prompt": "1 + 2 =", "completion": " 3", "label": true})";
+  base::write_file_durably(folder / "good.jsonl", good + "\n" + good + "\n");
+  const Captured result = run(with_flag(arguments("kto", folder / "run"), "--prompt-data", folder / "good.jsonl"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const base::Json step = steps_of(folder / "run").front();
+  EXPECT_TRUE(step.contains("preference/chosen_logps"));
+  for (const char* const name : {"rejected_logps", "rejected_reward", "margin"})
+    EXPECT_FALSE(step.contains(std::string("preference/") + name)) << name;
+}
+
 TEST(Preferences, AnAdapterLearnsToo) {
   base::TemporaryDirectory folder;
   const Captured result = run(arguments("sigmoid", folder / "run", {"--lora-rank", "4"}));

@@ -339,6 +339,15 @@ TEST_F(SftSamplesTest, LinesThatCannotBeLearntAreNamed) {
                  "\n" +
                      messages(kAsk + "," + kTwo),
                  "data.jsonl:2: prompt and response have ");
+  // Such a line may be left out; half a pair may not.
+  data_.lines.skip_bad_lines = true;
+  const std::string short_one = R"({"prompt": "a", "response": "b"})"
+                                "\n";
+  const SftSamples left = load(short_one + messages(kAsk + "," + kTwo) + short_one);
+  EXPECT_EQ(left.samples.size(), 2U);
+  EXPECT_EQ(left.num_trained_tokens, 2 * load(short_one).num_trained_tokens);
+  expect_refusal(messages(kAsk + "," + kTwo), "no answer is left; ");
+  data_.lines.skip_bad_lines = false;
   data_.max_prompt_len = 4;
   EXPECT_EQ(load(R"({"prompt": "a", "response": "b"})"
                  "\n" +
