@@ -1,7 +1,7 @@
 """Tandem's worker processes: what only Python libraries or the user's Python code can do, kept out of the trainer.
 
-`python -m tandem_worker.<mode>` with mode tokenizer, grader or sink serves the program that started it over an
-inherited socket (protocol.py). Nobody starts these by hand. Graders run in any Python from 3.9 on, with nothing but its
+`python -m tandem_worker.<mode>`, where a mode is a module whose main() calls protocol.serve(), serves the program that
+started it over an inherited socket. Nobody starts these by hand. Graders run in any Python from 3.9 on, with nothing but its
 standard library (--rm-python).
 """
 

@@ -7,7 +7,6 @@ fetch what it returned. docs/ADVANTAGES.md says what a function is given and may
 
 import inspect
 import json
-import math
 import os
 import sys
 import traceback
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from tandem_worker import hints, protocol
 from tandem_worker.generators import seed_generators
 from tandem_worker.line_metadata import own_metadata
-from tandem_worker.outcomes import Failed, NotFinite, WrongCount, WrongType, describe, failure, number
+from tandem_worker.outcomes import Failed, WrongCount, WrongType, describe, failure, finite, json_within
 from tandem_worker.protocol import UserFault, with_article
 from tandem_worker.reward_file import load_function
 
@@ -134,7 +133,7 @@ class Worker:
             given = {"groups": self._groups, "state": json.loads(state), "args": self._arguments}
             returned = self._function(**{name: given[name] for name in self._names})
             self._values = checked(returned, shapes)
-            return {"state": state_text(given["state"])}
+            return {"state": json_within(given["state"], "state", MAX_STATE_CHARACTERS)}
         except MemoryError as error:
             return failure("memory", self._describe(error))
         except Failed as error:
@@ -183,16 +182,6 @@ def as_list(value, what):
     return value
 
 
-def finite(value, what):
-    try:
-        result = number(value, what)
-    except OverflowError:
-        raise NotFinite(f"{what} is an integer beyond floating point") from None
-    if not math.isfinite(result):
-        raise NotFinite(f"{what} is {result}")
-    return result
-
-
 def checked(returned, shapes):
     """What a function returned, as the program reads it; shapes: the numbers of tokens and turns of each sample."""
     groups = as_list(returned, "what the function returned")
@@ -221,17 +210,6 @@ def checked_value(value, num_tokens, num_turns, what):
             f"{num_tokens} tokens"
         )
     return [finite(one, what) for one in values]
-
-
-def state_text(state):
-    """The state as JSON, which the next rollout gets and a checkpoint keeps."""
-    try:
-        text = json.dumps(state, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise WrongType(f"state holds something that is no JSON ({error}); keep numbers, texts, lists and dicts") from None
-    if len(text) > MAX_STATE_CHARACTERS:
-        raise WrongType(f"state has {len(text)} characters as JSON; at most {MAX_STATE_CHARACTERS}")
-    return text
 
 
 def main():

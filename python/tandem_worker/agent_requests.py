@@ -3,9 +3,9 @@ parameter has an effect, asks for what happens anyway, is one of those that are 
 or is refused."""
 
 import json
-import math
 
 from tandem_worker.agent_http import HttpError
+from tandem_worker.protocol import is_finite_number
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 256
@@ -35,7 +35,7 @@ class Asked:
             value = self._take(name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            if isinstance(value, bool) or not is_finite_number(value):
                 raise refusal(name, f"is {value!r:.40}; give a number")
             if kind is int and value != int(value):
                 raise refusal(name, f"is {value}; give a whole number")

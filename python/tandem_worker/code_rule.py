@@ -14,12 +14,14 @@ does not find out what they expect, and what it prints or returns is compared el
                                                                   the metadata, check(entry_point) is called)
 
 Each may also be the JSON text of such a value. The line's metadata may have "time_limit", seconds of processor time for a
-test, "memory_limit", MB, and "test_imports", lines of Python that each assertion needs."""
+test, "memory_limit", MB, each as a number or with its unit, and "test_imports", lines of Python that each assertion needs."""
 
 import ast
 import builtins
 import json
+import math
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -33,7 +35,11 @@ from tandem_worker.protocol import one_line
 from tandem_worker.rewards import no_label
 
 SECONDS, MEMORY_MB = 6, 512  # of a test that says nothing
-LONGEST_SECONDS = 60
+LONGEST_SECONDS, MOST_MB = 60, 1 << 16
+# What a unit of a limit is worth in seconds, or in MB; a number alone is in these.
+SECONDS_OF = {"": 1, "s": 1, "sec": 1, "second": 1, "seconds": 1, "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3}
+MB_OF = {"": 1, "mb": 1, "megabyte": 1, "megabytes": 1, "gb": 1024, "gigabyte": 1024, "gigabytes": 1024, "kb": 2**-10,
+         "kilobyte": 2**-10, "kilobytes": 2**-10, "byte": 2**-20, "bytes": 2**-20}  # fmt: skip
 WALL_SECONDS = 3  # for each second of processor time: tests run beside each other
 MOST_AT_ONCE = 8
 PASSED, FAILED, OUT_OF_TIME = 0, 1, 2
@@ -154,7 +160,7 @@ def same_line(line, other):
 
 
 def arguments_of(given):
-    """Of a call: a list holds them, a text has one in each line, as JSON."""
+    """Returns the arguments of a call: a list holds them, a text has one in each line, as JSON."""
     if isinstance(given, str):
         return [json.loads(line) for line in given.split("\n") if line.strip()]
     return given if isinstance(given, list) else [given]
@@ -174,7 +180,9 @@ def pairs_of(label, fn_name):
         raise ValueError(f"the label has {len(label['inputs'])} inputs and {len(label['outputs'])} outputs")
     pairs = zip(label["inputs"], label["outputs"])
     if name:
-        return [Calls(name, arguments_of(given), expected) for given, expected in pairs]
+        # verl writes both as JSON text; a value beside a list of arguments is meant as it is.
+        return [Calls(name, arguments_of(given), value_of(expected) if isinstance(given, str) else expected)
+                for given, expected in pairs]  # fmt: skip
     return [Reads(given, expected) for given, expected in pairs]
 
 
@@ -343,15 +351,24 @@ def number_passed(tests, source, limits):
     return passed
 
 
-def limits_of(metadata):
-    """Seconds and MB of each test. Data sets write them as numbers or texts, and null where they know none."""
-    seconds, memory_mb = metadata.get("time_limit") or SECONDS, metadata.get("memory_limit") or MEMORY_MB
+def limit_of(metadata, name, default, worth, most, unit):
+    """A limit of each test, as a whole number. Data sets write it as a number or a text, with or without a unit (TACO:
+    "2.0 seconds", "256.0 megabytes"), and null where they know none."""
+    value = metadata.get(name) or default
+    match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", str(value))
     try:
-        seconds, memory_mb = -int(-float(seconds) // 1), int(float(memory_mb))
-    except (TypeError, ValueError, OverflowError):
-        seconds = 0
-    if not 1 <= seconds <= LONGEST_SECONDS or memory_mb < 1:
-        raise ValueError(f"metadata.time_limit is to be 1 to {LONGEST_SECONDS} seconds, and memory_limit MB")
+        limit = math.ceil(float(match[1]) * worth[match[2].lower()])
+    except (TypeError, ValueError, KeyError, OverflowError):  # no number, or no unit that is known
+        limit = 0
+    if not 1 <= limit <= most:
+        raise ValueError(f"{name} of the metadata is {value!r:.40}; give 1 to {most} {unit}")
+    return limit
+
+
+def limits_of(metadata):
+    """Seconds and MB of each test."""
+    seconds = limit_of(metadata, "time_limit", SECONDS, SECONDS_OF, LONGEST_SECONDS, "seconds")
+    memory_mb = limit_of(metadata, "memory_limit", MEMORY_MB, MB_OF, MOST_MB, "MB")
     return seconds, max(memory_mb, 64)  # less does not start Python
 
 

@@ -121,7 +121,7 @@ class Function:
         return self._loop
 
     def result_of(self, call):
-        """Of a call that is made by itself."""
+        """Returns what a call gives that is made by itself."""
         loop = self.loop
         returned = call.start()
         return loop.run_until_complete(returned) if inspect.isawaitable(returned) else returned

@@ -3,11 +3,10 @@ with the next reply of this process, and its answer comes with a later request (
 
 import asyncio
 import contextvars
-import math
 import time
 from typing import NamedTuple
 
-from tandem_worker.protocol import one_line
+from tandem_worker.protocol import is_finite_number, one_line
 
 _CURRENT = contextvars.ContextVar("the sample that a task works for")
 
@@ -137,8 +136,7 @@ class Run:
                 if value is None:
                     continue
                 kind = bool if name in SWITCHES else int if name in ("top_k", "max_new_tokens") else float
-                is_number = isinstance(value, (int, float)) and math.isfinite(value)
-                if isinstance(value, bool) != (kind is bool) or not is_number:
+                if isinstance(value, bool) != (kind is bool) or not is_finite_number(value):
                     raise ValueError(f"sampling_params: {name} is {value!r:.40}; give a {kind.__name__}")
                 merged[name] = kind(value)
             elif name == "stop":

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from tandem_worker import agent_http, engine_calls, hints, protocol, slime_generation, slime_sample
 from tandem_worker.agent_endpoint import Endpoint
 from tandem_worker.line_metadata import own_metadata
-from tandem_worker.outcomes import DeadlinePassed, Failed, WrongType, describe
+from tandem_worker.outcomes import DeadlinePassed, Failed, WrongType, describe, json_within
 from tandem_worker.overlap import Overlap
 from tandem_worker.protocol import MachineFault, UserFault, one_line, with_article
 from tandem_worker.reward_file import load_function
@@ -183,7 +183,7 @@ def sample_to_make(request, metadata_key):
 
 
 class SequenceBounds(NamedTuple):
-    """Of the sequences that a sample may be made of: all, and those that do not continue its prompt."""
+    """How many sequences a sample may be made of: all, and those that do not continue its prompt."""
 
     all: int
     further: int
@@ -313,15 +313,8 @@ def is_plain(value):
 
 
 def left(values, where):
-    """What the function left for the reward, within bounds."""
-    try:
-        text = json.dumps(values, allow_nan=False)
-        values = json.loads(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise WrongType(f"{where} holds what JSON has not: {one_line(error, 100)}") from None
-    if len(text) > MAX_LEFT_CHARACTERS:
-        raise WrongType(f"{where} holds {len(text)} characters as JSON; at most {MAX_LEFT_CHARACTERS}")
-    return values
+    """What the function left for the reward, as JSON gives it back."""
+    return json.loads(json_within(values, where, MAX_LEFT_CHARACTERS))
 
 
 def main():

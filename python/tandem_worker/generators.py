@@ -5,7 +5,7 @@ import sys
 
 
 def seed_generators(seed):
-    """Of Python and NumPy, so that a function draws the same numbers whichever process it runs in."""
+    """Seeds the generators of Python and NumPy, so that a function draws the same numbers whichever process it runs in."""
     random.seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)

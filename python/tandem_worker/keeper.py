@@ -30,7 +30,7 @@ NUM_LINES = 4  # that come with "fork": a worker's output, its errors, its chann
 
 
 def close_all_but(kept):
-    """Of the descriptors above errors."""
+    """Closes all descriptors but 0, 1, 2 and those in `kept`."""
     low = 3
     for descriptor in sorted(kept):
         os.closerange(low, descriptor)
@@ -136,7 +136,7 @@ def enter_first_room(confinement, control):
 
 
 def end(confinement, status):
-    """Of the process that the program has started, when all others are gone."""
+    """Ends the process that the program has started, once all others are gone."""
     if confinement.group is not None:
         confinement.group.remove()
     confinement.remove_folder()

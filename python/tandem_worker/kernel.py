@@ -72,7 +72,7 @@ def join_namespace(descriptor):
 
 
 def switch_loopback_on():
-    """Of this process's network namespace, in which it is off at first."""
+    """Switches on loopback in this process's network namespace, where it is off at first."""
     SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP, NAME = 0x8913, 0x8914, 1, b"lo"
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:

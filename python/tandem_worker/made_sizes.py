@@ -58,7 +58,7 @@ def of_percent(text, arguments):
 
 
 def of_format(text, arguments, keywords):
-    """Of text.format(...). A width that is a field of its own may be any number."""
+    """Returns the size of what text.format(...) makes. A width that is a field of its own may be any number."""
     values = [*arguments, *keywords.values()]
     if len(values) == 1 and isinstance(values[0], dict):
         values = list(values[0].values())  # format_map
@@ -114,7 +114,7 @@ def of_translate(text, table):
 
 
 def of_method(name, function, arguments, keywords):
-    """Of a method of a text or a number; 0 for any other function."""
+    """Returns the size of what a method of a text or a number makes; 0 for any other function."""
     owner = getattr(function, "__self__", None)
     size = METHODS.get(name)
     if size is None or not (is_text(owner) or is_whole(owner)):

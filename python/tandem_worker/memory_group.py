@@ -117,7 +117,7 @@ class MemoryGroup:
             return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in file)
 
     def remove_empty_rooms(self):
-        """Those whose processes are gone."""
+        """Removes the rooms whose processes are gone."""
         with self._locked():
             self._remove_empty_rooms()
 

@@ -1,11 +1,12 @@
 """What a grade says: a number, what came with it, or why there is none. The program reads these messages within the
 same bounds (src/reward/grade_messages.cc)."""
 
+import json
 import math
 import os
 import traceback
 
-from tandem_worker.protocol import one_line, with_article
+from tandem_worker.protocol import is_finite_number, one_line, with_article
 
 MAX_NAMES = 256
 MAX_NAME_CHARACTERS = 200
@@ -61,13 +62,23 @@ def failure(kind, reason):
     return {"failed": kind, "reason": one_line(reason)}
 
 
-def number(value, what="the reward"):
+def number(value, what):
     """A Python number, a bool, or what NumPy and PyTorch make of one."""
     if hasattr(value, "item") and not isinstance(value, (int, float)):
         value = value.item()
     if isinstance(value, (bool, int, float)):
         return float(value)
     raise WrongType(f"{what} is {with_article(type(value).__name__)}, not a number")
+
+
+def finite(value, what):
+    try:
+        result = number(value, what)
+    except OverflowError:
+        raise NotFinite(f"{what} is an integer beyond floating point") from None
+    if not math.isfinite(result):
+        raise NotFinite(f"{what} is {result}")
+    return result
 
 
 def checked_name(name, what):
@@ -88,18 +99,25 @@ def reward(value, reward_key):
         extras = {
             checked_name(k, "the key"): float(v)
             for k, v in value.items()
-            if k != key and isinstance(v, (bool, int, float)) and math.isfinite(v)
+            if k != key and is_finite_number(v)
         }
         if len(extras) > MAX_NAMES:
             raise WrongType(f"the reward is a dict of {len(extras)} numbers; at most {MAX_NAMES}")
         value = value[key]
+    return {"reward": finite(value, "the reward"), "extras": extras}
+
+
+def json_within(value, what, max_characters):
+    """The text of a value that a function left, as JSON."""
     try:
-        result = number(value)
-    except OverflowError:
-        raise NotFinite("the reward is an integer beyond floating point") from None
-    if not math.isfinite(result):
-        raise NotFinite(f"the reward is {result}")
-    return {"reward": result, "extras": extras}
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WrongType(
+            f"{what} holds something that is no JSON ({one_line(error, 100)}); keep numbers, texts, lists and dicts"
+        ) from None
+    if len(text) > max_characters:
+        raise WrongType(f"{what} has {len(text)} characters as JSON; at most {max_characters}")
+    return text
 
 
 def column_value(value):

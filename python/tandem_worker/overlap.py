@@ -71,7 +71,7 @@ class Overlap:
         return ended
 
     def waited_s(self, key):
-        """Of a call's time, what does not count."""
+        """Returns the seconds of a call that its deadline does not count."""
         return 0.0
 
     def late_text(self, deadline_s):

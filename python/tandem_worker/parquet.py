@@ -255,7 +255,7 @@ class Worker:
         return {"num_rows": metadata.num_rows}
 
     def read(self, begin, end):
-        """Of rows `begin` to `end` - 1 the first ones, at least one: a text with the JSON object of each, or
+        """Returns the first ones of rows `begin` to `end` - 1, at least one: a text with the JSON object of each, or
         {"wrong": why it has none}, or {"json": the text, "left_out": what in columns that nobody reads is null}."""
         result, num_bytes = [], 0
         with blaming(self._path):

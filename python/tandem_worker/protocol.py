@@ -9,6 +9,7 @@ The program gives four descriptors: 0, the keeper's line; 1 and 2, captured outp
 """
 
 import json
+import math
 import os
 import socket
 import struct
@@ -37,6 +38,14 @@ def one_line(text, limit=500):
 def with_article(noun):
     """an int, a list"""
     return ("an " if noun[:1].lower() in "aeiou" else "a ") + noun
+
+
+def is_finite_number(value):
+    """An int, a bool or a float, neither infinite nor NaN nor an integer beyond floating point."""
+    try:
+        return isinstance(value, (int, float)) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 class Channel:

@@ -51,7 +51,7 @@ def largest_process_id(num_processes, possible_cores):
 
 
 def limit_process_ids(num_processes):
-    """Of this process's namespace: the one limit of processes that root, too, is under. Linux 6.14 and newer."""
+    """Limits the process ids of this namespace: the one limit of processes that root, too, is under. Linux 6.14 and newer."""
     try:
         with open("/sys/devices/system/cpu/possible") as file:
             largest = largest_process_id(num_processes, file.read())
@@ -236,7 +236,7 @@ class Keeper:
         return b"?"
 
     def _watch_memory(self):
-        """Of all processes together, where no control group does: no limit of a process counts what it maps to share.
+        """Limits the memory of all processes together where no control group does: no limit of a process counts what it maps to share.
         Here that is counted as often as it is used, so each may have what the worker had when nothing ran yet."""
         everyone = [*self._tidiness.others(), *self._tidiness.belong]
         allowed = self._memory_bytes + len(everyone) * self._own_bytes
@@ -276,7 +276,7 @@ def end_room():
 
 
 def processes_of_room():
-    """Of the namespace whose first process asks."""
+    """Returns the processes of the namespace whose first process asks."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
 
 

@@ -6,7 +6,7 @@ from tandem_worker.protocol import UserFault
 
 BOXED = "boxed_"
 # They look at the whole response, or at none: an unfinished thought is wrong to `exact` as it is.
-OF_WHOLE_RESPONSES = ("exact", "random")
+OF_WHOLE_RESPONSES = ("exact", "random", "none")
 
 
 def _code():
@@ -29,6 +29,7 @@ MAKERS = {
     "f1": lambda: slime_rules.f1,
     "gpqa": lambda: slime_rules.gpqa,
     "random": lambda: slime_rules.random,
+    "none": lambda: rewards.none,
     "code": _code,
     "ifbench": _ifbench,
 }

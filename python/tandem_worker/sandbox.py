@@ -193,7 +193,7 @@ class Confinement:
         self.own_shared_memory = room.furnish_mounts(self.layer, self.scratch, self.scratch_bytes)
 
     def enter_nested_namespaces(self):
-        """Of one room, below those of `prepare`. What their mounts forbid is locked from then on."""
+        """Enters the namespaces of one room, below those of `prepare`. What their mounts forbid is locked from then on."""
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.set_read_only("/proc", False)  # to be replaced by the room's own; until then for the line below
         kernel.unshare(kernel.CLONE_NEWUSER | room.ROOM_NAMESPACES)
@@ -257,7 +257,7 @@ class Confinement:
         return True
 
     def memory_of_room(self):
-        """Of all processes together, and of the files in their scratch folder."""
+        """Returns the bytes that all processes of a room and the files in its scratch folder may have together."""
         return self.limits["memory_bytes"] + self.scratch_bytes
 
     # In a process that is to run the user's code.

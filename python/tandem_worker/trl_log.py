@@ -1,8 +1,6 @@
 """What a TRL function logs in one call: log_metric(name, value) and log_extra(column, values)."""
 
-import math
-
-from tandem_worker.outcomes import MAX_NAMES, WrongCount, WrongType, checked_name, column_value, number
+from tandem_worker.outcomes import MAX_NAMES, NotFinite, WrongCount, WrongType, checked_name, column_value, finite
 
 MAX_VALUES = 4096  # of all metrics of one call
 
@@ -23,8 +21,9 @@ class Log:
 
     def metric(self, name, value):
         """A number, averaged over all calls of a rollout; what is not finite has no part in the average."""
-        value = number(value, f"log_metric({name!r}): the value")
-        if not math.isfinite(value):
+        try:
+            value = finite(value, f"log_metric({name!r}): the value")
+        except NotFinite:
             return
         self._num_values += 1
         if self._num_values > MAX_VALUES:

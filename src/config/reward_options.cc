@@ -157,7 +157,7 @@ void RewardOptions::visit(base::Options& options) {
       .does_not_affect_results();
   options
       .option(limits.max_calls, "rm-concurrency", group,
-              "calls of an async reward function, or requests to --rm-url, that one process has under way at once")
+              "calls of an async reward function, or requests to --rm-url, that one process runs at once")
       .at_least(1)
       .at_most(base::kMaxCount)
       .at_most(4096)
@@ -371,7 +371,9 @@ DataOptions RewardOptions::data(DataOptions base) const {
   std::ranges::copy_if(rewards.names, std::back_inserter(rewards.need_label), label_is(reward::LabelKind::kScalar));
   std::ranges::copy_if(rewards.names, std::back_inserter(rewards.need_tests), label_is(reward::LabelKind::kTests));
   if (types.front().empty()) {
-    rewards.needed = fmt::format("and no reward is given: give --rm-type {}, or {}", short_rule_names(), kFunction);
+    rewards.needed = fmt::format(
+        "and no reward is given: give --rm-type {}, or {}; --rm-type none where a teacher alone is learnt from",
+        short_rule_names(), kFunction);
   }
   if (types.size() > 1) {
     rewards.refused = fmt::format(

@@ -27,7 +27,7 @@ struct RewardRule {
 inline constexpr std::array<std::string_view, 2> kDapoKeys = {"score", "acc"};
 inline constexpr std::array<std::string_view, 2> kCodeKeys = {"score", "passed"};
 inline constexpr std::array<std::string_view, 4> kIfbenchKeys = {"score", "followed", "loose", "loose_followed"};
-inline constexpr std::array<RewardRule, 9> kRewardRules = {{
+inline constexpr std::array<RewardRule, 10> kRewardRules = {{
     {"exact", 0.0, LabelKind::kScalar, {}},
     {"math", 0.0, LabelKind::kScalar, {}},
     {"dapo", -1.0, LabelKind::kScalar, kDapoKeys},
@@ -35,6 +35,7 @@ inline constexpr std::array<RewardRule, 9> kRewardRules = {{
     {"f1", 0.0, LabelKind::kScalar, {}},
     {"gpqa", 0.0, LabelKind::kNone, {}},  // the line's metadata may say which letter is right
     {"random", 0.0, LabelKind::kNone, {}},
+    {"none", 0.0, LabelKind::kNone, {}},
     {"code", 0.0, LabelKind::kTests, kCodeKeys},
     {"ifbench", 0.0, LabelKind::kNone, kIfbenchKeys, /*reads_metadata=*/true},
 }};
@@ -58,7 +59,7 @@ inline std::vector<std::string> rule_names() {
   for (const RewardRule& rule : kRewardRules) names.emplace_back(rule.name);
   names.emplace_back(kRemoteRule);
   for (const RewardRule& rule : kRewardRules) {  // no box holds a program, or a text that follows instructions
-    if (rule.label != LabelKind::kTests && !rule.reads_metadata)
+    if (rule.label != LabelKind::kTests && !rule.reads_metadata && rule.name != "none")
       names.push_back(std::string(kBoxed) + std::string(rule.name));
   }
   return names;

@@ -211,5 +211,38 @@ TEST(DistillationPlan, HasTheTeacherWithoutReadingAWeight) {
             2 * one);
 }
 
+// Lines need no label, and nothing else that a reward would look at.
+TEST_F(DistillationRuns, ATeacherAloneNeedsNoReward) {
+  base::write_file_durably(path("prompts.jsonl"), "{\"prompt\": \"a b\"}\n{\"prompt\": \"c\"}\n");
+  const Arguments words = {"train",
+                           "--colocate",
+                           "--hf-checkpoint",
+                           kStudent,
+                           "--prompt-data",
+                           path("prompts.jsonl"),
+                           "--rollout-batch-size",
+                           "2",
+                           "--n-samples-per-prompt",
+                           "2",
+                           "--num-rollout",
+                           "1",
+                           "--rollout-max-response-len",
+                           "6",
+                           "--use-opd",
+                           "--opd-teacher-load",
+                           kTeacher,
+                           "--no-opd-use-task-rewards",
+                           "--no-use-tensorboard",
+                           "--save",
+                           path("run")};
+  expect_one_line_failure(run(words), 2, "--rm-type none where a teacher alone is learnt from");
+  Arguments none = words;
+  none.insert(none.end(), {"--rm-type", "none"});
+  const Captured result = run(none);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.err.find("warning"), std::string::npos) << result.err;
+  EXPECT_GT(records("run", "train/step").front()["train/grad_norm"].get<double>(), 0.0);
+}
+
 }  // namespace
 }  // namespace tandem::cli

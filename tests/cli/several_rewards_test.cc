@@ -176,7 +176,7 @@ TEST(RewardsOfLines, TakeThePlaceOfTheFlag) {
       evaluated(some, {}), 2,
       some +
           ":4:1: the line names no rm_type in its metadata, and no reward is given: give "
-          "--rm-type exact, math, dapo, deepscaler, f1, gpqa, random, code or ifbench, or --custom-rm-path");
+          "--rm-type exact, math, dapo, deepscaler, f1, gpqa, random, none, code or ifbench, or --custom-rm-path");
   expect_one_line_failure(
       evaluated(some, {"--rm-type", "f1", "exact"}), 2,
       some + ":1:46: rm_type exact takes the place of --rm-type, and there are 2 of it (f1, exact)");

@@ -182,13 +182,14 @@ TEST(TrainConfig, RewardsAreThoseOfTheTableAndThoseOfVimeAreToldWhatToDo) {
   }
   EXPECT_EQ(
       refusal_of_run({"--rm-type", "exactly"}, no_reward),
-      "--rm-type: 'exactly' is none of exact, math, dapo, deepscaler, f1, gpqa, random, code, ifbench, remote_rm, "
+      "--rm-type: 'exactly' is none of exact, math, dapo, deepscaler, f1, gpqa, random, none, code, ifbench, "
+      "remote_rm, "
       "boxed_exact, boxed_math, boxed_dapo, boxed_deepscaler, boxed_f1, boxed_gpqa, boxed_random; did you mean exact?");
   for (const std::string type : {"boxed_ifbench", "boxed_remote_rm"}) {
     EXPECT_EQ(refusal_of_run({"--rm-type", type}, no_reward),
               "--rm-type: '" + type +
                   "' is known from slime and not in Tandem; use exact, math, "
-                  "dapo, deepscaler, f1, gpqa, random, code or ifbench "
+                  "dapo, deepscaler, f1, gpqa, random, none, code or ifbench "
                   "or remote_rm, or --custom-rm-path FILE.py:function");
   }
   EXPECT_EQ(refusal_of_run({}, no_reward), "");  // lines may name theirs, which is checked when they are read

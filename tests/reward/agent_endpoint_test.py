@@ -242,6 +242,7 @@ class Endpoint(unittest.TestCase):
             ({}, "messages"), ({"messages": [{"role": "robot"}]}, "messages"), ({"n": 2}, "n"), ({"beams": 4}, "beams"),
             ({"tool_choice": {"type": "function"}}, "tool_choice"), ({"top_logprobs": 3}, "top_logprobs"),
             ({"response_format": {"type": "json_object"}}, "response_format"), ({"temperature": "hot"}, "temperature"),
+            ({"temperature": 10**400}, "temperature"),
             ({"max_tokens": 0}, "max_tokens"), ({"stop": [1]}, "stop"), ({"tools": [{}]}, "tools"),
             ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         ]  # fmt: skip

@@ -28,6 +28,8 @@ SHAPES = {  # label, metadata, a right program, a wrong one
     "APPS": ({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}, {}, SUM, "print(3)"),
     "APPS, lines": ({"inputs": [["2", "1 2"]], "outputs": [["3"]]}, {}, "input()\n" + SUM, "print(4)"),
     "APPS, call": ({"fn_name": "add", "inputs": [[1, 2], [[1], [2]]], "outputs": [3, [[1, 2]]]}, {}, ADD, "add = max"),
+    "verl, call": ({"fn_name": "add", "inputs": ["1\n2", "[1]\n[2]"], "outputs": ["3", "[1, 2]"]}, {}, ADD, "add = max"),
+    "APPS, call of texts": ({"fn_name": "add", "inputs": [["1", "2"]], "outputs": ["12"]}, {}, ADD, "add = max"),
     "text of JSON": ('{"inputs": ["1 2"], "outputs": ["3"]}', {}, SUM, "print(4)"),
     "LiveCodeBench": ([{"input": "1 2", "output": "3", "testtype": "stdin"}], {}, SUM, "print('3 3')"),
     "LiveCodeBench, call": (
@@ -174,8 +176,21 @@ class Code(unittest.TestCase):
         ):  # fmt: skip
             with self.assertRaisesRegex(ValueError, message):
                 graded(SUM, label)
-        with self.assertRaisesRegex(ValueError, "time_limit"):
-            graded(SUM, {"inputs": ["1 2"], "outputs": ["3"]}, time_limit=1e9)
+
+    def test_limits_are_read_as_data_sets_write_them(self):
+        for metadata, limits in (
+            ({}, (6, 512)), ({"time_limit": None, "memory_limit": None}, (6, 512)), ({"time_limit": 1.5}, (2, 512)),
+            ({"time_limit": "2.0 seconds", "memory_limit": "256.0 megabytes"}, (2, 256)), ({"memory_limit": "64000000 bytes"}, (6, 64)),
+            ({"time_limit": "1500 ms", "memory_limit": "1 GB"}, (2, 1024)), ({"time_limit": "3", "memory_limit": 1}, (3, 64)),
+        ):  # fmt: skip
+            self.assertEqual(code_rule.limits_of(metadata), limits, metadata)
+        for metadata, message in (
+            ({"time_limit": 1e9}, "time_limit of the metadata is 1000000000.0; give 1 to 60 seconds"),
+            ({"time_limit": "2 hours"}, "time_limit"), ({"time_limit": [1]}, "time_limit"), ({"time_limit": -1}, "time_limit"),
+            ({"memory_limit": 256_000_000}, "memory_limit of the metadata is 256000000; give 1 to 65536 MB"),
+        ):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, message):
+                graded(SUM, {"inputs": ["1 2"], "outputs": ["3"]}, **metadata)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ const std::vector<Fault> kQuickFaults = {
     {"leaves_child", "died", "exited with code 0"},
     {"number_like", nullptr, "", 1.5},
     {"true", nullptr, "", 1.0},
+    {"huge_among_others", nullptr, "", 1.0},
     {"loud", nullptr, "", 1.0},
     {"thread", nullptr, "", 0.75},
     {"stdin", nullptr, "", 0.0},

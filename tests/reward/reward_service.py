@@ -117,7 +117,7 @@ class Service(http.server.BaseHTTPRequestHandler):
             self.answer(len(connections))
 
     def __getattr__(self, name):
-        """Of what a model wrote: its length."""
+        """Grades what a model wrote by its length."""
         if not name.startswith("do_") or name in ("do_GET",):
             raise AttributeError(name)
         return lambda argument, body: self.answer(len(body["response"]) % 5)

@@ -106,7 +106,7 @@ def changed(text):
 
 
 def says(name, arguments, text):
-    """Of the text without the white space at its ends, as open-instruct gives it to a check. None where the check raises
+    """Returns what a check says of the text without the white space at its ends, as open-instruct gives it. None where it raises
     something."""
     check = instructions_registry.INSTRUCTION_DICT[name](name)
     check.build_description(**arguments)

@@ -157,6 +157,7 @@ FAULTS = {
     "nan": lambda: float("nan"),
     "inf": lambda: -float("inf"),
     "huge_integer": lambda: 10**400,
+    "huge_among_others": lambda: {"score": 1.0, "parsed": 10**400},
     "none": lambda: None,
     "text": lambda: "1.0",
     "list": lambda: [1.0],
