@@ -341,6 +341,11 @@ Option& Option::does_not_affect_results() {
   return *this;
 }
 
+Option& Option::of_one_command() {
+  of_one_command_ = true;
+  return *this;
+}
+
 std::optional<std::vector<std::string>> Option::words() const {
   return std::visit(
       [this](const auto* field) -> std::optional<std::vector<std::string>> {

@@ -68,6 +68,9 @@ class Option {
   Option& required(bool is_required = true);
   // No result depends on the option: a run may resume from a checkpoint with another value.
   Option& does_not_affect_results();
+  // The value is of one command and not of what it makes: in text_to_repeat() it is a comment, so that the file repeats
+  // the run and does not load, replace or permit anything again.
+  Option& of_one_command();
   // The program behaved otherwise before it had this option. So a checkpoint from before it does not count as made with
   // the default when a run resumes from it.
   Option& default_was_new();
@@ -97,6 +100,7 @@ class Option {
   // Whether some verb requires it: then its value means nothing until it is given.
   bool has_no_default() const { return has_no_default_; }
   bool may_change_numbers() const { return may_change_numbers_; }
+  bool is_of_one_command() const { return of_one_command_; }
   bool is_default_new() const { return default_is_new_; }
   // Returns what a checkpoint remembers in place of the value; null: the value itself.
   const std::string* remembered() const { return condition_ != nullptr && !*condition_ ? &idle_value_ : nullptr; }
@@ -134,7 +138,7 @@ class Option {
   std::string unsupported_reason_;
   bool finite_ = false, may_be_empty_ = false, fingerprinted_ = false;
   bool required_ = false, has_no_default_ = false, given_ = false, mentioned_ = false, path_ = false,
-       may_change_numbers_ = true;
+       may_change_numbers_ = true, of_one_command_ = false;
   bool default_is_new_ = false;
   bool may_be_single_ = false, positional_ = false, bytes_ = false;
   const bool* condition_ = nullptr;  // set by remembered_as()
@@ -181,7 +185,9 @@ class Options {
   // Returns "Usage: " `usage` and the description, then the options by group with their present values as defaults.
   std::string help_text(const std::string& usage, const std::string& description) const;
   // Returns the present values as TOML that parses back to the same values; an unset option is a comment.
-  std::string config_text() const;
+  std::string config_text() const { return toml_text(/*repeats=*/false); }
+  // Does the same for a file that repeats what the command makes: options of_one_command() are comments.
+  std::string text_to_repeat() const { return toml_text(/*repeats=*/true); }
   // Returns what a checkpoint remembers: name and value ("unset"; free text by its fingerprint()) of every option that
   // may change a result.
   std::map<std::string, std::string> result_options() const;
@@ -209,6 +215,7 @@ class Options {
   struct FileTable;
   void read_entries(const FileTable& table, OptionMistakes& mistakes);
   void read_flag(const TypedFlag& flag);
+  std::string toml_text(bool repeats) const;
   // For a name that no option has, find_unsupported() returns the row with the reason why it is not supported, and
   // unknown_text() the message for an unknown name.
   const Unsupported* find_unsupported(std::string_view name) const;

@@ -194,13 +194,13 @@ void Options::read_entries(const FileTable& from, OptionMistakes& mistakes) {
   for (const auto& [name, node] : entries) {
     if (name == kWorkingDirectory && from.has_help && node->is_string()) continue;
     const std::string where = from.file.place(*node) + ": " + one_line(name);
-    if (const Unsupported* const row = find_unsupported(name)) {
+    const bool is_table = node->is_table() || node->is_array_of_tables();
+    if (const Unsupported* const row = is_table ? nullptr : find_unsupported(name)) {
       mistakes.refuse(where, row->reason);
       continue;
     }
     try {
-      TANDEM_USER_CHECK(!node->is_table() && !node->is_array_of_tables(),
-                        where + ": is a table; " + from.remedy_for_table);
+      TANDEM_USER_CHECK(!is_table, where + ": is a table; " + from.remedy_for_table);
       Option* const option = find(name);
       if (option == nullptr) throw UserError(from.has_help ? unknown_text(where, name) : unknown_key_text(where));
       option->set_mentioned();
@@ -231,7 +231,7 @@ void Options::read_config_file(const std::string& path, OptionMistakes& mistakes
                mistakes);
 }
 
-std::string Options::config_text() const {
+std::string Options::toml_text(bool repeats) const {
   std::string out = "# Options as `--config FILE` reads them. A line that begins with # is not set.\n";
   std::string group;
   for (const Option& option : options_) {
@@ -244,7 +244,8 @@ std::string Options::config_text() const {
       for (std::string& word : *words) word = shorten_home(word, home_);
     }
     const bool is_unset = !words || (option.has_no_default() && !option.is_given());
-    out += is_unset ? "# " + option.name() + " =\n" : option.name() + " = " + value_text(option, *words) + "\n";
+    if (is_unset || (repeats && option.is_of_one_command())) out += "# ";
+    out += option.name() + " =" + (is_unset ? "" : " " + value_text(option, *words)) + "\n";
   }
   return out;
 }

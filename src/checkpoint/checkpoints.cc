@@ -151,8 +151,11 @@ void Checkpoint::read(const std::string& name, const std::string& dtype, const s
   const ManifestTensor& tensor = found->second;
   bool inside = begin.size() == tensor.shape.size() && shape.size() == tensor.shape.size();
   for (size_t d = 0; inside && d < shape.size(); ++d) inside = begin[d] + shape[d] <= tensor.shape[d];
-  TANDEM_USER_CHECK(inside && dtype == tensor.dtype,
-                    fmt::format("{}: tensor {} has another shape or dtype: it is of another model", directory_, name));
+  TANDEM_USER_CHECK(
+      inside && dtype == tensor.dtype,
+      fmt::format("{}: tensor {} has another shape or dtype than here: it is of another model, or of other flags "
+                  "(--lora-rank, --ref-update-interval)",
+                  directory_, name));
   const int64_t element_bytes = weights::safetensors_dtype_bits(dtype) / 8;
   TANDEM_CHECK_EQ(static_cast<int64_t>(out.size()), product(shape, 0) * element_bytes);
   for (const TensorPiece& piece : tensor.pieces) {

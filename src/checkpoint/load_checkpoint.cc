@@ -5,14 +5,37 @@
 #include <filesystem>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/log.h"
 
 namespace tandem::checkpoint {
 
-std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& options) {
+namespace {
+
+// Refuses RUN/checkpoints/step_000003, RUN/hf/latest and what lies above them, as other trainers take it, and says what
+// to give.
+void check_is_no_part_of_a_run(const std::string& load) {
+  const std::filesystem::path path = base::without_trailing_slashes(load);
+  const std::string name = path.filename().string();
+  std::filesystem::path run = path;
+  for (int level = 0; level < 2; ++level) {
+    run = run.parent_path();
+    const std::string shown = run.empty() ? "." : run.string();
+    if (Checkpoints(shown).empty()) continue;
+    const std::string digits = name.starts_with("step_") ? name.substr(5) : "";
+    const bool is_step = !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
+    throw UserError(fmt::format("--load {}: is a part of a run; give --load {}{}", load, shown,
+                                is_step ? fmt::format(" --ckpt-step {}", std::stoll(digits)) : ""));
+  }
+}
+
+}  // namespace
+
+std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& options, int64_t num_steps) {
   if (options.load.empty()) return std::nullopt;
   const Checkpoints checkpoints(options.load);
   if (checkpoints.empty()) {
+    check_is_no_part_of_a_run(options.load);
     TANDEM_USER_CHECK(options.allow_fresh_start,
                       fmt::format("--load {}: nothing is saved there yet (there is no good checkpoint in {}); give "
                                   "--allow-fresh-start to begin a new run where there is none to go on with",
@@ -20,7 +43,12 @@ std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& optio
     base::log_info("--load {}: nothing was saved there yet: a new run begins (--allow-fresh-start)", options.load);
     return std::nullopt;
   }
-  return checkpoints.open(options.ckpt_step);
+  Checkpoint checkpoint = checkpoints.open(options.ckpt_step);
+  TANDEM_USER_CHECK(checkpoint.step() <= num_steps,
+                    fmt::format("--load {}: has trained {} already, and this run is to train {}; raise --num-rollout "
+                                "or --num-epoch, or go back with --ckpt-step",
+                                options.load, checkpoint.step(), num_steps));
+  return checkpoint;
 }
 
 bool resumes_in_place(const config::CheckpointOptions& options, const std::string& save) {

@@ -11,8 +11,8 @@
 namespace tandem::checkpoint {
 
 // Opens the checkpoint that --load names; nullopt for a new run. Throws UserError if --load has none, unless
-// --allow-fresh-start is given.
-std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& options);
+// --allow-fresh-start is given, and if the checkpoint is beyond the `num_steps` of the run.
+std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& options, int64_t num_steps);
 
 // Returns whether --load is the directory that the run writes into.
 bool resumes_in_place(const config::CheckpointOptions& options, const std::string& save);

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "weights/tensor_file.h"
 
 namespace tandem::checkpoint {
@@ -90,6 +92,23 @@ void read_box(const Checkpoint& checkpoint, const HeldBox& held) {
   }
 }
 
+// Refuses a checkpoint with trained tensors that this run does not train: they would be dropped.
+void check_all_are_trained(const Checkpoint& checkpoint, const weights::Layout& layout) {
+  std::set<std::string> trained;
+  for (const weights::PackedTensor& packed : layout.tensors) {
+    for (const weights::Slice& slice : packed.slices) trained.insert(slice.hf_name);
+  }
+  const std::string prefix = fmt::format("{}.", trainer::to_string(trainer::StateKind::kExpAvg));
+  for (const auto& [name, tensor] : checkpoint.manifest().tensors) {
+    if (!name.starts_with(prefix)) continue;
+    const std::string own = name.substr(prefix.size());
+    TANDEM_USER_CHECK(trained.contains(own),
+                      fmt::format("{}: tensor {} was trained, and with these flags it is not, so that what it has "
+                                  "learnt would be lost; give --target-modules and --modules-to-save as they were",
+                                  checkpoint.directory(), own));
+  }
+}
+
 }  // namespace
 
 std::vector<SavedTensor> optimizer_tensors(const trainer::Trainer& trainer, int tensor_rank) {
@@ -106,6 +125,7 @@ void restore_reference(const Checkpoint& checkpoint, weights::WeightStore& refer
 
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
              weights::WeightStore& store) {
+  check_all_are_trained(checkpoint, store.layout());
   for_each_box(trainer, [&](const HeldBox& held) { read_box(checkpoint, held); });
   trainer.restore(state.optimizer);
   store.set_version(state.weight_version);

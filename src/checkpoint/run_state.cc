@@ -42,12 +42,16 @@ BestEvaluation best_of(const Json& json, const std::string& file) {
                     file +
                         ": best must have a metric and a value; it was changed by hand: take another checkpoint "
                         "(--ckpt-step)");
-  const auto judged_by = json.find("judged_by");  // absent before a flag chose the reward, and if it is ""
-  const bool has_rule = judged_by != json.end() && judged_by->is_string();
+  // Each is absent where it is "", as it was before a flag chose it, or before it was recorded.
+  const auto text = [&](const char* name) {
+    const auto found = json.find(name);
+    return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+  };
   return {.metric = metric.get<std::string>(),
           .step = count(json, "step", file),
           .value = value.get<double>(),
-          .judged_by = has_rule ? judged_by->get<std::string>() : ""};
+          .judged_by = text("judged_by"),
+          .asked = text("asked")};
 }
 
 }  // namespace
@@ -70,6 +74,7 @@ Json RunState::to_json() const {
   if (best) {
     json["best"] = {{"metric", best->metric}, {"step", best->step}, {"value", best->value}};
     if (!best->judged_by.empty()) json["best"]["judged_by"] = best->judged_by;
+    if (!best->asked.empty()) json["best"]["asked"] = best->asked;
   }
   json["file_bytes"] = file_bytes;
   json["numbers"] = result_inputs;

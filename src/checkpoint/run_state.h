@@ -19,6 +19,7 @@ struct BestEvaluation {
   int64_t step = 0;  // finished rollouts; the weights are RunDirectory::best(step), except before training
   double value = 0.0;
   std::string judged_by;  // rule of pass@k: config::RewardOptions::pass_text()
+  std::string asked;      // what was sampled and how: evaluation::Evaluation::RewardMetric; "": not recorded
 };
 
 // Holds the small part of the state: state.json.

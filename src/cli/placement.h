@@ -14,10 +14,10 @@ namespace tandem::cli {
 //   resource          what the devices are counted as: "GPU", "CPU"
 //   visible_devices   the variable that says which devices a process sees; "" if there is none
 //   hosts, devices_per_host       machines that train, and devices of each
-//   engines, devices_per_engine   engines that sample for them, each on one machine; 0 engines with --colocate and of
-//   sft max_restarts, wait_minutes    as they were given train             arguments of `tandem launch ... -- VERB` on
-//   each machine that trains join              arguments of `tandem launch ... -- VERB` of an engine, without the run's
-//   address
+//   engines, devices_per_engine   engines that sample, each on one machine; 0 with --colocate and for sft
+//   max_restarts, wait_minutes    as they were given
+//   train             arguments of `tandem launch ... -- VERB` on each machine that trains
+//   join              the same for an engine, without the run's address
 // Throws UserError as that verb would for the same flags.
 int print_placement(const Verb& verb, const std::vector<std::string>& arguments);
 

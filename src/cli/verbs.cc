@@ -96,7 +96,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   const base::ParsedAction action = options.parse(config::without_harmless_flags(arguments));
   if (was_answered(action, options, fmt::format("tandem {}", verb.name), verb.description)) return 0;
   base::set_log_level(quiet ? base::LogLevel::kWarning : base::LogLevel::kInfo);
-  mode.config_text = base::Redaction().hide_secrets(options.config_text() + working_directory_text());
+  mode.config_text = base::Redaction().hide_secrets(options.text_to_repeat() + working_directory_text());
   mode.result_options = options.result_options();
   mode.values = without_secrets(options.values());
   if constexpr (requires { ranked_run(config); }) {  // a verb that several processes may run together
@@ -130,11 +130,11 @@ constexpr auto kVerbs = std::to_array<Verb>({
     {"scorer", "a process that only scores, for runs on other devices: the teacher of --opd-teacher-address",
      run_verb<config::ScorerConfig, scorer::serve_scores>},
     {"eval", "mean reward and pass@k of a checkpoint", run_verb<config::EvalConfig, run::evaluate>},
-    {"export", "a run's checkpoint as a plain Hugging Face directory",
+    {"export", "what a run exported, or another checkpoint, as a plain Hugging Face directory",
      run_verb<config::ExportConfig, run::export_checkpoint>},
     {"plan", "the memory that `tandem train` would take, by what and when; loads nothing",
      run_verb<config::PlanConfig, run::print_plan>},
-    {"view", "a run, or two side by side, as one HTML page: curves, times, memory, samples",
+    {"view", "a run, or up to ten side by side, as one HTML page: curves, times, memory, samples",
      run_verb<config::ViewConfig, run::view>},
     {"bench", "how fast this machine samples and trains, and whether both agree; needs no file",
      run_verb<config::BenchConfig, bench::bench>},

@@ -11,20 +11,24 @@ void CheckpointOptions::visit(base::Options& options) {
       .option(load, "load", group,
               "run directory to resume from, bit for bit; the same as --save, or another one, which stays as it is")
       .path()
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .of_one_command();
   options
       .option(ckpt_step, "ckpt-step", group,
               "checkpoint of --load to resume from, by its step; unset: the last one saved")
       .at_least(0)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .of_one_command();
   options
       .option(allow_fresh_start, "allow-fresh-start", group,
               "begin a new run where --load has no checkpoint yet, instead of refusing")
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .of_one_command();
   options
       .option(allow_changed_config, "allow-changed-config", group,
               "resume although flags or inputs differ from those of the checkpoint")
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .of_one_command();
   options
       .option(keep_latest, "keep-latest", group,
               "checkpoints that stay in checkpoints/: older ones are deleted; hf/ keeps all exports")

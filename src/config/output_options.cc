@@ -21,7 +21,9 @@ void OutputOptions::visit_run(base::Options& options) {
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results();
-  options.option(overwrite, "overwrite", group, "replace the run that --save holds").does_not_affect_results();
+  options.option(overwrite, "overwrite", group, "replace the run that --save holds")
+      .does_not_affect_results()
+      .of_one_command();
   options.option(use_tensorboard, "use-tensorboard", group, "write the metrics as a TensorBoard event file too")
       .does_not_affect_results();
   trackers.visit(options);

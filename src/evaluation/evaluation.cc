@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <tuple>
 #include <utility>
@@ -82,7 +83,8 @@ Evaluation::Evaluation(const config::EvalOptions& eval, const config::DataOption
         {.name = set.name,
          .rollout = {},
          .grading = {.reward = own, .label_key = set.options.data(own.data(data), set.path).lines.label_key},
-         .prompts = {}});
+         .prompts = {},
+         .path = set.path});
     sets_.back().grading.reward.line_types = line_types_;
   }
 }
@@ -100,7 +102,8 @@ Evaluation::Evaluation(const config::EvalOptions& eval, const config::RolloutOpt
     sets_.push_back({.name = set.name,
                      .rollout = set.options.rollout(rollout),
                      .grading = {.reward = own, .label_key = lines.lines.label_key},
-                     .prompts = session::load_prompts(lines, text)});
+                     .prompts = session::load_prompts(lines, text),
+                     .path = set.path});
     sets_.back().rollout.sampling();
     line_types_.merge(session::rm_types_of(sets_.back().prompts));
   }
@@ -190,10 +193,18 @@ int64_t Evaluation::max_sequences() const {
 std::vector<Evaluation::RewardMetric> Evaluation::reward_metrics() const {
   std::vector<RewardMetric> metrics;
   for (const DataSet& set : sets_) {
-    metrics.push_back({.name = "eval/" + set.name, .judged_by = ""});
+    const rl::SamplingParams sampling = set.rollout.sampling();
+    const std::string asked = fmt::format(
+        "{} ({} prompts), {} samples each, temperature {:g}, top-p {:g}, top-k {}, min-p {:g}, {} tokens at most, by "
+        "{}",
+        std::filesystem::path(set.path).filename().string(), set.prompts.prompts.size(),
+        set.rollout.n_samples_per_prompt, sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p,
+        sampling.max_new_tokens, set.grading.reward.name());
+    metrics.push_back({.name = "eval/" + set.name, .judged_by = "", .asked = asked});
     for (int64_t k = 1; k <= set.rollout.n_samples_per_prompt; k *= 2) {
-      metrics.push_back(
-          {.name = fmt::format("eval/{}-pass@{}", set.name, k), .judged_by = set.grading.reward.pass_text()});
+      metrics.push_back({.name = fmt::format("eval/{}-pass@{}", set.name, k),
+                         .judged_by = set.grading.reward.pass_text(),
+                         .asked = asked});
     }
   }
   return metrics;

@@ -65,6 +65,7 @@ class Evaluation {
   struct RewardMetric {
     std::string name;
     std::string judged_by;  // config::RewardOptions::pass_text() for pass@k; "" for a mean reward
+    std::string asked;      // what is sampled and how, of which two values can only be compared if it is the same
   };
   // Returns the metrics that are known before the first evaluation.
   std::vector<RewardMetric> reward_metrics() const;
@@ -98,6 +99,7 @@ class Evaluation {
     config::RolloutOptions rollout;
     Grading grading;
     session::PromptSet prompts;
+    std::string path;  // as it was given
   };
   std::vector<DataSet> sets_;
   std::set<std::string> line_types_;  // rewards that their lines ask for themselves

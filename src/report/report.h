@@ -54,6 +54,8 @@ class Report {
   void print(const std::string& text);
   // Does the same for the results of the command, which --quiet shows too: a run's last line, an evaluation's rewards.
   void print_result(const std::string& text);
+  // Writes a line to log.txt alone, for what the program shows when it ends.
+  void note(const std::string& text) { write_line(text, /*is_shown=*/false); }
   // Makes everything written so far durable; it is called before a checkpoint and at the end. Throws EnvironmentError
   // if the disk still refuses.
   void sync();

@@ -165,7 +165,7 @@ std::string group_rewards_equal(const HealthSettings& settings, const Streak& st
       opening, settings.grader);
 }
 
-std::string advantages_zero(const Streak& stretch) {
+std::string advantages_zero(const HealthSettings& settings, const Streak& stretch) {
   if (stretch.num_groups == 0) {
     return fmt::format(
         "{}: no group has two samples with a reward, so all {} advantages are 0 and nothing is learnt: raise "
@@ -173,9 +173,11 @@ std::string advantages_zero(const Streak& stretch) {
         title(stretch), stretch.num_samples);
   }
   return fmt::format(
-      "{}: all {} advantages are 0 although rewards differ ({:.6g} to {:.6g}), so nothing is learnt: the differences "
-      "are lost in --group-epsilon or in --advantage-estimator: scale the reward up",
-      title(stretch), stretch.num_samples, stretch.lowest_reward, stretch.highest_reward);
+      "{}: all {} advantages are 0 although rewards differ ({:.6g} to {:.6g}), so nothing is learnt: {}",
+      title(stretch), stretch.num_samples, stretch.lowest_reward, stretch.highest_reward,
+      settings.advantages.empty()
+          ? "the differences are lost in --group-epsilon or in --advantage-estimator: scale the reward up"
+          : fmt::format("check what {} returns", settings.advantages));
 }
 
 }  // namespace
@@ -195,7 +197,7 @@ std::string fault_sentence(Fault fault, const HealthSettings& settings, const St
     case Fault::kAnswerNeverRight: return answer_never_right(settings, stretch);
     case Fault::kRewardsEqual: return rewards_equal(settings, stretch);
     case Fault::kGroupRewardsEqual: return group_rewards_equal(settings, stretch);
-    case Fault::kAdvantagesZero: return advantages_zero(stretch);
+    case Fault::kAdvantagesZero: return advantages_zero(settings, stretch);
     case Fault::kTaskSolved:
     case Fault::kLearningRateZero:
     case Fault::kLossMaskZero:

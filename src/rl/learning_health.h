@@ -29,6 +29,7 @@ struct HealthSettings {
   std::optional<double> lowest_reward;  // lowest reward of the grader, if it is known
   bool compares_group = true;           // the advantage of a sample depends on the rest of its group
   bool learns_from_teacher = false;     // rewards need not differ: a teacher tells completions apart (distillation.h)
+  std::string advantages;               // what makes them in the place of an estimator: "--custom-advantage-path f"
   bool has_penalties = false;           // penalties change the rewards of the grader (reward_shaping.h)
   double temperature = 1.0;
   int64_t max_response_tokens = 0;  // 0: no limit

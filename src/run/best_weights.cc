@@ -11,23 +11,24 @@
 
 namespace tandem::run {
 
-BestWeights::BestWeights(std::string metric, std::string judged_by, const session::ModelSession& session,
+BestWeights::BestWeights(evaluation::Evaluation::RewardMetric metric, const session::ModelSession& session,
                          const checkpoint::RunDirectory& directory, const mesh::Mesh& mesh, RunLog& log,
                          const checkpoint::RunState& start)
-    : metric_(std::move(metric)),
-      judged_by_(std::move(judged_by)),
-      session_(session),
-      directory_(directory),
-      mesh_(mesh),
-      log_(log),
-      best_(start.best) {
-  if (metric_.empty() || (best_ && best_->metric != metric_)) best_.reset();
-  if (best_ && best_->judged_by != judged_by_) {
+    : metric_(std::move(metric)), session_(session), directory_(directory), mesh_(mesh), log_(log), best_(start.best) {
+  if (metric_.name.empty() || (best_ && best_->metric != metric_.name)) best_.reset();
+  if (best_ && best_->judged_by != metric_.judged_by) {
     const auto shown = [](const std::string& rule) { return rule.empty() ? "reward 1" : rule; };
     base::log_warning(
         "--save-best {}: samples passed by {} when the checkpoint was made and pass by {} now (--pass-reward, "
         "--pass-threshold), so the next evaluation is the one to beat",
-        metric_, shown(best_->judged_by), shown(judged_by_));
+        metric_.name, shown(best_->judged_by), shown(metric_.judged_by));
+    best_.reset();
+  }
+  if (best_ && !best_->asked.empty() && best_->asked != metric_.asked) {
+    base::log_warning(
+        "--save-best {}: the evaluation was of {} when the checkpoint was made, and is of {} now, so the next one is "
+        "the one to beat",
+        metric_.name, best_->asked, metric_.asked);
     best_.reset();
   }
   if (best_ && best_->step > 0 && !base::directory_exists(directory_.best(best_->step))) {
@@ -40,12 +41,15 @@ BestWeights::BestWeights(std::string metric, std::string judged_by, const sessio
 }
 
 void BestWeights::observe(int64_t step, const report::Metrics& metrics) {
-  if (metric_.empty()) return;
-  const auto found = metrics.find(metric_);
+  if (metric_.name.empty()) return;
+  const auto found = metrics.find(metric_.name);
   // There is no number if grading failed for a whole data set.
   if (found == metrics.end() || (best_ && found->second <= best_->value)) return;
-  const checkpoint::BestEvaluation best = {
-      .metric = metric_, .step = step, .value = found->second, .judged_by = judged_by_};
+  const checkpoint::BestEvaluation best = {.metric = metric_.name,
+                                           .step = step,
+                                           .value = found->second,
+                                           .judged_by = metric_.judged_by,
+                                           .asked = metric_.asked};
   if (step == 0 || mesh_.data().rank() > 0) {
     best_ = best;
     return;
@@ -56,8 +60,8 @@ void BestWeights::observe(int64_t step, const report::Metrics& metrics) {
     session_.export_trained(directory_.best(step), mesh_.tensor().host);
     if (mesh_.is_conductor()) directory_.set_best(step);
     is_written = true;
-    log_.report().print(
-        fmt::format("best {} so far: {}  -> {}", metric_, report::number_text(best.value, 4), directory_.best(step)));
+    log_.report().print(fmt::format("best {} so far: {}  -> {}", metric_.name, report::number_text(best.value, 4),
+                                    directory_.best(step)));
   });
   // Ranks that write together keep the same number to beat.
   if (!device::any_of(mesh_.tensor().host, !is_written)) best_ = best;

@@ -7,6 +7,7 @@
 
 #include "checkpoint/run_directory.h"
 #include "checkpoint/run_state.h"
+#include "evaluation/evaluation.h"
 #include "mesh/mesh.h"
 #include "report/report.h"
 #include "run/run_log.h"
@@ -16,11 +17,11 @@ namespace tandem::run {
 
 class BestWeights {
  public:
-  // `metric` names a metric of the evaluations; "" keeps nothing. `judged_by` says when a sample passes for pass@k. All
-  // but the texts and `start` are borrowed. The search begins again if the best weights of the checkpoint are not in
-  // this run directory, because the run came from another one, or if samples passed by another rule then. Every rank of
-  // the mesh has one; the first replica writes.
-  BestWeights(std::string metric, std::string judged_by, const session::ModelSession& session,
+  // `metric` is one of the evaluations; its name "" keeps nothing. All but it and `start` are borrowed. The search
+  // begins again if the best weights of the checkpoint are not in this run directory, because the run came from another
+  // one, or if something else was sampled then, or judged otherwise. Every rank of the mesh has one; the first replica
+  // writes.
+  BestWeights(evaluation::Evaluation::RewardMetric metric, const session::ModelSession& session,
               const checkpoint::RunDirectory& directory, const mesh::Mesh& mesh, RunLog& log,
               const checkpoint::RunState& start);
 
@@ -32,7 +33,7 @@ class BestWeights {
   void save(checkpoint::RunState& state) const { state.best = best_; }
 
  private:
-  const std::string metric_, judged_by_;
+  const evaluation::Evaluation::RewardMetric metric_;
   const session::ModelSession& session_;
   const checkpoint::RunDirectory& directory_;
   const mesh::Mesh& mesh_;

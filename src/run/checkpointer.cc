@@ -84,6 +84,13 @@ void Checkpointer::wait() {
   });
 }
 
+void Checkpointer::note(const std::exception& error) {
+  try {
+    log_.report().note(fmt::format("error: {}", error.what()));
+  } catch (const EnvironmentError&) {  // a full disk; the error itself is what ends the run
+  }
+}
+
 void Checkpointer::save_at_end(const std::function<void()>& steps) {
   const auto save_last = [this] {
     wait();
@@ -92,12 +99,13 @@ void Checkpointer::save_at_end(const std::function<void()>& steps) {
   };
   try {
     steps();
-  } catch (...) {
+  } catch (const std::exception& error) {
+    note(error);
     if (ranks_.size > 1) throw;
     try {
       save_last();
-    } catch (const std::exception& error) {
-      base::log_warning("no checkpoint of the last step: {}", error.what());
+    } catch (const std::exception& other) {
+      base::log_warning("no checkpoint of the last step: {}", other.what());
     }
     throw;
   }

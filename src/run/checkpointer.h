@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <vector>
 
@@ -56,6 +57,9 @@ class Checkpointer {
   int64_t saved_step() const { return saved_step_; }
 
  private:
+  // Writes what ends the run to its log.txt.
+  void note(const std::exception& error);
+
   const session::ModelSession& session_;
   const checkpoint::RunDirectory& directory_;
   const trainer::Trainer& trainer_;

@@ -5,6 +5,9 @@
 #include <ATen/ops/mm.h>
 #include <fmt/format.h>
 
+#include <filesystem>
+
+#include "base/check.h"
 #include "base/files.h"
 #include "checkpoint/run_directory.h"
 #include "model/dtype.h"
@@ -71,6 +74,9 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
                                 place.adapter.empty() ? "export the checkpoint that it was made from"
                                                       : "to merge the adapter, name the checkpoint that it was made "
                                                         "from as base_model_name_or_path in its adapter_config.json"));
+  std::error_code error;
+  TANDEM_USER_CHECK(!std::filesystem::equivalent(config.output, source, error),
+                    fmt::format("--output {}: is what is exported; give another folder", config.output));
   const int64_t bytes = shape.num_parameters() * model::dtype_bytes(shape.dtype);
   base::check_writable_directory(config.output, bytes);
   report::Report report;

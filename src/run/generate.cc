@@ -98,7 +98,7 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
   output.finish();
   base::log_info("{} completions, {} tokens in {:.3f} s ({:.0f} tok/s)", num_completions, num_tokens, seconds,
                  static_cast<double>(num_tokens) / std::max(seconds, 1e-9));
-  return session::stop_requested() ? session::kExitInterrupted : 0;
+  return session::stop_requested() ? session::cut_short_exit_code() : 0;
 }
 
 }  // namespace tandem::run

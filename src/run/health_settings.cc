@@ -39,6 +39,8 @@ rl::HealthSettings signal_settings(const config::TrainConfig& config, const mode
       rl::find_estimator(config.loss.loss).needs_group && !config.loss.loss.disable_rewards_normalization;
   const rl::OpdConfig& opd = config.loss.loss.opd;
   settings.learns_from_teacher = opd.is_on && (opd.kl_coef > 0.0 || opd.has_loss());
+  if (!config.loss.custom_advantage_path.empty())
+    settings.advantages = "--custom-advantage-path " + config.loss.custom_advantage_path;
   settings.has_penalties = config.loss.loss.kl_coef > 0.0 || config.loss.loss.overlong_buffer_tokens > 0;
   settings.temperature = config.rollout.temperature;
   settings.max_response_tokens = config.rollout.response_len();

@@ -43,9 +43,8 @@ class Learner {
   // process of a teacher could score.
   bool score_teachers(sampling::Rollout& rollout, RunLog& log);
   // Takes truncated samples out of the loss and penalties from the rewards, as flags ask; then computes the advantages
-  // within each group, lets the
-  // user's function change them if there is one, and logs the numbers of the rollout (counted from 0): rollout/*,
-  // fault/*. Warns of rewards from which nothing can be learnt.
+  // within each group, lets the user's function change them if there is one, and logs the numbers of the rollout
+  // (counted from 0): rollout/*, fault/*. Warns of rewards from which nothing can be learnt.
   void assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, RunLog& log);
   // Runs the optimizer steps of the rollout, in sample order, --num-epochs-per-rollout times, and logs a record train/*
   // for each. With --old-logprobs proximal it scores samples of older weights before, if it must. Returns the metrics

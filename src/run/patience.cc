@@ -31,20 +31,22 @@ void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metr
   if (step_metrics.at("train/step_skipped") == 0.0) return;
   const std::string what = skipped_text(step_metrics, describe_not_finite_);
   base::log_warning("rollout {}: an optimizer step was skipped: {}; nothing was changed", rollout_id + 1, what);
-  if (skipped_steps_ < limits_.max_skipped_steps) return;
+  if (skipped_steps_ < limits_.max_skipped_steps || !why_to_stop_.empty()) return;
   const std::string path = fmt::format("{}/{}.jsonl", directory_.fault_folder(), rollout_id);
   report::write_samples(path, rollout.samples, rollout.grades, report::SampleDetail::kFull);
-  throw UserError(
-      fmt::format("{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at the "
-                  "batch in {}; --load-debug-rollout-data {}/{{rollout_id}}.jsonl trains on it again; the last had {}",
-                  skipped_steps_, path, directory_.fault_folder(), what));
+  why_to_stop_ = fmt::format(
+      "{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at the "
+      "batch in {}; the last had {}",
+      skipped_steps_, path, what);
 }
 
 void Patience::observe_rollout(int64_t rollout_id, const sampling::Rollout& rollout) {
+  if (!why_to_stop_.empty()) throw UserError(why_to_stop_);
   const bool has_no_advantages = !rollout.advantage_failure.empty();
   const bool has_filter_failed = rollout.filtered && rollout.filtered->always_failed();
-  ungraded_rollouts_ = rollout.all_failed() ? ungraded_rollouts_ + 1 : 0;
-  last_failure_ = rollout.first_failure;
+  ungraded_rollouts_ = rollout.all_failed() || has_no_advantages ? ungraded_rollouts_ + 1 : 0;
+  last_failed_ = has_no_advantages ? "--custom-advantage-path" : evaluation::what_failed(rollout);
+  last_failure_ = has_no_advantages ? rollout.advantage_failure : rollout.first_failure;
   const bool has_failed = rollout.all_failed() || has_filter_failed || has_no_advantages;
   failed_rollouts_ = has_failed ? failed_rollouts_ + 1 : 0;
   TANDEM_USER_CHECK(!has_no_advantages || failed_rollouts_ < limits_.max_failed_rollouts,
@@ -67,11 +69,16 @@ void Patience::observe_rollout(int64_t rollout_id, const sampling::Rollout& roll
 
 void Patience::check_that_some_were_graded(int64_t num_finished) const {
   if (num_finished == 0 || ungraded_rollouts_ < num_finished) return;
+  const std::string rollouts = base::counted(num_finished, "rollout");
+  const std::string first = last_failure_.empty() ? "" : "; the first of the last rollout: " + last_failure_;
+  if (last_failed_ != "grading") {
+    throw UserError(fmt::format("{} failed in each of the run's {}, so nothing was learnt: mend it{}", last_failed_,
+                                rollouts, first));
+  }
   throw UserError(
       fmt::format("no sample of the run's {} was graded, because grading failed for all of them, so nothing "
                   "was learnt: mend the reward{}",
-                  base::counted(num_finished, "rollout"),
-                  last_failure_.empty() ? "" : "; the first of the last rollout: " + last_failure_));
+                  rollouts, first));
 }
 
 void Patience::save(checkpoint::RunState& state) const {

@@ -39,14 +39,15 @@ class Patience {
         failed_rollouts_(start.failed_in_a_row),
         ungraded_rollouts_(start.ungraded_in_a_row) {}
 
-  // Call it after an optimizer step of a rollout (counted from 0). A skipped step is reported. Throws UserError after
-  // --max-skipped-steps, with the rollout written out for a replay.
+  // Call it after an optimizer step of a rollout (counted from 0). A skipped step is reported. After
+  // --max-skipped-steps the rollout is written out for a replay, and is the last one.
   void observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const sampling::Rollout& rollout);
-  // Call it after a rollout was trained on and logged. Throws UserError after --max-failed-rollouts.
+  // Call it after a rollout was trained on and logged, when its weights may be saved. Throws UserError after
+  // --max-failed-rollouts, and after --max-skipped-steps.
   void observe_rollout(int64_t rollout_id, const sampling::Rollout& rollout);
 
   // Call it after the last rollout of the run; `num_finished` rollouts are finished. Throws UserError if grading failed
-  // for every sample of all of them, however few they are.
+  // for every sample of all of them, or the user's function of advantages, however few they are.
   void check_that_some_were_graded(int64_t num_finished) const;
 
   // Adds the counts to what a checkpoint holds.
@@ -57,8 +58,11 @@ class Patience {
   const checkpoint::RunDirectory& directory_;
   const DescribeNotFinite describe_not_finite_;
   int64_t skipped_steps_, failed_rollouts_;  // counts in a row, up to now
-  int64_t ungraded_rollouts_;                // failed rollouts in which the reward failed, not the filter alone
-  std::string last_failure_;                 // Rollout::first_failure of the last failed rollout
+  int64_t ungraded_rollouts_;  // failed rollouts in which rewards or advantages failed, not the filter alone
+  std::string why_to_stop_;    // after this rollout
+  // What failed in the last rollout, and its first message: Rollout::first_failure, or that of the advantages. A run
+  // that resumes at its end has seen none.
+  std::string last_failed_ = "grading", last_failure_;
 };
 
 }  // namespace tandem::run

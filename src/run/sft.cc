@@ -98,6 +98,7 @@ int train_supervised(const config::SftConfig& given, const config::RunMode& mode
       }
       checkpointer.end_update(++step, {.cursor = learner.cursor()});
       log.report().print(step_text(step, inputs.num_steps, *metrics));
+      learner.check_goes_on();
       const bool is_due = config.eval_interval && step % *config.eval_interval == 0;
       if (is_due || step == inputs.num_steps) evaluate();
       if (const auto parts = config.output.parts_due(step, inputs.num_steps)) checkpointer.start(*parts);

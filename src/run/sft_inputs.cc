@@ -81,7 +81,7 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
       num_steps(config.steps(num_samples())),
       trainer(session::trainer_config(config.optimizer, loss_config(config), session.config().num_layers, num_steps,
                                       static_cast<uint64_t>(config.model.seed))),
-      checkpoint(checkpoint::open_checkpoint(config.checkpoints)),
+      checkpoint(checkpoint::open_checkpoint(config.checkpoints, num_steps)),
       result_inputs(checkpoint::result_inputs({.flags = mode.result_options,
                                                .kernels = session.ops().name(),
                                                .schedule = trainer.schedule,
@@ -121,7 +121,8 @@ void print_start(const SftInputs& inputs, int64_t step, report::Report& report) 
                            inputs.directory.path()));
   if (model.lora) report.print(session::lora_text(model));
   if (inputs.checkpoint) {
-    report.print(fmt::format("goes on after step {} of {}", step, inputs.checkpoint->directory()));
+    report.print(fmt::format("goes on after step {} of {}{}", step, inputs.checkpoint->directory(),
+                             step == inputs.num_steps ? "; nothing is left to do: raise --num-rollout" : ""));
   }
 }
 

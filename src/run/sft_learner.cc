@@ -140,10 +140,10 @@ void SftLearner::see_skipped(int64_t step, const report::Metrics& metrics, const
   std::set<std::string> places;
   const int64_t each = inputs_.config.preference.answers_of_item();
   for (const int64_t item : items) places.insert(inputs_.data.places[static_cast<size_t>(item * each)]);
-  throw UserError(fmt::format(
+  why_to_stop_ = fmt::format(
       "{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at what the last one was "
       "made of, {}; it had {}",
-      skipped_in_a_row_, fmt::join(places, ", "), what));
+      skipped_in_a_row_, fmt::join(places, ", "), what);
 }
 
 std::optional<HeldOut::Result> SftLearner::evaluate(report::Report& report) const {

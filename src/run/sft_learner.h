@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "checkpoint/run_state.h"
@@ -16,6 +17,7 @@
 #include "run/preferences.h"
 #include "run/run_log.h"
 #include "run/sft_inputs.h"
+#include "tandem/error.h"
 #include "trainer/trainer.h"
 
 namespace tandem::run {
@@ -41,6 +43,10 @@ class SftLearner {
   trainer::Trainer& trainer() { return *trainer_; }
   const rl::PromptCursor& cursor() const { return order_.cursor(); }  // position of the next step's data
   int64_t skipped_in_a_row() const { return skipped_in_a_row_; }
+  // Call it when the step may be saved. Throws UserError after --max-skipped-steps.
+  void check_goes_on() const {
+    if (!why_to_stop_.empty()) throw UserError(why_to_stop_);
+  }
 
  private:
   // Returns the indices of the next step's samples, or pairs, or labelled answers.
@@ -56,6 +62,7 @@ class SftLearner {
   std::unique_ptr<trainer::Trainer> trainer_;
   std::optional<Preferences> preferences_;
   int64_t skipped_in_a_row_ = 0;
+  std::string why_to_stop_;  // after this step
 };
 
 }  // namespace tandem::run

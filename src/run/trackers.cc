@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <initializer_list>
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "text/trackers.h"
 #include "worker/worker_config.h"
 
@@ -62,10 +65,32 @@ std::string run_id(const std::string& given, const std::string& path) {
   return id;
 }
 
+// Warns of flags that do nothing because the tracker is not used.
+void warn_of_idle_flags(bool is_used, const std::string& use_flag,
+                        std::initializer_list<std::pair<const char*, const std::string&>> flags) {
+  if (is_used) return;
+  for (const auto& [flag, value] : flags) {
+    if (!value.empty()) base::log_warning("{} {}: does nothing without {}", flag, value, use_flag);
+  }
+}
+
 }  // namespace
 
 void check_trackers(const config::TrackerOptions& options) {
   const worker::WorkerConfig worker = worker::default_worker_config();
+  warn_of_idle_flags(options.use_wandb, "--use-wandb",
+                     {{"--wandb-mode", options.wandb.mode},
+                      {"--wandb-project", options.wandb.project},
+                      {"--wandb-team", options.wandb.team},
+                      {"--wandb-group", options.wandb.group},
+                      {"--wandb-run-id", options.wandb.run_id},
+                      {"--wandb-dir", options.wandb.directory},
+                      {"--wandb-host", options.wandb.host}});
+  warn_of_idle_flags(options.use_trackio, "--use-trackio",
+                     {{"--trackio-project", options.trackio.project},
+                      {"--trackio-run-name", options.trackio.run_name},
+                      {"--trackio-space-id", options.trackio.space_id},
+                      {"--trackio-dir", options.trackio.directory}});
   if (options.use_wandb) {
     const std::string& id = options.wandb.run_id;
     TANDEM_USER_CHECK(id.empty() || is_run_id(id),
@@ -76,6 +101,10 @@ void check_trackers(const config::TrackerOptions& options) {
   TANDEM_USER_CHECK(!has_password(options.mlflow.tracking_uri),
                     "--mlflow-tracking-uri: a password on a command line is seen by all users of the machine; set "
                     "MLFLOW_TRACKING_PASSWORD, or the whole address as MLFLOW_TRACKING_URI");
+  warn_of_idle_flags(options.use_mlflow, "--use-mlflow",
+                     {{"--mlflow-tracking-uri", options.mlflow.tracking_uri},
+                      {"--mlflow-experiment-name", options.mlflow.experiment_name},
+                      {"--mlflow-run-name", options.mlflow.run_name}});
   if (options.use_mlflow) text::check_tracker(worker, text::TrackerKind::kMlflow, tracker_config(options.mlflow));
 }
 

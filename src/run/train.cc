@@ -60,8 +60,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
               .continues_after_save_error = config.checkpoints.continues_after_save_error(),
               .is_conductor = mesh.is_conductor()});
   evaluation::Rewards rewards = inputs.start_rewards();
-  BestWeights best(config.output.save_best, inputs.save_best_rule(), inputs.session, inputs.directory, mesh, log,
-                   start);
+  BestWeights best(inputs.best_metric(), inputs.session, inputs.directory, mesh, log, start);
   const auto judge = [&](const config::RewardOptions& options, const session::PromptSet& prompts,
                          sampling::Rollout& sampled) {
     memory.enter(Phase::kTrain);

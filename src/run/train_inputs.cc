@@ -155,7 +155,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       num_rollouts(config.rollouts(num_prompts(prompts))),
       plan(plan_of(config, session, prompts, evaluation, *mesh)),
       trainer(session::trainer_config(config, session.config().num_layers, num_rollouts)),
-      checkpoint(checkpoint::open_checkpoint(config.checkpoints)),
+      checkpoint(checkpoint::open_checkpoint(config.checkpoints, num_rollouts)),
       schedule_log(read_schedule(config)),
       space(run_space(session, config, prompts, num_rollouts, checkpoint ? checkpoint->step() : 0)),
       directory(config.output.save,
@@ -205,11 +205,11 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   }
 }
 
-std::string TrainInputs::save_best_rule() const {
+evaluation::Evaluation::RewardMetric TrainInputs::best_metric() const {
   for (const evaluation::Evaluation::RewardMetric& metric : evaluation.reward_metrics()) {
-    if (metric.name == config.output.save_best) return metric.judged_by;
+    if (metric.name == config.output.save_best) return metric;
   }
-  return "";
+  return {.name = config.output.save_best, .judged_by = "", .asked = ""};
 }
 
 evaluation::Rewards TrainInputs::start_rewards() const {
@@ -263,7 +263,8 @@ void print_start(const TrainInputs& inputs, int64_t rollout_id, report::Report& 
   if (model.lora) report.print(session::lora_text(model));
   session::print_rewards(inputs.evaluation.reward_of_run(inputs.config.reward), report);
   if (inputs.checkpoint) {
-    report.print(fmt::format("goes on after rollout {} of {}", rollout_id, inputs.checkpoint->directory()));
+    report.print(fmt::format("goes on after rollout {} of {}{}", rollout_id, inputs.checkpoint->directory(),
+                             rollout_id == inputs.num_rollouts ? "; nothing is left to do: raise --num-rollout" : ""));
   }
 }
 

@@ -35,7 +35,7 @@ struct TrainInputs {
   session::RewardContext reward_context() const;
   // Returns when a sample passes for the metric of --save-best; "" if that is no pass@k, or if there is nothing to
   // choose.
-  std::string save_best_rule() const;
+  evaluation::Evaluation::RewardMetric best_metric() const;
   // Starts the processes that run the user's code; none if this process does not sample.
   evaluation::Rewards start_rewards() const;
 

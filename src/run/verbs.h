@@ -33,7 +33,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode);
 // Rewrites a checkpoint as a plain Hugging Face directory.
 int export_checkpoint(const config::ExportConfig& config, const config::RunMode& mode);
 
-// Writes one HTML page of a run, or of two side by side. The runs are read as they are, and not changed.
+// Writes one HTML page of a run, or of up to kMaxPageRuns side by side. The runs are read as they are, and not changed.
 int view(const config::ViewConfig& config, const config::RunMode& mode);
 
 // Prints the memory plan of a training run; reads config.json of the checkpoint alone. Throws UserError when the plan

@@ -80,6 +80,8 @@ double seconds_since_stop() {
          static_cast<double>(now.tv_nsec - stop_time.tv_nsec) * 1e-9;
 }
 
-int stop_exit_code() { return stop_flag == SIGTERM ? 0 : kExitOfSignals + stop_flag; }
+int stop_exit_code() { return stop_flag == SIGTERM ? 0 : cut_short_exit_code(); }
+
+int cut_short_exit_code() { return kExitOfSignals + stop_flag; }
 
 }  // namespace tandem::session

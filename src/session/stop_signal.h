@@ -9,9 +9,6 @@
 
 namespace tandem::session {
 
-// The exit code of a verb that SIGINT ended early, as shells expect it.
-constexpr int kExitInterrupted = 130;
-
 // Handles the three signals as above, SIGHUP only if it is not ignored already (nohup). SIGPIPE and SIGXFSZ are
 // ignored, so that a closed pipe and a file beyond the limit (ulimit -f) are errors of the write.
 void install_stop_signals();
@@ -23,5 +20,7 @@ double seconds_since_stop();
 // Returns the exit code of a run that is saved and can be resumed: 0 after SIGTERM, with which schedulers take a
 // machine back; 130 after SIGINT and 129 after SIGHUP, as for any command that these end.
 int stop_exit_code();
+// Returns the exit code of a verb whose output ends early, as for any command that the signal ends: 143 after SIGTERM.
+int cut_short_exit_code();
 
 }  // namespace tandem::session

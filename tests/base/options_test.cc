@@ -528,6 +528,21 @@ TEST_F(OptionsFile, PrintedReadsBackToTheSameConfig) {
   EXPECT_NE(bare.options.config_text().find("\n# global-batch-size =\n"), std::string::npos);
 }
 
+// A file that is read again must not load or replace anything again.
+TEST(Options, WhatIsOfOneCommandIsWrittenAsAComment) {
+  std::string load;
+  bool overwrite = false;
+  int64_t steps = 0;
+  Options options("/users/ann");
+  options.option(load, "load", "output", "").path().of_one_command();
+  options.option(overwrite, "overwrite", "output", "").of_one_command();
+  options.option(steps, "num-steps", "output", "");
+  options.parse({"--load", "runs/x", "--overwrite", "--num-steps", "3"});
+  const std::string text = options.text_to_repeat();
+  EXPECT_NE(text.find("\n# load = \"runs/x\"\n# overwrite = true\nnum-steps = 3\n"), std::string::npos) << text;
+  EXPECT_NE(options.config_text().find("\nload = \"runs/x\"\noverwrite = true\n"), std::string::npos);
+}
+
 TEST(Options, HelpShowsGroupsDefaultsAndChoices) {
   Parsed p;
   EXPECT_EQ(p.parse({"--nonsense", "--help"}), ParsedAction::kHelp);

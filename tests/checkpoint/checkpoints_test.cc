@@ -124,7 +124,7 @@ void run_or_go_on(const std::string& run, int64_t last_step) {
   config::CheckpointOptions options;
   options.load = run;
   options.allow_fresh_start = true;
-  const std::optional<Checkpoint> checkpoint = open_checkpoint(options);
+  const std::optional<Checkpoint> checkpoint = open_checkpoint(options, 1000);
   RunDirectory directory(run, run_folder(options, run, /*overwrite=*/false), /*needed_bytes=*/0);
   directory.create();
   base::make_directories(directory.samples_folder());

@@ -176,5 +176,24 @@ TEST_F(CustomAdvantages, RewardsThatAreNormalisedApartTrainAndReplay) {
                           "--multi-objective-aggregation normalize_then_sum and --rm-failure-reward 0");
 }
 
+// What is wrong with the advantages is said of the function that gives them.
+TEST_F(CustomAdvantages, OnesThatTeachNothingAreTheFunctionsFault) {
+  base::write_file_durably(folder_ / "bad.py",
+                           "def none(groups):\n    return [[None for s in g.samples] for g in groups]\n"
+                           "def fails(groups):\n    return 1 / 0\n");
+  const auto words = [&](const std::string& function) {
+    Arguments result = arguments(function, "");
+    result.insert(result.end(), {"--custom-advantage-path", folder_ / ("bad.py:" + function)});
+    return result;
+  };
+  const Captured none = run(words("none"));
+  EXPECT_EQ(none.code, 0);
+  EXPECT_NE(none.err.find("so nothing is learnt: check what --custom-advantage-path "), std::string::npos) << none.err;
+  const Captured fails = run(words("fails"));
+  EXPECT_EQ(fails.code, 2);
+  EXPECT_NE(last_line(fails.err).find("--custom-advantage-path failed in each of the run's "), std::string::npos)
+      << fails.err;
+}
+
 }  // namespace
 }  // namespace tandem::cli

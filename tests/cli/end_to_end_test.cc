@@ -324,6 +324,21 @@ TEST(Program, ExitsWithTheCodeOfItsFailure) {
   EXPECT_EQ(Program(train_arguments("/proc/tandem-run")).wait(), 3);
 }
 
+TEST(Program, ASignalThatCutsItsOutputShortIsItsExitCode) {
+  base::TemporaryDirectory folder;
+  std::string prompts;
+  for (int i = 0; i < 20000; ++i) prompts += "{\"prompt\": \"a b c\"}\n";
+  base::write_file_durably(folder / "prompts.jsonl", prompts);
+  const std::string output = folder / "completions.jsonl";
+  const Program program({"generate", "--hf-checkpoint", kModel, "--prompt-data", folder / "prompts.jsonl",
+                         "--rollout-max-response-len", "64", "--ignore-eos", "--output", output});
+  const auto has_begun = [&] { return base::file_exists(output) && !base::read_file(output).empty(); };
+  for (int i = 0; i < 1200 && !has_begun(); ++i) usleep(50'000);
+  ASSERT_TRUE(has_begun());
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 128 + SIGTERM);
+}
+
 TEST(Program, StopsAtASignalAndKeepsWhatItHasLearnt) {
   base::TemporaryDirectory folder;
   const Program program(with_flag(train_arguments(folder / "run"), "--num-rollout", "100000"));

@@ -322,6 +322,22 @@ TEST_F(LoraRun, SupervisedTrainingHasAdaptersToo) {
   EXPECT_NE(run(sft + Arguments{"--save", folder_ / "dry", "--dry-run"}).out.find("LoRA: "), std::string::npos);
 }
 
+// An adapter on fewer modules would forget what the others have learnt.
+TEST_F(LoraRun, NothingThatWasTrainedIsDroppedByAResume) {
+  const auto words = [&](const std::string& save, const Arguments& more) {
+    return with_custom_reward(train_arguments(folder_ / save, Arguments{"--lora-rank", "4"} + more), reward_);
+  };
+  ASSERT_EQ(run(words("all", {"--target-modules", "q_proj", "v_proj", "--modules-to-save", "embed_tokens"})).code, 0);
+  const Arguments load = {"--load", folder_ / "all", "--allow-changed-config", "--num-rollout", "3"};
+  for (const Arguments& kept : {Arguments{"--target-modules", "q_proj", "--modules-to-save", "embed_tokens"},
+                                Arguments{"--target-modules", "q_proj", "v_proj"}}) {
+    const Captured result = run(words("less_" + std::to_string(kept.size()), kept + load));
+    EXPECT_EQ(result.code, 2);
+    EXPECT_NE(last_line(result.err).find("was trained, and with these flags it is not"), std::string::npos)
+        << result.err;
+  }
+}
+
 TEST_F(LoraRun, ThePlanHasNoMasterNoMomentsAndNoGradientOfTheBase) {
   const auto plan = [](const Arguments& more) {
     const Captured result = run(Arguments{"plan", "--hf-checkpoint", kModel, "--dtype", "bfloat16", "--json",
@@ -510,7 +526,10 @@ TEST_F(LoraRun, ACheckpointGoesOnOnlyAsTheRunThatItIsOf) {
   // The files that would then be read do not exist.
   refuses(words_of(folder_ / "lora", {"--load", folder_ / "lora", "--target-modules", "q_proj,v_proj",
                                       "--allow-changed-config", "--lora-rank", "8"}),
-          "of another model");
+          "was trained, and with these flags it is not");
+  refuses(
+      with_flag(words_of(folder_ / "lora", {"--load", folder_ / "lora", "--allow-changed-config"}), "--lora-rank", "8"),
+      "of another model, or of other flags (--lora-rank");
   // The adapter is next to a base that is not in the checkpoint.
   std::string bytes = base::read_file(model + "/model.safetensors");
   bytes[bytes.size() - 2] = static_cast<char>(bytes[bytes.size() - 2] ^ 1);

@@ -146,6 +146,39 @@ TEST_F(Resume, ChangedFlagsAndInputsAreNamed) {
   EXPECT_NE(allowed.err.find("--custom-rm-path"), std::string::npos);
 }
 
+// config.toml repeats a run that was resumed, and does not resume, rewind or replace anything by itself.
+TEST_F(Resume, TheConfigurationOfAResumedRunRepeatsIt) {
+  const std::string run_path = run_dir("run"), again = run_dir("again");
+  Arguments words = arguments(run_path, reward_);
+  words.insert(words.end(), {"--save-interval", "1", "--keep-latest", "5"});
+  ASSERT_EQ(run(with_flag(words, "--num-rollout", "2")).code, 0);
+  words = with_flag(words, "--num-rollout", "3");
+  words.insert(words.end(), {"--load", run_path, "--ckpt-step", "1"});
+  ASSERT_EQ(run(words).code, 0);
+  const Captured result = run({"train", "--config", run_path + "/config.toml", "--save", again});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(weights_of(again), weights_of(run_path));
+  expect_one_line_failure(run({"train", "--config", run_path + "/config.toml"}), 2, "give --load");
+}
+
+TEST_F(Resume, WhatCannotBeResumedSaysWhatToGive) {
+  const std::string run_path = run_dir("run");
+  const Arguments words = arguments(run_path, reward_);
+  ASSERT_EQ(run(with_flag(words, "--num-rollout", "2")).code, 0);
+  const auto loading = [&](const std::string& path, const std::string& rollouts = "3") {
+    Arguments load = with_flag(arguments(run_dir("other"), reward_), "--num-rollout", rollouts);
+    load.insert(load.end(), {"--load", path});
+    return run(load);
+  };
+  expect_one_line_failure(loading(run_path + "/checkpoints/step_000002"), 2,
+                          "give --load " + run_path + " --ckpt-step 2");
+  expect_one_line_failure(loading(run_path + "/hf/latest/"), 2, "give --load " + run_path);
+  expect_one_line_failure(loading(run_path, "1"), 2, "has trained 2 already, and this run is to train 1");
+  const Captured finished = loading(run_path, "2");
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_NE(finished.out.find("nothing is left to do: raise --num-rollout"), std::string::npos) << finished.out;
+}
+
 TEST_F(Resume, NeverBeginsAfreshUnasked) {
   const std::string run_path = run_dir("run");
   Arguments load = arguments(run_path, reward_);
@@ -196,10 +229,12 @@ TEST_F(Resume, SkippedStepsEndTheRunWithABatchToReplay) {
   const Arguments skip = {"--max-grad-norm-skip", "1e-9", "--max-skipped-steps", "3"};
   expect_one_line_failure(run(arguments(run_path, reward_, skip)), 2, "3 optimizer steps in a row were skipped");
   ASSERT_TRUE(base::file_exists(run_path + "/fault/1.jsonl"));
+  EXPECT_TRUE(base::directory_exists(run_path + "/checkpoints/step_000002")) << "it is saved as it is";
+  EXPECT_NE(base::read_file(run_path + "/log.txt").find("error: 3 optimizer steps in a row"), std::string::npos);
   int64_t skipped = 0;
   for (const base::Json& record : json_lines(run_path + "/metrics.jsonl"))
     skipped += record.value("fault/skipped_steps", 0.0) > 0 ? 1 : 0;
-  EXPECT_EQ(skipped, 3);
+  EXPECT_EQ(skipped, 4) << "the rollout of the third is brought to its end";
   fs::copy(run_path + "/fault/1.jsonl", run_path + "/fault/0.jsonl");
   const std::string replay = run_dir("replay");
   Arguments words = with_flag(arguments(replay, reward_), "--num-rollout", "1");

@@ -30,7 +30,7 @@ class BestWeightsTest : public testing::Test {
 
   BestWeights best(const checkpoint::RunState& start = {}, const std::string& judged_by = "",
                    const std::string& metric = kMetric) {
-    return {metric, judged_by, session_, directory_, *mesh_, *log_, start};
+    return {{.name = metric, .judged_by = judged_by, .asked = asked_}, session_, directory_, *mesh_, *log_, start};
   }
   // Returns the number to beat as a checkpoint would have it.
   static checkpoint::RunState saved(const BestWeights& best) {
@@ -45,6 +45,7 @@ class BestWeightsTest : public testing::Test {
   bool is_written(int64_t step) const { return base::file_exists(directory_.best(step) + "/model.safetensors"); }
   std::string weights_of(const std::string& path) const { return base::read_file(path + "/model.safetensors"); }
 
+  std::string asked_ = "held_out.jsonl";
   base::FullAtTimes disk_;
   const base::ReplacedFileCalls replaced_{disk_};
   const base::TemporaryDirectory folder_;
@@ -118,6 +119,12 @@ TEST_F(BestWeightsTest, TheSearchBeginsAgainWhereTheOldNumberMeansSomethingElse)
   EXPECT_FALSE(step_of(best(start, "exact >= 1")).has_value()) << "samples passed by another rule";
   EXPECT_FALSE(step_of(best(start, "exact >= 0.5", "eval/other")).has_value()) << "another metric";
   EXPECT_EQ(step_of(best(start, "exact >= 0.5")), 2);
+  asked_ = "other.jsonl";
+  EXPECT_FALSE(step_of(best(start, "exact >= 0.5")).has_value()) << "other data were sampled";
+  checkpoint::RunState older = start;
+  older.best->asked = "";
+  EXPECT_EQ(step_of(best(older, "exact >= 0.5")), 2) << "a checkpoint that does not say what was sampled";
+  asked_ = "held_out.jsonl";
   base::remove_tree(directory_.best(2));
   EXPECT_FALSE(step_of(best(start, "exact >= 0.5")).has_value()) << "its weights are in another directory";
   checkpoint::RunState untrained = start;
@@ -140,7 +147,7 @@ TEST_F(BestWeightsTest, WhatADiskRefusesIsTriedAgainByTheNextEvaluation) {
 TEST_F(BestWeightsTest, TheFirstReplicaWritesForAll) {
   sampling::ThreadRanks(2).run([this](mesh::Mesh& mesh) {
     if (mesh.rank() == 0) return;
-    BestWeights other(kMetric, "", session_, directory_, mesh, *log_, {});
+    BestWeights other({.name = kMetric, .judged_by = "", .asked = ""}, session_, directory_, mesh, *log_, {});
     other.observe(2, {{kMetric, 0.5}});
     EXPECT_EQ(step_of(other), 2) << "all have the same number to beat";
   });

@@ -105,7 +105,8 @@ TEST_F(PatienceTest, StepsThatAreSkippedInARowEndTheRunAndLeaveTheirRollout) {
   for (const report::Metrics& metrics : {skipped, skipped, taken, skipped, skipped})
     patience.observe_step(6, metrics, rollout);
   EXPECT_FALSE(base::file_exists(directory_.fault_folder() + "/7.jsonl"));
-  const std::string message = refusal([&] { patience.observe_step(7, skipped, rollout); });
+  patience.observe_step(7, skipped, rollout);
+  const std::string message = refusal([&] { patience.observe_rollout(7, rollout); });
   EXPECT_TRUE(message.starts_with("3 optimizer steps in a row were skipped (--max-skipped-steps)")) << message;
   const std::string file = directory_.fault_folder() + "/7.jsonl";
   EXPECT_NE(message.find(file), std::string::npos) << message;
@@ -166,8 +167,9 @@ TEST_F(PatienceTest, ACheckpointBringsTheCountsBack) {
   EXPECT_EQ(state.failed_in_a_row, 1);
   EXPECT_EQ(state.ungraded_in_a_row, 1);
   Patience resumed = begin(state);
-  resumed.observe_step(1, step(1.0, 0.0), rollout_with(0));
-  EXPECT_THROW(resumed.observe_step(1, step(1.0, 0.0), rollout_with(0)), UserError);
+  Patience skipping = begin(state);
+  for (int i = 0; i < 2; ++i) skipping.observe_step(1, step(1.0, 0.0), rollout_with(0));
+  EXPECT_THROW(skipping.observe_rollout(1, rollout_with(0)), UserError);
   resumed.observe_rollout(1, rollout_with(2));
   EXPECT_NE(refusal([&] { resumed.check_that_some_were_graded(2); }), "");
   EXPECT_THROW(resumed.observe_rollout(2, rollout_with(2)), UserError);

@@ -96,7 +96,8 @@ TEST(Rewards, AnEvaluationSharesThemUnlessItsKeysDiffer) {
 TEST(Evaluator, IsDueAtTheStartAtItsIntervalAndAtTheEnd) {
   Sampling sampling(evaluate_prompts);
   SmallRun& run = sampling.run();
-  BestWeights best("", "", run.inputs().session, run.inputs().directory, *run.inputs().mesh, run.log(), {});
+  BestWeights best({.name = "", .judged_by = "", .asked = ""}, run.inputs().session, run.inputs().directory,
+                   *run.inputs().mesh, run.log(), {});
   const auto evaluator = [&](bool is_due) {
     return Evaluator(run.inputs(), sampling.rollouts().phase(), sampling.rewards(), best, run.log(), is_due, nullptr);
   };
