@@ -1,7 +1,7 @@
 // Attention of one layer, bfloat16, on a GPU: how fast many rows are computed and their gradient, how long a decode
 // step takes, and whether rows have the same bits however their sequence is cut. Sums of bits show whether two programs
-// have the same results on one GPU. Run: attention_bench [cuda [HEADS
-// KV_HEADS HEAD_DIM [WINDOW]]]; 32, 8, 128 and none if not given. It takes up to 12 GB of the GPU's memory.
+// have the same results on one GPU. Run: attention_bench [cuda [HEADS KV_HEADS HEAD_DIM [WINDOW]]]; 32, 8, 128 and none
+// if not given. It takes up to 12 GB of the GPU's memory.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

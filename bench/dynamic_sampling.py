@@ -30,7 +30,7 @@ def name_of(prompts, is_filtered):
 
 
 def processor_seconds(root):
-    """Of a process and all that descend from it, those that have ended too."""
+    """Returns the processor time of a process and all that descend from it, those that have ended too."""
     parents, ticks = {}, {}
     for folder in pathlib.Path("/proc").iterdir():
         if not folder.name.isdigit():

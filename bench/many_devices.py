@@ -42,7 +42,7 @@ def command_of(folder, save, build, ranks, tensor, workers, batch, options):
 
 
 def used_gib():
-    """Of each GPU, as the driver says."""
+    """Returns the memory in use on each GPU, as the driver says."""
     query = subprocess.run("nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits", shell=True, capture_output=True, text=True)
     return [int(line) / 1024 for line in query.stdout.splitlines()] if query.returncode == 0 else []
 

@@ -63,7 +63,7 @@ base::Json phase_change(int64_t bytes) {
       tensors.push_back(arena.allocate(view, bytes, memory::Tag::kKv, "kv cache"));
     } else {
       for (int i = 0; i < 100; ++i)
-        tensors.push_back(arena.allocate(view, bytes / 128, memory::Tag::kSavedActivations, "a tensor"));
+        tensors.push_back(arena.allocate(view, bytes / 128, memory::Tag::kBlockGraphs, "a tensor"));
     }
     calls += vmm.num_calls - before;
     check_cuda(cudaEventRecord(first));

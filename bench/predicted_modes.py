@@ -16,7 +16,7 @@ QUANTUM = 16  # tokens that all sequences of an engine decode between two looks
 
 @dataclasses.dataclass
 class Card:
-    """Of Qwen3-4B's shape in bfloat16: seconds of a decode step (bench/results/gpu_h100.md, gpu_speed.md), tokens a second of prefill and of
+    """The speed of Qwen3-4B's shape in bfloat16: seconds of a decode step (bench/results/gpu_h100.md, gpu_speed.md), tokens a second of prefill and of
     training (many_devices.md; with all layers run twice, large_job.md)."""
 
     base: float

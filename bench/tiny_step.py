@@ -7,11 +7,9 @@ Needs `make build` and, for the peers, bench/peers/setup.sh; a peer that is not 
 
 import argparse
 import json
-import os
 import pathlib
 import statistics
 import subprocess
-import sys
 import tempfile
 
 import machine

@@ -124,23 +124,13 @@ install_more() {
   cp "$list" "$stamp"
 }
 
-# Ray has an environment of its own: what it needs is not what .venv pins.
-install_ray() {
-  local list=requirements-ray.txt stamp=.venv-ray/installed-requirements
+# Installs what requirements-NAME.txt lists into an environment of its own, .venv-NAME: install_apart NAME WHAT SIZE.
+install_apart() {
+  local list=requirements-$1.txt stamp=.venv-$1/installed-requirements
   if [ -f "$stamp" ] && cmp -s "$stamp" "$list"; then return; fi
-  say "installing Ray into .venv-ray (about 390 MB), once"
-  .venv/bin/python -m venv --clear .venv-ray
-  .venv-ray/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "$list"
-  cp "$list" "$stamp"
-}
-
-# openai-agents and pydantic-ai have an environment of their own, which a run is given as --rm-python.
-install_agents() {
-  local list=requirements-agents.txt stamp=.venv-agents/installed-requirements
-  if [ -f "$stamp" ] && cmp -s "$stamp" "$list"; then return; fi
-  say "installing openai-agents and pydantic-ai into .venv-agents (about 70 MB), once"
-  .venv/bin/python -m venv --clear .venv-agents
-  .venv-agents/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r "$list"
+  say "installing $2 into .venv-$1 (about $3), once"
+  .venv/bin/python -m venv --clear ".venv-$1"
+  ".venv-$1/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r "$list"
   cp "$list" "$stamp"
 }
 
@@ -194,8 +184,10 @@ case "${1:-}" in
   trackio) install_more trackio "the package of trackio (about 48 MB)" ;;
   mlflow) install_more mlflow "the package of MLflow (about 120 MB)" ;;
   clusters) install_more clusters "the schemas of cluster tools (45 MB)" ;;
-  agents) install_agents ;;
-  ray) install_ray ;;
+  # A run is given these as --rm-python.
+  agents) install_apart agents "openai-agents and pydantic-ai" "70 MB" ;;
+  # Ray needs other versions than .venv pins.
+  ray) install_apart ray Ray "390 MB" ;;
   aarch64)
     install_packages "${aarch64_packages[@]}"
     unpack_aarch64_libraries

@@ -51,6 +51,8 @@ TEXT = CODE | {".py", ".md", ".cmake", ".sh", ".txt", ".toml", ".json", ".supp",
 LEFT_OVER = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 MACHINE_PATH = re.compile(r"(?<![\w./$}])/(work|root|home)/[\w.]")
 TORCH_INCLUDE = re.compile(r'#\s*include\s*[<"](ATen|c10|torch)/')
+TEST = re.compile(r"\bTEST(?:_F|_P)?\((\w+),\s*(\w+)\)")
+NAMED_TEST = re.compile(r"`([A-Z]\w*[a-z]\w*\.(?:[A-Z]\w*)?\*?)`")  # `Suite.Name`, `Suite.*`, `Suite.Begi*`
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 # (pattern, files it may be in, what to do instead); code only.
@@ -288,8 +290,18 @@ def check_links(tree):
                     yield Breach(path, number, f"links to {target}, which does not exist")
 
 
+def check_named_tests(tree):
+    """Documents name tests that are there."""
+    tests = {".".join(test) for _, text in tree.files("tests", suffixes={".cc"}) for test in TEST.findall(text)}
+    for path, text in tree.files(suffixes={".md"}):
+        for number, line in numbered(text):
+            for name in NAMED_TEST.findall(line):
+                if not fnmatch.filter(tests, name):
+                    yield Breach(path, number, f"names the test {name}, which does not exist")
+
+
 RULES = [check_includes, check_targets, check_core, check_words, check_names, check_openings, check_comments,
-         check_namespaces, check_links]
+         check_namespaces, check_links, check_named_tests]
 
 
 def find_breaches(root):

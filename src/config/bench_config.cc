@@ -34,13 +34,13 @@ void BenchConfig::visit(base::Options& options) {
   options.option(what, "what", group, "what is measured").one_of(kBenchParts);
   options
       .option(sequences, "sequences", group,
-              "sequences that decode together, a measurement each; not given: 256 32 1, on a CPU 16 4 1")
+              "sequences that decode together, a measurement each; unset: 256 32 1, on a CPU 16 4 1")
       .at_least(1)
       .at_most(kMaxSequences);
-  options.option(prompt_len, "prompt-len", group, "tokens of a prompt; not given: 256, on a CPU 64")
+  options.option(prompt_len, "prompt-len", group, "tokens of a prompt; unset: 256, on a CPU 64")
       .at_least(1)
       .at_most(base::kMaxCount);
-  options.option(response_len, "response-len", group, "tokens of a completion; not given: 1024, on a CPU 64")
+  options.option(response_len, "response-len", group, "tokens of a completion; unset: 1024, on a CPU 64")
       .at_least(1)
       .at_most(base::kMaxCount);
   options
@@ -63,7 +63,7 @@ void BenchConfig::visit(base::Options& options) {
       .at_most(rollout::kMostDraftRows - 1);
   options
       .option(samples, "samples", group,
-              "prompts of a training step, and completions of each; not given: 32 8, on a CPU 4 8")
+              "prompts of a training step, and completions of each; unset: 32 8, on a CPU 4 8")
       .at_least(1)
       .at_most(kMaxSequences);
   options

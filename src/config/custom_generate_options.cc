@@ -23,7 +23,7 @@ void CustomGenerateOptions::visit(base::Options& options) {
       .does_not_affect_results();
   options
       .option(limits.max_samples, "custom-generate-concurrency", group,
-              "samples that one process of --custom-generate-function-path has under way at once")
+              "samples that one process of --custom-generate-function-path runs at once")
       .at_least(1)
       .at_most(65536)
       .does_not_affect_results();

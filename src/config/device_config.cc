@@ -15,7 +15,7 @@ void DeviceConfig::visit(base::Options& options) {
       "it, and how long operations take; about a minute");
   options
       .option(model.hf_checkpoint, "hf-checkpoint", group,
-              "Hugging Face directory whose widths are asked for and whose model trains; not given: a tiny model with "
+              "Hugging Face directory whose widths are asked for and whose model trains; unset: a tiny model with "
               "drawn weights")
       .path();
   options

@@ -15,7 +15,7 @@ void LoraOptions::visit(base::Options& options) {
       .at_most(1 << 20);
   options
       .option(alpha, "lora-alpha", group,
-              "what an adapter adds is multiplied by this number over --lora-rank; unset: 16")
+              "alpha of LoRA: what an adapter adds is scaled by alpha / --lora-rank; unset: 16")
       .greater_than(0.0)
       .at_most(1e6);
   options.option(use_rslora, "use-rslora", group,

@@ -166,7 +166,7 @@ void LossOptions::visit_other_terms(base::Options& options) {
                  "it");
   options
       .option(loss.kl_loss_type, "kl-loss-type", group,
-              "estimate of the KL; a + behind its name takes the gradient of k2 (verl)")
+              "estimate of the KL; a + after the name takes the gradient of k2 (verl)")
       .one_of(rl::kl_loss_types())
       .fingerprinted();
   options

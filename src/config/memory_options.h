@@ -1,4 +1,4 @@
-// Declares the options that limit how much of the device a run may take. run/plan decides what it is used for.
+// Declares the options that limit how much of the device a run may take. plan/plan.h decides what it is used for.
 #pragma once
 
 #include <cstdint>

@@ -108,7 +108,7 @@ void MeshOptions::visit(base::Options& options) {
   options
       .option(rollout_num_gpus, "rollout-num-gpus", kGroup,
               "without --colocate: devices that only sample, with a process each, beside those that train; 0: none "
-              "starts with the run, and processes that sample join it while it goes on (--rollout-listen)")
+              "starts with the run, and processes that sample join it while it runs (--rollout-listen)")
       .at_least(0)
       .at_most(kMaxDevices)
       .does_not_affect_results();
@@ -122,7 +122,7 @@ void MeshOptions::visit(base::Options& options) {
       .does_not_affect_results();
   options
       .option(rollout_join, "rollout-join", kGroup,
-              "be one more process that only samples, for the run on this machine that has the same --save and goes on")
+              "be one more process that only samples, for the run on this machine that is running with the same --save")
       .does_not_affect_results();
   options
       .option(rollout_join_address, "rollout-join-address", kGroup,

@@ -33,8 +33,8 @@ void LossOptions::visit_distillation(base::Options& options) {
                  "key of a data line, or of its metadata, whose value names the teacher of its samples");
   options
       .option(opd.kl_coef, "opd-kl-coef", group,
-              "what each token's advantage loses of its log-prob minus the teacher's: the reverse KL, by sampled "
-              "tokens; 0: nothing, and the KL is only reported")
+              "coefficient of the reverse KL by sampled tokens, a token's log-prob minus the teacher's, which is "
+              "subtracted from its advantage; 0: the KL is only reported")
       .at_least(0.0)
       .at_most(rl::kMaxPenalty);
   options.option(opd.use_task_rewards, "opd-use-task-rewards", group,

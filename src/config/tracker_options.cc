@@ -36,8 +36,7 @@ void TrackerOptions::visit_wandb(base::Options& options) {
               "group that the run belongs to, and the beginning of its name; unset: the name is that of --save")
       .does_not_affect_results();
   options
-      .option(wandb.disable_random_suffix, "disable-wandb-random-suffix", group,
-              "name the run without its id behind the name")
+      .option(wandb.disable_random_suffix, "disable-wandb-random-suffix", group, "leave the run's id out of its name")
       .does_not_affect_results();
   options
       .option(wandb.run_id, "wandb-run-id", group,

@@ -217,13 +217,15 @@ void TrainConfig::check_async() const {
   TANDEM_USER_CHECK(keeps_groups() || !loss.loss.mask_off_policy || !load_debug_rollout_data.empty(),
                     "--mask-offpolicy-in-partial-rollout: needs --partial-rollout; without it all tokens are of the "
                     "newest weights");
-  if (!async.partial_rollout) return;
-  TANDEM_USER_CHECK(load_debug_rollout_data.empty(),
+  TANDEM_USER_CHECK(
+      !keeps_groups() || !custom_generate.is_on(),
+      fmt::format("{} and --custom-generate-function-path: what a function is about cannot be kept until "
+                  "the next rollout, or in a checkpoint; leave one out",
+                  async.partial_rollout ? std::string("--partial-rollout")
+                                        : fmt::format("--max-weight-staleness {}", *async.max_weight_staleness)));
+  TANDEM_USER_CHECK(!async.partial_rollout || load_debug_rollout_data.empty(),
                     "--partial-rollout and --load-debug-rollout-data: rollouts of files are trained on as they are; "
                     "leave one out");
-  TANDEM_USER_CHECK(!custom_generate.is_on(),
-                    "--partial-rollout and --custom-generate-function-path: a function that waits for the rest of a "
-                    "turn cannot be kept until the next rollout, or in a checkpoint; leave one out");
 }
 
 void TrainConfig::check_dynamic_sampling() const {

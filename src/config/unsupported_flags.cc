@@ -46,7 +46,7 @@ constexpr const char* kOtherFamily = "the families of models that it is for are 
 constexpr const char* kNoAsync =
     "a rollout is sampled with the newest weights, then trained on, in this version; leave it out";
 constexpr const char* kNoPartialLoad =
-    "--load goes on with all of a run; for new weights only, name them as --hf-checkpoint";
+    "--load resumes all of a run; for new weights only, name them as --hf-checkpoint";
 constexpr const char* kDynamic = "batches are always packed under a token budget: --max-tokens-per-gpu";
 constexpr const char* kPrecision = "computes in the checkpoint's dtype; --dtype float32 or bfloat16 overrides it";
 constexpr const char* kMemoryFiles =
@@ -279,7 +279,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"no-load-optim", "", kNoPartialLoad, true},
     {"no-load-rng", "", kNoPartialLoad, true},
     {"no-save-optim", nullptr,
-     "--load goes on bit for bit, so checkpoints/ hold the optimizer; --keep-latest 1 keeps one, hf/ has weights "
+     "--load resumes bit for bit, so checkpoints/ hold the optimizer; --keep-latest 1 keeps one, hf/ has weights "
      "alone"},
     {"async-save", "", "checkpoints are always written while the next rollout runs"},
     {"ckpt-format", nullptr, "checkpoints/ and hf/ are safetensors files; leave it out"},
@@ -292,8 +292,8 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"wandb-*", nullptr, "not in this version; --help lists the flags of Weights & Biases that are"},
     {"use-prometheus", nullptr, kNoSink},
     {"tensorboard-dir", nullptr,
-     "event files are in the run's own folder, so that --load goes on with them: RUN/tensorboard"},
-    {"tb-*", nullptr, "event files are in the run's own folder, so that --load goes on with them: RUN/tensorboard"},
+     "event files are in the run's own folder, so that --load continues them: RUN/tensorboard"},
+    {"tb-*", nullptr, "event files are in the run's own folder, so that --load continues them: RUN/tensorboard"},
     {"log-interval", "1", "every rollout and every optimizer step is recorded; leave it out (1 is accepted)"},
     {"log-multi-turn", nullptr,
      "multi_turn/* is always written where --custom-generate-function-path makes the samples"},

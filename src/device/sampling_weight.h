@@ -50,12 +50,6 @@ TANDEM_HOST_DEVICE inline float exp_in_range(float x) {
 #endif
 }
 
-// Does the same for every x <= 0.
-TANDEM_HOST_DEVICE inline float exp_nonpositive(float x) {
-  const float value = exp_in_range(x < kMinExponent ? kMinExponent : x);
-  return x < kMinExponent ? 0.0F : value;
-}
-
 // Returns the k of the rounding: the smallest k >= 0 with vocab_size <= 2^(18 + k).
 TANDEM_HOST_DEVICE constexpr int weight_rounding_bits(int64_t vocab_size) {
   int k = 0;
@@ -75,8 +69,8 @@ TANDEM_HOST_DEVICE inline float weight_exponent(float logit, float max_logit, fl
 }
 
 // Returns the weight of a token, from its exponent <= 0 and weight_rounding(vocab_size): a multiple of the quantum in
-// [0, 1]. Exponents that exp_nonpositive() takes as 0 are rounded to 0 here in any case, so that they need no test of
-// their own.
+// [0, 1]. The weight of an exponent below kMinExponent is rounded to 0 in any case, so that it needs no test of its
+// own.
 TANDEM_HOST_DEVICE inline float weight(float exponent, float rounding) {
   const float w = exp_in_range(exponent < kMinExponent ? kMinExponent : exponent);
   return w < rounding ? (w + rounding) - rounding : w;

@@ -15,8 +15,8 @@ namespace {
 
 constexpr uint32_t kInFlightFormat = 0x494E0001;  // the number changes with whatever the bytes are made of
 
-// A member as checkpoints have it: samples in flight are of one sequence, since --partial-rollout refuses generate
-// functions.
+// A member as checkpoints have it: samples in flight are of one sequence, since a run with groups in flight between two
+// rollouts refuses generate functions.
 struct SavedMember : Member {
   static void fields(auto& wire, auto& m) {
     rl::Sample::fields_of_one_sequence(wire, m.sample);

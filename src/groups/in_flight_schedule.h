@@ -40,9 +40,8 @@ class InFlightSchedule {
   // Says that all samples of a group have ended, and whether the filter keeps it.
   void decide(size_t group, bool is_kept);
 
-  // Returns whether the rollout is complete: `wanted` groups are kept, and among them are those
-  // that would become too old. It is also over, with fewer groups, if a limit is reached and all groups that began have
-  // ended.
+  // Returns whether the rollout is complete: `wanted` groups are kept, and among them are those that would become too
+  // old. It is also over, with fewer groups, if a limit is reached and all groups that began have ended.
   bool is_over() const;
   // Returns the groups of the rollout: the first of those that are kept.
   std::vector<size_t> taken() const;

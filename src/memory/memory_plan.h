@@ -1,5 +1,5 @@
 // Bytes by tag and phase, before anything is taken. The modules' plans are added up in it, and the ledger's high-water
-// marks are compared with it. It is plain data; run/plan makes the decisions. No torch.
+// marks are compared with it. It is plain data; plan/plan.h makes the decisions. No torch.
 #pragma once
 
 #include <array>

@@ -15,17 +15,18 @@ enum class Tag : uint8_t {
   kReference,  // weights of the KL reference
   kMaster,     // float32, with a bfloat16 store
   kMoments,    // AdamW's two, float32
+  // In the train phase, as those below the rollout's.
   kGradients,  // float32
   // In the rollout phase.
   kKv,             // blocks of keys and values
   kEngineScratch,  // what one step of the engine allocates: hidden rows, logits, attention
   kGraphs,         // captured device graphs and their buffers
   // In the train phase.
-  kBatch,               // ids, positions, block tables of a micro-batch
-  kCheckpointedInputs,  // inputs of every decoder block, kept or recomputed
-  kSavedActivations,    // inputs of the backward of kept blocks
-  kLayerWorkspace,      // the one block that runs forward or backward
-  kHead,                // final norm, logits of one chunk, log-probs
+  kBatch,         // ids, positions, block tables of a micro-batch
+  kBlockInputs,   // inputs of every decoder block, kept or recomputed
+  kBlockGraphs,   // inputs of the backward of kept blocks
+  kBlockScratch,  // the one block that runs forward or backward
+  kHead,          // final norm, logits of one chunk, log-probs
   // These may be taken at any time.
   kStaging,   // copies between files or host memory and the device
   kOverhead,  // driver and libraries, beyond all tags

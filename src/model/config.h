@@ -117,8 +117,8 @@ struct ModelConfig {
 };
 
 // Returns the part of a whole model that one of t tensor ranks computes with: 1/t of heads, kv heads and F, also of
-// each expert's. UserError,
-// by number, where t does not divide one of them, or where the model has an adapter.
+// each expert's. Throws UserError, with the number, where t does not divide one of them, and where the model has an
+// adapter.
 ModelConfig shard_of(const ModelConfig& whole, const TensorShard& shard);
 // Returns the whole model that `part` is a part of.
 ModelConfig whole_of(const ModelConfig& part);
@@ -134,8 +134,8 @@ std::vector<int64_t> vocab_row_counts(const ModelConfig& part);
 
 // Parses DIR/config.json (both spellings: rope_theta + torch_dtype, and rope_parameters + dtype) and the EOS
 // ids of DIR/generation_config.json where it exists. UserError names file, key and remedy for anything missing,
-// of the wrong type, out of range, unsupported by the family (a sliding window, another activation) or unknown
-// (architecture).
+// of the wrong type, out of range, unsupported by the family (another activation, a RoPE scaling that it does not
+// have) or unknown (architecture).
 ModelConfig read_model_config(const std::string& directory);
 
 // Parses the text of config.json; `name` stands for the file in messages.

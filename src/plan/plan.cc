@@ -293,7 +293,7 @@ class MemoryEstimate {
     }
     for (const model::ModelConfig& teacher : teachers_) {
       trainer::add_scoring_peaks(teacher, train_shape(), train, plan);
-      train[Tag::kLayerWorkspace] += trainer::teacher_rows_bytes(teacher, batch_);
+      train[Tag::kBlockScratch] += trainer::teacher_rows_bytes(teacher, batch_);
     }
   }
 

@@ -36,10 +36,10 @@ class Coordinator final : private Connections::Events {
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  // Lends what waits, lets the own sampler work a little, and hears the others. If nothing else is to do, it waits a
-  // tenth of a second at most. Throws EnvironmentError if there has been no sampler for too long, and the last worker's
-  // UserError or EnvironmentError if no other is left (Connections::why_nobody_comes).
-  // It also wakes when one of the descriptors `news` is readable.
+  // Lends what waits, lets the own sampler work a little, and hears the others. If nothing else is to do, it waits
+  // until one of the descriptors `news` is readable, a tenth of a second at most. Throws EnvironmentError if there has
+  // been no sampler for too long, and the last worker's UserError or EnvironmentError if no other is left
+  // (Connections::why_nobody_comes).
   void serve(std::span<const int> news = {});
   // Makes all samplers give back what they have on loan as it is. Gradings go on.
   void pause();

@@ -111,8 +111,8 @@ struct Weights {
 };
 // The worker's place in a chain of workers, by which the next Weights travel: they come from rank 0 (is_first) or from
 // a worker before it, and it passes them on to `next`, if there is one. The frozen model under an adapter comes before
-// the trained weights, to a worker that joins. While a rollout is open the worker only keeps
-// them: it takes them when that is closed.
+// the trained weights, to a worker that joins. While a rollout is open the worker only keeps them: it takes them when
+// that is closed.
 struct Chain {
   uint64_t number = 0;
   bool is_first = false;

@@ -65,7 +65,6 @@ class RolloutPhase {
   // Takes a rollout from workers that go on sampling.
   Gathered gather_live(const RolloutRequest& request, report::Report& report);
   Rollout rollout_of_groups(const RolloutRequest& request, TakenGroups taken, const Coordinator::Numbers& numbers);
-  bool connections_to_lend() const { return links_.connections || workers_ != nullptr; }
   // Samples for rank 0 until the rollout is over, on another rank with an engine.
   void sample_for_rank0(const RolloutRequest& request, uint64_t number, reward::Scorer* graders);
   std::optional<Rollout> hear_from_rank0(const RolloutRequest& request);

@@ -30,7 +30,7 @@ Distillation::Distillation(const rl::OpdConfig& config, const TeacherOf& teacher
     }
   }
   for (Teacher& teacher : teachers_) {
-    const memory::TagScope blocks(memory::Tag::kLayerWorkspace);
+    const memory::TagScope blocks(memory::Tag::kBlockScratch);
     VarlenAttention attention(teacher.model->ops(), batch);
     at::Tensor normed_TE = model::forward_hidden(*teacher.model, batch.ids_T, batch.positions_T, attention);
     teacher.normed_TE = std::move(normed_TE);

@@ -26,7 +26,7 @@ LayerLoop::LayerLoop(const model::Model& model, const PackedBatch& batch, int64_
 
 LayerLoop::Piece LayerLoop::run_block(int64_t layer, const at::Tensor& hidden_TE, Tag output) {
   const c10::AutoGradMode with_gradients(true);
-  const SavedForBackwardScope block(Tag::kLayerWorkspace, Tag::kSavedActivations);
+  const SavedForBackwardScope block(Tag::kBlockScratch, Tag::kBlockGraphs);
   Piece piece;
   piece.input = leaf(hidden_TE);
   piece.output = model_.block(layer, piece.input, batch_.positions_T, attention_);
@@ -38,15 +38,15 @@ at::Tensor LayerLoop::forward() {
   const at::NoGradGuard without_graph;
   at::Tensor hidden_TE;
   {
-    const TagScope embedding(Tag::kLayerWorkspace);
+    const TagScope embedding(Tag::kBlockScratch);
     hidden_TE = model_.embed(batch_.ids_T);
-    memory::retag(hidden_TE.const_data_ptr(), Tag::kCheckpointedInputs);
+    memory::retag(hidden_TE.const_data_ptr(), Tag::kBlockInputs);
   }
   const int64_t num_layers = model_.config().num_layers;
   for (int64_t layer = 0; layer < num_layers; ++layer) {
-    const Tag output = layer + 1 < num_layers ? Tag::kCheckpointedInputs : Tag::kHead;
+    const Tag output = layer + 1 < num_layers ? Tag::kBlockInputs : Tag::kHead;
     if (layer < num_recomputed_) {
-      const TagScope block(Tag::kLayerWorkspace);
+      const TagScope block(Tag::kBlockScratch);
       blocks_.push_back({.input = hidden_TE, .output = {}});
       hidden_TE = model_.block(layer, hidden_TE, batch_.positions_T, attention_);
       memory::retag(hidden_TE.const_data_ptr(), output);
@@ -72,7 +72,7 @@ void LayerLoop::backward(at::Tensor dnormed_TE, model::GradientSink& sink) {
     const TagScope head(Tag::kHead);
     dhidden_TE = differentiate(std::exchange(final_norm_, {}), std::exchange(dnormed_TE, {}));
   }
-  const TagScope blocks(Tag::kLayerWorkspace);
+  const TagScope blocks(Tag::kBlockScratch);
   while (!blocks_.empty()) {
     Piece piece = std::move(blocks_.back());
     blocks_.pop_back();

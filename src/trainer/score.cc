@@ -17,7 +17,7 @@ namespace tandem::trainer {
 TokenScores score_batch(const model::Model& model, const PackedBatch& batch, const HeadOptions& head) {
   if (batch.num_targets() == 0) return {};
   const at::NoGradGuard without_graph;
-  const memory::TagScope blocks(memory::Tag::kLayerWorkspace);
+  const memory::TagScope blocks(memory::Tag::kBlockScratch);
   VarlenAttention attention(model.ops(), batch);
   const at::Tensor normed_TE = model::forward_hidden(model, batch.ids_T, batch.positions_T, attention);
   const memory::TagScope head_tag(memory::Tag::kHead);

@@ -34,7 +34,7 @@ rl::Sample sample_of(std::span<const int32_t> sequence, int64_t length, uint64_t
 template <typename F>
 void for_each_last_state(const model::Model& model, const PackedBatch& packed, int64_t chunk_rows, F f) {
   const at::NoGradGuard without_graph;
-  const memory::TagScope blocks(memory::Tag::kLayerWorkspace);
+  const memory::TagScope blocks(memory::Tag::kBlockScratch);
   VarlenAttention attention(model.ops(), packed);
   const at::Tensor normed_TE = model::forward_hidden(model, packed.ids_T, packed.positions_T, attention);
   const memory::TagScope head(memory::Tag::kHead);

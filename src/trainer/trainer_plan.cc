@@ -318,13 +318,13 @@ void add_scoring_peaks(const model::ModelConfig& config, const TrainShape& shape
   memory::TagBytes base = standing;
   base[Tag::kBatch] += p.indices(shape.batch, /*trains=*/!p.ops.has_attention_kernel());
   memory::TagBytes block = base;
-  block[Tag::kLayerWorkspace] += p.cache + p.residual + p.block.inference + memory::rounding_of(12);
+  block[Tag::kBlockScratch] += p.cache + p.residual + p.block.inference + memory::rounding_of(12);
   plan.add(Phase::kTrain, "a block of the reference", block);
   memory::TagBytes norm = base;
-  norm[Tag::kLayerWorkspace] += p.cache + p.residual + p.norm.most + memory::rounding_of(4);
+  norm[Tag::kBlockScratch] += p.cache + p.residual + p.norm.most + memory::rounding_of(4);
   plan.add(Phase::kTrain, "the reference's final norm", norm);
   memory::TagBytes head = base;
-  head[Tag::kLayerWorkspace] += p.normed;
+  head[Tag::kBlockScratch] += p.normed;
   head[Tag::kHead] +=
       3 * memory::allocated_bytes(shape.batch.targets * kFloatBytes) + p.chunk() + memory::rounding_of(6);
   plan.add(Phase::kTrain, "logits of the reference", head);
@@ -354,16 +354,16 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   base[Tag::kBatch] += balance.batch;
 
   memory::TagBytes forward = base;  // peak in the last block
-  forward[Tag::kCheckpointedInputs] += config.num_layers * p.residual;
-  forward[Tag::kSavedActivations] += std::max<Size>(kept_layers - 1, 0) * graph;  // graphs of the blocks that are done
-  forward[Tag::kLayerWorkspace] +=
+  forward[Tag::kBlockInputs] += config.num_layers * p.residual;
+  forward[Tag::kBlockGraphs] += std::max<Size>(kept_layers - 1, 0) * graph;  // graphs of the blocks that are done
+  forward[Tag::kBlockScratch] +=
       idle_cache + (kept_layers > 0 ? p.block.forward + graph_rounding : p.block.forward_again) + rounding;
   plan.add(Phase::kTrain, "forward of the last block", forward);
 
   memory::TagBytes done = base;  // state after all blocks
-  done[Tag::kCheckpointedInputs] += config.num_layers * p.residual;
-  done[Tag::kSavedActivations] += kept_layers * graph;
-  done[Tag::kLayerWorkspace] += idle_cache;
+  done[Tag::kBlockInputs] += config.num_layers * p.residual;
+  done[Tag::kBlockGraphs] += kept_layers * graph;
+  done[Tag::kBlockScratch] += idle_cache;
   memory::TagBytes normed = done;
   normed[Tag::kHead] += p.residual + p.norm.most + memory::rounding_of(4);
   plan.add(Phase::kTrain, "the final norm", normed);
@@ -398,22 +398,22 @@ void add_train_peaks(const model::ModelConfig& config, const TrainShape& shape, 
   // The gradient of a block's output exists besides the bytes that its backward allocates.
   const auto add_backward = [&](const memory::TagBytes& before, const std::string& which) {
     memory::TagBytes mlp = before, attention = before;
-    mlp[Tag::kLayerWorkspace] += p.residual + p.block.mlp_backward + rounding;
+    mlp[Tag::kBlockScratch] += p.residual + p.block.mlp_backward + rounding;
     plan.add(Phase::kTrain, "backward of the MLP of " + which, mlp);
-    attention[Tag::kSavedActivations] -= p.block.mlp_graph;
-    attention[Tag::kLayerWorkspace] += p.residual + p.block.attention_backward + rounding;
+    attention[Tag::kBlockGraphs] -= p.block.mlp_graph;
+    attention[Tag::kBlockScratch] += p.residual + p.block.attention_backward + rounding;
     plan.add(Phase::kTrain, "backward of the attention of " + which, attention);
   };
   if (kept_layers > 0) add_backward(head, "the last block");
   if (shape.recomputed_layers > 0) {
     memory::TagBytes again = base;  // the kept blocks and all after them are gone
-    again[Tag::kCheckpointedInputs] += shape.recomputed_layers * p.residual;
+    again[Tag::kBlockInputs] += shape.recomputed_layers * p.residual;
     again[Tag::kHead] += p.normed + p.residual + scores;  // tensors of the loss, and the block's result
-    again[Tag::kLayerWorkspace] += idle_cache;
+    again[Tag::kBlockScratch] += idle_cache;
     memory::TagBytes rerun = again;
-    rerun[Tag::kLayerWorkspace] += p.residual + p.block.forward + graph_rounding + rounding;
+    rerun[Tag::kBlockScratch] += p.residual + p.block.forward + graph_rounding + rounding;
     plan.add(Phase::kTrain, "a block that is run again", rerun);
-    again[Tag::kSavedActivations] += graph;
+    again[Tag::kBlockGraphs] += graph;
     add_backward(again, "a block that was run again");
   }
 

@@ -18,9 +18,9 @@ namespace tandem::trainer {
 
 using base::Size;
 
-// Counts the bytes of the trained tensors' optimizer state, besides the weights. Masters and
-// moments last as long as the trainer, gradients from a train phase's first step to its end (Trainer::end_phase). With
-// several data ranks these are the most that one of them has.
+// Counts the bytes of the trained tensors' optimizer state, besides the weights. Masters and moments last as long as
+// the trainer, gradients from a train phase's first step to its end (Trainer::end_phase). With several data ranks these
+// are the most that one of them has.
 struct OptimizerBytes {
   Size master = 0;    // float32; 0 in a float32 store, which is its own master
   Size moments = 0;   // two of float32

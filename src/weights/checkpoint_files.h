@@ -55,9 +55,9 @@ struct SliceSource {
 
 // Returns a source for every slice, in the order of files and byte ranges. Throws UserError if a tensor is missing, is
 // neither part of the layout nor ignored by it, or has another shape or a dtype that is not F32, BF16 or F16. Files
-// hold whole tensors, even for the layout of a part. Where a layout has quantised
-// tensors, each of its matrices may be stored in their quantisation; a warning says how many of theirs are not, where
-// some are. Layout and files must outlive the result.
+// hold whole tensors, even for the layout of a part. Where a layout has quantised tensors, each of its matrices may be
+// stored in their quantisation; a warning says how many of theirs are not, where some are. Layout and files must
+// outlive the result.
 std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout& layout);
 
 // Makes every check of DIR's weights that needs no read of them. Throws UserError as above.

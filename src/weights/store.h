@@ -50,8 +50,7 @@ class WeightsView {
 class WeightStore {
  public:
   // Allocates every tensor of the layout, uninitialised. `dtype` is at::kFloat or at::kBFloat16, and that of all
-  // tensors that are not quantised. Throws
-  // EnvironmentError when the machine, or the device, has too little memory.
+  // tensors that are not quantised. Throws EnvironmentError when the machine, or the device, has too little memory.
   WeightStore(Layout layout, at::ScalarType dtype, at::Device device = at::kCPU);
   // Makes a store that knows layout, dtype, device, bytes and info(), and has no memory yet: allocate(), attach() or a
   // function that fills it comes later.

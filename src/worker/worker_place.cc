@@ -50,9 +50,12 @@ WorkerPlace find_worker(const std::string& program_folder, const BuildPlace& bui
     // Sources that were copied without .venv still use the one of the build.
     const fs::path fallback = fs::path(build.root) / kPython;
     if (is_there(fallback)) return {.python = fallback.string(), .directory = (root / "python").string()};
-    throw EnvironmentError(fmt::format(
-        "no Python for the workers: neither {} nor {} is there; run `make setup` in {}, or copy .venv there",
-        python.string(), fallback.string(), root.string()));
+    const std::string missing = python == fallback
+                                    ? fmt::format("{} is not there, or may not be read by this user", python.string())
+                                    : fmt::format("neither {} nor {} is there, or may be read by this user",
+                                                  python.string(), fallback.string());
+    throw EnvironmentError(fmt::format("no Python for the workers: {}; run `make setup` in {}, or copy .venv there",
+                                       missing, root.string()));
   }
   throw EnvironmentError(
       fmt::format("the workers' package, {}, is in none of {}; copy the folders python and .venv beside the program",

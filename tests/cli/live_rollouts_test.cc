@@ -193,6 +193,8 @@ TEST_F(LiveRollouts, WhatCannotBeIsRefused) {
   expect_one_line_failure(run(with(words, {"--over-sampling-batch-size", "10"})), 2,
                           "at most 9 groups can be in flight");
   expect_one_line_failure(run(with(words, {"--pg-loss-type", "reinforce"})), 2, "has no trust region");
+  expect_one_line_failure(run(with(words, {"--custom-generate-function-path", "tests/cli/generate/turns.py:turns"})), 2,
+                          "--max-weight-staleness 2 and --custom-generate-function-path");
   const Captured nowhere = run_program(with(words, {"--replay-schedule", path("nowhere")}));
   EXPECT_EQ(nowhere.code, 2);
   EXPECT_NE(nowhere.err.find("there is no schedule.jsonl"), std::string::npos) << nowhere.err;

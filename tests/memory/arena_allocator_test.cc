@@ -39,7 +39,7 @@ TEST_F(TensorMemoryTest, AllocationsHaveTheTagInForceOnAnyThread) {
   arena.enter(Phase::kTrain);
   std::byte *own = nullptr, *others = nullptr, *after = nullptr;
   {
-    const TagScope outer(Tag::kSavedActivations);
+    const TagScope outer(Tag::kBlockGraphs);
     {
       const TagScope inner(Tag::kHead, "logits");
       own = memory.allocate(512);
@@ -47,7 +47,7 @@ TEST_F(TensorMemoryTest, AllocationsHaveTheTagInForceOnAnyThread) {
     }
     EXPECT_EQ(bytes(Tag::kHead), 1024);
     after = memory.allocate(512);
-    EXPECT_EQ(bytes(Tag::kSavedActivations), 512) << "the outer scope is in force again";
+    EXPECT_EQ(bytes(Tag::kBlockGraphs), 512) << "the outer scope is in force again";
   }
   std::byte* const outside = memory.allocate(512);
   EXPECT_EQ(bytes(Tag::kOverhead), 512);
@@ -67,17 +67,17 @@ TEST_F(TensorMemoryTest, WhatSurvivesAScopeCountsForAnotherTag) {
   arena.enter(Phase::kTrain);
   std::byte *saved = nullptr, *input = nullptr;
   {
-    const SavedForBackwardScope block(Tag::kLayerWorkspace, Tag::kSavedActivations);
+    const SavedForBackwardScope block(Tag::kBlockScratch, Tag::kBlockGraphs);
     std::byte* const temporary = memory.allocate(4096);
     saved = memory.allocate(1024);
     input = memory.allocate(512);
-    retag(input, Tag::kCheckpointedInputs);
+    retag(input, Tag::kBlockInputs);
     memory.free(temporary);
   }
-  EXPECT_EQ(bytes(Tag::kLayerWorkspace), 0);
-  EXPECT_EQ(bytes(Tag::kSavedActivations), 1024);
-  EXPECT_EQ(bytes(Tag::kCheckpointedInputs), 512);
-  EXPECT_EQ(device.ledger.high_water_bytes(Tag::kLayerWorkspace, Phase::kTrain), 5632);
+  EXPECT_EQ(bytes(Tag::kBlockScratch), 0);
+  EXPECT_EQ(bytes(Tag::kBlockGraphs), 1024);
+  EXPECT_EQ(bytes(Tag::kBlockInputs), 512);
+  EXPECT_EQ(device.ledger.high_water_bytes(Tag::kBlockScratch, Phase::kTrain), 5632);
   int elsewhere = 0;
   retag(&elsewhere, Tag::kHead);
   EXPECT_TRUE(memory.free(saved) && memory.free(input));
@@ -110,7 +110,7 @@ TEST_F(TensorMemoryTest, ThereIsOneAtATime) { EXPECT_THROW(ArenaAllocator{arena}
 
 TEST(ArenaAllocator, ScopesMeanNothingWithoutOne) {
   const TagScope tag(Tag::kHead);
-  const SavedForBackwardScope block(Tag::kLayerWorkspace, Tag::kSavedActivations);
+  const SavedForBackwardScope block(Tag::kBlockScratch, Tag::kBlockGraphs);
   retag(&tag, Tag::kHead);
 }
 

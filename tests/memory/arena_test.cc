@@ -105,16 +105,16 @@ TEST_F(ArenaTest, ARefusalSaysWhatToChange) {
 }
 
 TEST_F(ArenaTest, AnAllocationMayComeToCountForAnotherTag) {
-  std::byte* const old = arena.allocate(View::kTrain, 1024, Tag::kLayerWorkspace, "old");
+  std::byte* const old = arena.allocate(View::kTrain, 1024, Tag::kBlockScratch, "old");
   const int64_t mark = arena.mark(View::kTrain);
-  std::byte* const kept = arena.allocate(View::kTrain, 512, Tag::kLayerWorkspace, "kept");
+  std::byte* const kept = arena.allocate(View::kTrain, 512, Tag::kBlockScratch, "kept");
   std::byte* const other = arena.allocate(View::kTrain, 512, Tag::kHead, "other");
-  arena.retag(View::kTrain, mark, Tag::kLayerWorkspace, Tag::kSavedActivations);
-  EXPECT_EQ(device.ledger.current_bytes(Tag::kLayerWorkspace), 1024) << "what was there before";
-  EXPECT_EQ(device.ledger.current_bytes(Tag::kSavedActivations), 512);
+  arena.retag(View::kTrain, mark, Tag::kBlockScratch, Tag::kBlockGraphs);
+  EXPECT_EQ(device.ledger.current_bytes(Tag::kBlockScratch), 1024) << "what was there before";
+  EXPECT_EQ(device.ledger.current_bytes(Tag::kBlockGraphs), 512);
   EXPECT_EQ(device.ledger.current_bytes(Tag::kHead), 512);
-  arena.retag(kept, Tag::kCheckpointedInputs);
-  EXPECT_EQ(device.ledger.current_bytes(Tag::kSavedActivations), 0);
+  arena.retag(kept, Tag::kBlockInputs);
+  EXPECT_EQ(device.ledger.current_bytes(Tag::kBlockGraphs), 0);
   EXPECT_EQ(device.ledger.current_bytes(), 2048) << "nothing was taken by it";
   for (std::byte* const address : {old, kept, other}) arena.free(address);
   EXPECT_EQ(device.ledger.current_bytes(), 0);

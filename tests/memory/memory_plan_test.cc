@@ -12,7 +12,7 @@ namespace {
 TagBytes bytes_of(int64_t weights, int64_t graphs, int64_t head) {
   TagBytes bytes;
   bytes[Tag::kWeights] = weights;
-  bytes[Tag::kSavedActivations] = graphs;
+  bytes[Tag::kBlockGraphs] = graphs;
   bytes[Tag::kHead] = head;
   return bytes;
 }
@@ -21,7 +21,7 @@ TEST(MemoryPlan, APhaseNeedsItsWorstMomentNotTheSumOfItsTags) {
   MemoryPlan plan;
   plan.add(Phase::kTrain, "graphs", bytes_of(100, 50, 0));
   plan.add(Phase::kTrain, "logits", bytes_of(100, 0, 40));
-  EXPECT_EQ(plan.bytes(Tag::kSavedActivations, Phase::kTrain), 50);
+  EXPECT_EQ(plan.bytes(Tag::kBlockGraphs, Phase::kTrain), 50);
   EXPECT_EQ(plan.bytes(Tag::kHead, Phase::kTrain), 40);
   EXPECT_EQ(plan.bytes(Phase::kTrain), 150);
   EXPECT_EQ(plan.peak_name(Phase::kTrain), "graphs");
@@ -46,10 +46,10 @@ TEST(MemoryPlan, CountsAsTheLedgerDoes) {
   Ledger ledger;
   ledger.enter(Phase::kTrain);
   ledger.take(Tag::kWeights, 7);
-  ledger.take(Tag::kSavedActivations, 50);
-  ledger.give_back(Tag::kSavedActivations, 50);
+  ledger.take(Tag::kBlockGraphs, 50);
+  ledger.give_back(Tag::kBlockGraphs, 50);
   ledger.take(Tag::kHead, 40);
-  for (const Tag tag : {Tag::kWeights, Tag::kSavedActivations, Tag::kHead}) {
+  for (const Tag tag : {Tag::kWeights, Tag::kBlockGraphs, Tag::kHead}) {
     EXPECT_EQ(plan.bytes(tag, Phase::kTrain), ledger.high_water_bytes(tag, Phase::kTrain)) << to_string(tag);
   }
   EXPECT_EQ(plan.bytes(Phase::kTrain), ledger.high_water_bytes(Phase::kTrain));

@@ -15,9 +15,9 @@ using memory::Phase;
 using memory::Tag;
 
 constexpr std::array kPhases = {Phase::kLoad, Phase::kRollout, Phase::kTrain};
-constexpr std::array kOfTraining = {Tag::kReference,        Tag::kMaster,         Tag::kMoments,
-                                    Tag::kGradients,        Tag::kBatch,          Tag::kCheckpointedInputs,
-                                    Tag::kSavedActivations, Tag::kLayerWorkspace, Tag::kHead};
+constexpr std::array kOfTraining = {Tag::kReference,   Tag::kMaster,       Tag::kMoments,
+                                    Tag::kGradients,   Tag::kBatch,        Tag::kBlockInputs,
+                                    Tag::kBlockGraphs, Tag::kBlockScratch, Tag::kHead};
 constexpr std::array kOfSampling = {Tag::kKv, Tag::kEngineScratch, Tag::kGraphs};
 
 TrainPlan plan_of(PlanCase drawn, Role role) {

@@ -19,9 +19,9 @@ GOOD = {
                         '#include "base/json.h"\nnamespace tandem::device {\nclass Ops;\n}\n',
     "src/device/cpu/gemm.cc": '// Matrix products on the CPU.\n#include "device/ops.h"\n',
     "tests/base/CMakeLists.txt": "tandem_test(base_test CORE\n  SOURCES json_test.cc  # one\n  DEPENDS tandem_base)\n",
-    "tests/base/json_test.cc": '// What JSON refuses.\n#include "base/json.h"\n',
+    "tests/base/json_test.cc": '// What JSON refuses.\n#include "base/json.h"\nTEST(Json, RefusesTwoValues) {}\n',
     "docs/STYLE.md": "See [the layout](ARCHITECTURE.md#tree) and [the web](https://example.com).\n",
-    "docs/ARCHITECTURE.md": "Paths such as /tmp/x and build/work/x are nobody's.\n",
+    "docs/ARCHITECTURE.md": "Paths such as /tmp/x and build/work/x are nobody's: `Json.RefusesTwoValues`, `Json.*`.\n",
 }
 
 # (file, its text or what is appended to it with "+", line, part of the message)
@@ -36,7 +36,7 @@ BREACHES = [
     ("src/base/CMakeLists.txt", "tandem_module(base CORE SOURCES json.cc gone.cc)\n", 1,
      "src/base/gone.cc, which does not"),
     ("src/base/json.cc", "+#include <ATen/ops/mm.h>\n", 4, "a CORE target includes torch"),
-    ("tests/base/json_test.cc", '+#include "device/ops.h"\n', 3,
+    ("tests/base/json_test.cc", '+#include "device/ops.h"\n', 4,
      "includes torch: tests/base/json_test.cc -> src/device/ops.h"),
     ("src/base/json.cc", f"+// {TO_DO}: later\n", 4, f"{TO_DO}: finish it"),
     ("docs/STYLE.md", f"+{TO_DO}\n", 2, f"{TO_DO}: finish it"),
@@ -56,12 +56,13 @@ BREACHES = [
     ("python/x.py", "#!/usr/bin/env python3\nimport os\n", 1, "must open with a comment or docstring"),
     ("src/base/json.h", "+  // Of a number: its digits.\n", 6, "a comment that begins with 'Of'"),
     ("src/base/json.cc", "+int n;  // digits\n// That many.\n", 5, "a comment that begins with 'That'"),
-    ("tests/base/json_test.cc", "+\n// Whoever reads it.\n", 4, "a comment that begins with 'Whoever'"),
+    ("tests/base/json_test.cc", "+\n// Whoever reads it.\n", 5, "a comment that begins with 'Whoever'"),
     ("src/base/json.h", "// What JSON may be.\n#pragma once\nnamespace tandem::base {\nclass Json;\n}\n", 1,
      "a header that opens with 'What'"),
     ("src/base/json.h", "// Strict JSON in and out.\n#pragma once\nnamespace tandem::rl {\nclass Json;\n}\n", 1,
      "declares nothing in namespace tandem::base"),
     ("docs/STYLE.md", "+[gone](GONE.md)\n", 2, "links to GONE.md"),
+    ("docs/STYLE.md", "+`Json.RefusesThree*` proves it.\n", 2, "names the test Json.RefusesThree*"),
 ]
 
 

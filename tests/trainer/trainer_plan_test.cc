@@ -192,16 +192,16 @@ TEST(TrainerPlan, SumsOfAStepByHand) {
   // attention's cache.
   const memory::MemoryPlan plan = train_plan(model::Dtype::kFloat32, 0);
   EXPECT_EQ(plan.bytes(Tag::kWeights, Phase::kTrain), 1'000'000);
-  EXPECT_EQ(plan.bytes(Tag::kCheckpointedInputs, Phase::kTrain), 6 * 36 * 32 * 4);
+  EXPECT_EQ(plan.bytes(Tag::kBlockInputs, Phase::kTrain), 6 * 36 * 32 * 4);
   const int64_t cache = 4 * 16 * 2 * 2 * 16 * 4;
   // A row has qkv 128, q 64, attn_out 64, middle 32, gate_up 192, and a logsumexp a head.
   const int64_t graph = 36 * (128 + 64 + 64 + 32 + 192 + 4) * 4 + cache + memory::rounding_of(8);
-  EXPECT_EQ(plan.bytes(Tag::kSavedActivations, Phase::kTrain), 6 * graph);
+  EXPECT_EQ(plan.bytes(Tag::kBlockGraphs, Phase::kTrain), 6 * graph);
   // The workspace has the graph of the block that runs; k and v, the product of gate and up, down's and the sum.
-  EXPECT_EQ(plan.bytes(Tag::kLayerWorkspace, Phase::kTrain),
+  EXPECT_EQ(plan.bytes(Tag::kBlockScratch, Phase::kTrain),
             graph + 36 * (2 * 32 + 96 + 2 * 32) * 4 + memory::rounding_of(12));
   // Besides all graphs there are four rows of the stream and three of the MLP's width, while the MLP's backward runs.
-  EXPECT_EQ(plan.bytes_at_peak(Phase::kTrain)[Tag::kLayerWorkspace],
+  EXPECT_EQ(plan.bytes_at_peak(Phase::kTrain)[Tag::kBlockScratch],
             36 * (4 * 32 + 3 * 96) * 4 + memory::rounding_of(12));
   // The head has input and output of the final norm, its gradient; four numbers for each of 18 targets, 512 bytes; 4
   // rows of logits, their hidden states and the gradients of those.
@@ -227,7 +227,7 @@ TEST(TrainerPlan, BalancingExpertsTakesABatchsRowsAndALayersProbabilities) {
   const BalanceBytes bytes = balance_bytes(sparse, largest_micro_batch(kStep, 1000));
   EXPECT_GT(bytes.work, 3 * largest_micro_batch(kStep, 1000).rows * sparse.experts->count * 4);
   EXPECT_EQ(with.bytes(Tag::kBatch, Phase::kTrain) - without.bytes(Tag::kBatch, Phase::kTrain), bytes.batch);
-  EXPECT_LE(with.bytes(Tag::kLayerWorkspace, Phase::kTrain) - without.bytes(Tag::kLayerWorkspace, Phase::kTrain),
+  EXPECT_LE(with.bytes(Tag::kBlockScratch, Phase::kTrain) - without.bytes(Tag::kBlockScratch, Phase::kTrain),
             bytes.work);
 }
 
@@ -245,10 +245,10 @@ TEST(TrainerPlan, RecomputationTradesGraphsForOne) {
   const memory::MemoryPlan kept = train_plan(model::Dtype::kBFloat16, 0);
   const memory::MemoryPlan some = train_plan(model::Dtype::kBFloat16, 4);
   const memory::MemoryPlan all = train_plan(model::Dtype::kBFloat16, 6);
-  const int64_t graph = kept.bytes(Tag::kSavedActivations, Phase::kTrain) / 6;
-  EXPECT_EQ(some.bytes(Tag::kSavedActivations, Phase::kTrain), 2 * graph);
-  EXPECT_EQ(all.bytes(Tag::kSavedActivations, Phase::kTrain), graph) << "the block that is run again";
-  EXPECT_EQ(all.bytes(Tag::kCheckpointedInputs, Phase::kTrain), kept.bytes(Tag::kCheckpointedInputs, Phase::kTrain));
+  const int64_t graph = kept.bytes(Tag::kBlockGraphs, Phase::kTrain) / 6;
+  EXPECT_EQ(some.bytes(Tag::kBlockGraphs, Phase::kTrain), 2 * graph);
+  EXPECT_EQ(all.bytes(Tag::kBlockGraphs, Phase::kTrain), graph) << "the block that is run again";
+  EXPECT_EQ(all.bytes(Tag::kBlockInputs, Phase::kTrain), kept.bytes(Tag::kBlockInputs, Phase::kTrain));
   EXPECT_LT(some.bytes(Phase::kTrain), kept.bytes(Phase::kTrain));
   EXPECT_LT(all.bytes(Phase::kTrain), some.bytes(Phase::kTrain));
 }
