@@ -36,7 +36,7 @@ from tandem_worker.rewards import no_label
 
 SECONDS, MEMORY_MB = 6, 512  # of a test that says nothing
 LONGEST_SECONDS, MOST_MB = 60, 1 << 16
-# What a unit of a limit is worth in seconds, or in MB; a number alone is in these.
+# How many seconds, or MB, each unit of a limit has. A limit without a unit is in seconds, or in MB.
 SECONDS_OF = {"": 1, "s": 1, "sec": 1, "second": 1, "seconds": 1, "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3}
 MB_OF = {"": 1, "mb": 1, "megabyte": 1, "megabytes": 1, "gb": 1024, "gigabyte": 1024, "gigabytes": 1024, "kb": 2**-10,
          "kilobyte": 2**-10, "kilobytes": 2**-10, "byte": 2**-20, "bytes": 2**-20}  # fmt: skip

@@ -23,9 +23,10 @@ void check_is_no_part_of_a_run(const std::string& load) {
     const std::string shown = run.empty() ? "." : run.string();
     if (Checkpoints(shown).empty()) continue;
     const std::string digits = name.starts_with("step_") ? name.substr(5) : "";
-    const bool is_step = !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos;
+    const bool is_step = digits.find_first_of("123456789") != std::string::npos &&
+                         digits.find_first_not_of("0123456789") == std::string::npos;
     throw UserError(fmt::format("--load {}: is a part of a run; give --load {}{}", load, shown,
-                                is_step ? fmt::format(" --ckpt-step {}", std::stoll(digits)) : ""));
+                                is_step ? " --ckpt-step " + digits.substr(digits.find_first_not_of('0')) : ""));
   }
 }
 

@@ -60,8 +60,8 @@ class Patience {
   int64_t skipped_steps_, failed_rollouts_;  // counts in a row, up to now
   int64_t ungraded_rollouts_;  // failed rollouts in which rewards or advantages failed, not the filter alone
   std::string why_to_stop_;    // after this rollout
-  // What failed in the last rollout, and its first message: Rollout::first_failure, or that of the advantages. A run
-  // that resumes at its end has seen none.
+  // The last rollout's failure: which part failed ("grading", or the flag of a user's function), and the first message
+  // about it. A run that resumes when no rollout is left has seen no failure of its own.
   std::string last_failed_ = "grading", last_failure_;
 };
 

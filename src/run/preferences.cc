@@ -36,24 +36,14 @@ std::optional<double> mean_of(std::span<const rl::JudgedAnswer> answers, const W
 
 }  // namespace
 
-std::vector<int64_t> Preferences::answers_of(std::span<const int64_t> items) const {
-  std::vector<int64_t> answers;
-  const int64_t each = config_.answers_of_item();
-  for (const int64_t item : items) {
-    for (int64_t i = 0; i < each; ++i) answers.push_back(item * each + i);
-  }
-  return answers;
-}
-
 std::vector<Preferences::Text> Preferences::texts_of(std::span<const int64_t> items, Part part) const {
-  const std::vector<int64_t> answers = answers_of(items);
-  const auto each = static_cast<size_t>(config_.answers_of_item());
-  const size_t begin = static_cast<size_t>(part.begin) * each, end = static_cast<size_t>(part.end) * each;
+  const int64_t each = config_.answers_of_item(), num_answers = std::ssize(items) * each;
+  const auto answer = [&](int64_t i) { return items[static_cast<size_t>(i / each)] * each + i % each; };
   std::vector<Text> texts;
-  for (size_t i = begin; i < end; ++i) texts.emplace_back(answers[i], answers[i]);
+  for (int64_t i = part.begin * each; i < part.end * each; ++i) texts.emplace_back(answer(i), answer(i));
   if (config_.takes_pairs()) return texts;
-  for (size_t i = begin; i < end; ++i)
-    texts.emplace_back(answers[i], answers[(i + answers.size() - 1) % answers.size()]);
+  for (int64_t i = part.begin * each; i < part.end * each; ++i)
+    texts.emplace_back(answer(i), answer((i + num_answers - 1) % num_answers));
   return texts;
 }
 

@@ -78,7 +78,6 @@ class Preferences {
   // Names a text: the prompt of one sample, and the completion of the same or of another.
   using Text = std::pair<int64_t, int64_t>;
 
-  std::vector<int64_t> answers_of(std::span<const int64_t> items) const;
   // Returns the answers of a part, and after them for "kto" each of their prompts with the completion before it among
   // all items, before the first the last (as TRL).
   std::vector<Text> texts_of(std::span<const int64_t> items, Part part) const;

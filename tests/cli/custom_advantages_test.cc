@@ -176,7 +176,7 @@ TEST_F(CustomAdvantages, RewardsThatAreNormalisedApartTrainAndReplay) {
                           "--multi-objective-aggregation normalize_then_sum and --rm-failure-reward 0");
 }
 
-// What is wrong with the advantages is said of the function that gives them.
+// A run whose advantages are all 0, or fail, names --custom-advantage-path as the cause.
 TEST_F(CustomAdvantages, OnesThatTeachNothingAreTheFunctionsFault) {
   base::write_file_durably(folder_ / "bad.py",
                            "def none(groups):\n    return [[None for s in g.samples] for g in groups]\n"

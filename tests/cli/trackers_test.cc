@@ -61,5 +61,19 @@ TEST_F(Trackers, RefuseInOneLineBeforeARunBegins) {
   EXPECT_FALSE(base::directory_exists(folder / "run"));
 }
 
+// A name for a tracker that is not used sends nothing, which is said.
+TEST(IdleTrackerFlags, AreWarnedOf) {
+  base::TemporaryDirectory folder;
+  const Captured result =
+      run(train_arguments(folder / "run", {"--dry-run", "--wandb-project", "p", "--wandb-mode", "offline",
+                                           "--trackio-project", "q", "--mlflow-run-name", "r"}));
+  EXPECT_EQ(result.code, 0) << result.err;
+  for (const char* const says :
+       {"--wandb-project p: does nothing without --use-wandb", "--wandb-mode offline: does nothing without --use-wandb",
+        "--trackio-project q: does nothing without --use-trackio",
+        "--mlflow-run-name r: does nothing without --use-mlflow"})
+    EXPECT_NE(result.err.find(says), std::string::npos) << says << " in " << result.err;
+}
+
 }  // namespace
 }  // namespace tandem::cli
