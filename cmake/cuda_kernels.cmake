@@ -31,7 +31,7 @@ function(tandem_cuda_kernels target)
     get_filename_component(folder "${object}" DIRECTORY)
     file(MAKE_DIRECTORY "${folder}")
     add_custom_command(OUTPUT "${object}"
-      COMMAND ${TANDEM_CCACHE} "${nvcc}" ${flags} ${arg_FLAGS} "-I${CMAKE_SOURCE_DIR}/src"
+      COMMAND ${TANDEM_CCACHE} "${nvcc}" ${flags} ${arg_FLAGS} "-I${CMAKE_SOURCE_DIR}/src" "-I${CMAKE_SOURCE_DIR}/include"
         -MD -MF "${object}.d" -c "${CMAKE_CURRENT_SOURCE_DIR}/${source}" -o "${object}"
       DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${source}" DEPFILE "${object}.d"
       COMMENT "Compiling CUDA kernels ${source}" VERBATIM)

@@ -14,16 +14,6 @@ if(TANDEM_CUDA AND TANDEM_TORCH)
   # Headers alone: LibTorch's CUDA half has loaded the library, and src/device/cuda/ranks/nccl.cc looks it up there.
   add_library(tandem_nccl_headers INTERFACE)
   target_include_directories(tandem_nccl_headers SYSTEM INTERFACE "${site_packages}/nvidia/nccl/include")
-  # The library is loaded by LibTorch's CUDA half; its frontend, which is headers alone, names functions of NVRTC too.
-  set(TANDEM_CUDNN_FRONTEND "${site_packages}/include" CACHE PATH "Headers of cuDNN's frontend")
-  if(NOT EXISTS "${TANDEM_CUDNN_FRONTEND}/cudnn_frontend.h")
-    message(FATAL_ERROR "no headers of cuDNN's frontend under .venv: run `make cuda` in ${CMAKE_SOURCE_DIR}")
-  endif()
-  list(APPEND CMAKE_BUILD_RPATH "${site_packages}/nvidia/cudnn/lib")
-  add_library(tandem_cudnn INTERFACE)
-  target_include_directories(tandem_cudnn SYSTEM INTERFACE "${TANDEM_CUDNN_FRONTEND}" "${site_packages}/nvidia/cudnn/include")
-  target_link_libraries(tandem_cudnn INTERFACE tandem_cuda_headers "${site_packages}/nvidia/cudnn/lib/libcudnn.so.9"
-    "${site_packages}/nvidia/cu13/lib/libnvrtc.so.13")
   add_library(tandem_cublas_lt INTERFACE)
   target_link_libraries(tandem_cublas_lt INTERFACE tandem_cuda_headers "${site_packages}/nvidia/cu13/lib/libcublasLt.so.13")
 endif()

@@ -28,7 +28,7 @@ SYSTEMS = {
 # What a system has where Python is installed, and the libraries of torch's wheel and of those that it asks for.
 LIBRARIES = re.compile(
     r"lib(c|m|stdc\+\+|gcc_s|dl|pthread|rt|z|ssl|crypto)\.so\.\d+|ld-linux-.*|"
-    r"lib(torch|c10)\w*\.so|libgomp\S*|lib(cudart|cublasLt|nvrtc|cudnn)\.so\.\d+")
+    r"lib(torch|c10)\w*\.so|libgomp\S*|lib(cudart|cublasLt)\.so\.\d+")
 ELF = b"\x7fELF"
 
 

@@ -289,10 +289,10 @@ struct BatchPlan {
            2 * of(batch.targets) + prepared(batch, trains);
   }
 
-  // There are seven tensors of the batch, three of each sequence.
+  // There are up to nine tensors of the batch, and three of each sequence.
   Size prepared(const MicroBatchShape& batch, bool trains) const {
     const Size bytes = ops.prepared(load, trains);
-    return bytes == 0 ? Size(0) : bytes + memory::rounding_of(7 + 3 * batch.sequences);
+    return bytes == 0 ? Size(0) : bytes + memory::rounding_of(9 + 3 * batch.sequences);
   }
 
   std::unique_ptr<const device::OpsPlan> planned_ops;

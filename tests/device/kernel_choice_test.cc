@@ -55,6 +55,10 @@ TEST(KernelChoice, KernelsOfWarpgroupsNeedCapability90AndTheirSharedMemory) {
       EXPECT_EQ(runs_large_attention(gpu.limits, head_dim), gpu.has_warpgroups) << "head dim " << head_dim;
     }
     EXPECT_FALSE(runs_large_attention(gpu.limits, 256)) << "its tiles would take 450 KiB";
+    for (const int64_t head_dim : {8, 64, 80, 128, 136, 256}) {
+      EXPECT_EQ(runs_attention_grad(gpu.limits, head_dim), gpu.has_warpgroups) << "head dim " << head_dim;
+    }
+    EXPECT_FALSE(runs_attention_grad(gpu.limits, 84)) << "rows that are no multiple of 16 bytes";
     EXPECT_EQ(runs_experts_grad_weight(gpu.limits), gpu.has_warpgroups);
     EXPECT_EQ(runs_few_rows(gpu.limits), gpu.has_warpgroups);
     EXPECT_EQ(runs_some_rows(gpu.limits), gpu.has_warpgroups);
@@ -62,6 +66,8 @@ TEST(KernelChoice, KernelsOfWarpgroupsNeedCapability90AndTheirSharedMemory) {
   const GpuLimits cut = limits(90, 200, 132, 228);
   EXPECT_FALSE(runs_large_attention(cut, 128));
   EXPECT_TRUE(runs_large_attention(cut, 64));
+  EXPECT_FALSE(runs_attention_grad(cut, 128));
+  EXPECT_TRUE(runs_attention_grad(cut, 64));
   EXPECT_FALSE(runs_experts_grad_weight(limits(90, 192, 132, 228)));
   EXPECT_FALSE(runs_few_rows(limits(90, 152, 132, 228)));
   EXPECT_FALSE(runs_some_rows(limits(90, 191, 132, 228)));

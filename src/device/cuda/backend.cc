@@ -11,7 +11,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "device/backend.h"
-#include "device/cuda/attention/cudnn_attention.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/footprint.h"
 #include "device/cuda/linear_plans.h"
@@ -66,8 +65,7 @@ Stack stack(int index) {
   return {{"GPU", fmt::format("{}, compute capability {}.{}", properties.name, properties.major, properties.minor)},
           {"CUDA of the driver", version(driver)},
           {"CUDA runtime", version(runtime)},
-          {"products", cuda::LinearPlans::library()},
-          {"gradient of attention", cuda::CudnnAttention::library()}};
+          {"products", cuda::LinearPlans::library()}};
 }
 
 // Nothing may round more than the contract says: no TF32, no sums in bfloat16. cuBLAS may cut a sum as it likes,
@@ -108,8 +106,7 @@ std::unique_ptr<Ops> make_ops(int index, int num_threads, const std::string& /*r
         properties.name, properties.major, properties.minor);
     return aten;
   }
-  return make_cuda_ops(std::move(aten), fmt::format("cuda on {}, {}, {}", properties.name, cuda::LinearPlans::library(),
-                                                    cuda::CudnnAttention::library()));
+  return make_cuda_ops(std::move(aten), fmt::format("cuda on {}, {}", properties.name, cuda::LinearPlans::library()));
 }
 
 DeviceBytes device_bytes(int index) {

@@ -12,7 +12,6 @@
 
 #include "base/check.h"
 #include "device/cuda/attention/cuda_attention.h"
-#include "device/cuda/attention/cudnn_attention.h"
 #include "device/cuda/cuda_quantised.h"
 #include "device/cuda/dropout.h"
 #include "device/cuda/embedding.h"
@@ -392,7 +391,7 @@ class CudaOps final : public Ops {
                                    const AttentionRows& rows) const override {
     const std::shared_ptr<CudaRows> made = made_of(rows);
     if (has_cuda_attention(q_THK, kv_layer)) {
-      return cuda_attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *made, rows.window, cudnn_.get());
+      return cuda_attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer, *made, rows.window);
     }
     return aten_->attention_backward(dout_THK, q_THK, out_THK, lse_TH, kv_layer,
                                      made->prepared_by(*aten_, rows.window));
@@ -565,7 +564,6 @@ class CudaOps final : public Ops {
   const std::string name_;
   mutable cuda::LinearPlans plans_;
   mutable cuda::Staging staging_;
-  const std::unique_ptr<cuda::CudnnAttention> cudnn_ = cuda::CudnnAttention::make();  // may be null
   mutable CudaExperts experts_{*this};
 };
 

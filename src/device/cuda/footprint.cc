@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "device/block.h"
-#include "device/cuda/attention/attention_parts.h"
+#include "device/cuda/attention/attention_grad_work.h"
 #include "device/cuda/attention/attention_work.h"
 #include "device/cuda/scratch.h"
 #include "device/cuda/served_sizes.h"
@@ -59,9 +59,9 @@ class CudaOpsPlan final : public OpsPlan {
   }
   OpBytes attention_backward(const AttentionLoad& load) const override {
     if (!has_attention_kernel()) return OpsPlan::attention_backward(load);
-    // cuDNN computes it, or where its kernels are refused, FlashAttention-2.
+    // Our own kernels compute it where the GPU has them, or else FlashAttention-2.
     OpBytes bytes = flash_backward(load);
-    bytes.most = std::max(bytes.most, most_of_parts(load));
+    bytes.most = std::max(bytes.most, most_of_own(load));
     return bytes;
   }
   OpBytes logprob(Size /*rows*/) const override { return {}; }
@@ -95,9 +95,7 @@ class CudaOpsPlan final : public OpsPlan {
     const Size table = load.sequences * load.longest_keys / kBlockTokens;
     const Size words = 6 * load.rows + table + 2;
     const Size expanded = has_backward ? 2 * load.expanded_keys + load.rows + 2 * load.sequences + 3 : Size(0);
-    // A sequence has up to two parts, each of which has up to 25 words where it has a call of its own.
-    const Size places = has_backward && load.longest_keys >= kFewestKeys ? 50 * load.sequences : Size(0);
-    return (words + expanded + places) * sizeof(int32_t);
+    return (words + expanded + (has_backward ? backward_words(load) : Size(0))) * sizeof(int32_t);
   }
   int64_t prepared_bytes(int64_t num_rows, int64_t num_sequences, int64_t max_blocks) const override {
     return AttentionWork(num_rows, num_sequences, max_blocks).num_words * static_cast<int64_t>(sizeof(int32_t));
@@ -115,15 +113,22 @@ class CudaOpsPlan final : public OpsPlan {
   }
   static OpBytes scratch(Size bytes) { return {.result = 0, .most = bytes}; }
 
-  // Keys, values and their gradients, those of queries by both forms of parts, and the workspace of the largest call
-  // (attention_parts.h).
-  Size most_of_parts(const AttentionLoad& load) const {
-    if (load.longest_keys < kFewestKeys) return 0;
+  AttentionHeads heads() const {
     const OpsShape& s = shape();
-    const AttentionHeads heads = {
-        .group = s.num_heads / s.num_kv_heads, .num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim};
-    return 4 * load.expanded_keys * s.kv_width * element() + 2 * load.rows * s.q_width * element() +
-           most_workspace_bytes(heads, load.rows, load.sequences, load.longest_keys);
+    return {.group = s.num_heads / s.num_kv_heads, .num_kv_heads = s.num_kv_heads, .head_dim = s.head_dim};
+  }
+  static Size most_tiles(const AttentionLoad& load) { return load.rows / kGradRows + load.sequences; }
+  // Words that say which block computes what of the gradient.
+  Size backward_words(const AttentionLoad& load) const {
+    const Size items = (load.expanded_keys / grad_keys(shape().head_dim) + load.sequences) * heads().num_kv_heads;
+    return (load.sequences * sizeof(GradSegment) + most_tiles(load) * sizeof(GradTile) + items * sizeof(GradItem)) /
+           sizeof(int32_t);
+  }
+  // Keys, values and their gradients, those of queries, and the scratch.
+  Size most_of_own(const AttentionLoad& load) const {
+    const OpsShape& s = shape();
+    return 4 * load.expanded_keys * s.kv_width * element() + load.rows * s.q_width * element() +
+           GradScratch(heads(), most_tiles(load)).bytes;
   }
 
   // at::_flash_attention_backward, deterministic, of as many keys as the sequences see in all; with at least as many
@@ -163,8 +168,7 @@ constinit const Footprint kFootprint = {
     .has_dropout = true,
     .context_bytes = kContextBytes,
     // Kernels as they are loaded, cuBLAS's workspaces, what LibTorch's allocator rounds up (404 MiB at most in
-    // bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, or one of the gradient
-    // of attention checked, the data for that.
+    // bench/results/memory_plan_cuda.md), and while a kernel of a product is chosen, the data for that.
     .library_bytes = int64_t{640} << 20,
     // NCCL took 0.96 GiB for two H200 (bench/results/many_devices.md).
     .communicator_bytes = int64_t{1} << 30,

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "device/cuda/attention/attention_grad_work.h"
 #include "device/cuda/attention/attention_work.h"
 #include "device/cuda/served_sizes.h"
 
@@ -65,6 +66,20 @@ constexpr int64_t large_attention_shared_bytes(int64_t head_dim) {
 }
 constexpr bool runs_large_attention(const GpuLimits& gpu, int64_t head_dim) {
   return gpu.capability == 90 && large_attention_shared_bytes(head_dim) <= gpu.shared_bytes;
+}
+
+// The kernel of the gradient of attention (attention_grad.h) too. It takes a block of keys and their values, two stages
+// of rows and up to two of their output's gradients, two of what the products read of scores, parts of dq in float32,
+// and what it knows of rows and items.
+constexpr int64_t attention_grad_shared_bytes(int64_t head_dim) {
+  constexpr int64_t kOthers = 3 * 1024;
+  const int64_t width = head_width(head_dim), keys = grad_keys(head_dim), rows = width == 256 ? 3 : 4;
+  const int64_t squares = width == 256 ? 4 : 2, dq = width == 256 ? 32 * 1024 : 2 * kGradRows * width * 4;
+  return (2 * keys + rows * kGradRows) * width * 2 + squares * keys * kGradRows * 2 + dq + kOthers;
+}
+constexpr bool runs_attention_grad(const GpuLimits& gpu, int64_t head_dim) {
+  return gpu.capability == 90 && supports_head_dim(head_dim) &&
+         attention_grad_shared_bytes(head_dim) <= gpu.shared_bytes;
 }
 
 // The kernel of the gradient of experts' weights has the instructions of compute capability 9.0 too. It takes four

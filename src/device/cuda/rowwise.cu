@@ -63,32 +63,36 @@ __global__ void column_partials_kernel(const bf16* dy, float* partial, int64_t T
   }
 }
 
-// Computes to[i] += the sum over blocks of partial[block][first + i], block 0 first. A thread has many of its numbers
-// on the way at once: there are few threads, so otherwise they would wait for memory, one number after the other.
+// Computes to[i] += the sum over blocks of partial[block][first + i]. The blocks are cut into kGroups groups of
+// neighbours, whose threads sum them at the same time, block by block; then the groups are summed in their order. A
+// thread has all of its numbers on the way at once: otherwise it would wait for memory, one number after the other.
+constexpr int kSumColumns = 32, kGroups = 16;
 __global__ void add_partials_kernel(const float* partial, float* to, int64_t blocks, int64_t stride, int64_t first,
                                     int64_t width) {
-  constexpr int kOnce = 48;
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= width) return;
-  const float* const column = partial + first + i;
-  float sum = 0.0F;
-  for (int64_t begin = 0; begin < blocks; begin += kOnce) {
-    float part[kOnce];
+  constexpr int kMostOfGroup = static_cast<int>((num_partials(1 << 20) + kGroups - 1) / kGroups);
+  __shared__ float sums[kGroups][kSumColumns];
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kSumColumns + threadIdx.x;
+  const int64_t of_group = (blocks + kGroups - 1) / kGroups, begin = threadIdx.y * of_group;
+  const int64_t end = begin + of_group < blocks ? begin + of_group : blocks;
+  float part[kMostOfGroup];
 #pragma unroll
-    for (int b = 0; b < kOnce; ++b) part[b] = begin + b < blocks ? column[(begin + b) * stride] : 0.0F;
-#pragma unroll
-    for (int b = 0; b < kOnce; ++b) {
-      if (begin + b < blocks) sum += part[b];
-    }
+  for (int b = 0; b < kMostOfGroup; ++b) {
+    part[b] = i < width && begin + b < end ? partial[(begin + b) * stride + first + i] : 0.0F;
   }
+  float sum = 0.0F;
+#pragma unroll
+  for (int b = 0; b < kMostOfGroup; ++b) sum += part[b];
+  sums[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || i >= width) return;
+  for (int group = 1; group < kGroups; ++group) sum += sums[group][threadIdx.x];
   to[i] += sum;
 }
 
 void add_partials(const float* partial, float* to, int64_t blocks, int64_t stride, int64_t first, int64_t width,
                   cudaStream_t stream) {
-  constexpr int kColumns = 64;  // columns of a block: few, so that a narrow weight still has many blocks
-  add_partials_kernel<<<static_cast<unsigned>((width + kColumns - 1) / kColumns), kColumns, 0, stream>>>(
-      partial, to, blocks, stride, first, width);
+  add_partials_kernel<<<static_cast<unsigned>((width + kSumColumns - 1) / kSumColumns), dim3(kSumColumns, kGroups), 0,
+                        stream>>>(partial, to, blocks, stride, first, width);
 }
 
 // Each row has one block; a thread has at most kMost vectors of it.

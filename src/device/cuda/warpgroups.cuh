@@ -1,9 +1,9 @@
-// Hopper's instructions (sm_90a): products of a warpgroup, four warps, on tensor cores (wgmma), copies of boxes of a tensor
-// to shared memory (TMA), and the barriers at which copies and products take turns. Only files that are compiled for
-// it alone (WGMMA in CMakeLists.txt) include this.
+// Hopper's instructions (sm_90a): products of a warpgroup, four warps, on tensor cores (wgmma), copies of boxes of a
+// tensor to shared memory (TMA), and the barriers at which copies and products take turns. Only files that are compiled
+// for it alone (WGMMA in CMakeLists.txt) include this.
 //
-// Operands in shared memory have rows of 128 bytes, in which piece p of 16 bytes of row r lies at p ^ (r % 8), and begin at
-// multiples of 1,024 bytes.
+// Operands in shared memory have rows of 128 bytes, in which piece p of 16 bytes of row r lies at p ^ (r % 8), and
+// begin at multiples of 1,024 bytes.
 #pragma once
 
 #include <cuda.h>
@@ -20,21 +20,19 @@ namespace tandem::device::cuda {
 
 constexpr int kWarpgroup = 128;  // threads
 
-constexpr uint32_t kSwizzledRow = 128;                  // bytes of a row in shared memory
+constexpr uint32_t kSwizzledRow = 128;                // bytes of a row in shared memory
 constexpr uint32_t kSwizzledRows = 8 * kSwizzledRow;  // bytes after which the order of pieces repeats
 
-// A barrier in shared memory. A phase ends when `count` threads have arrived and all bytes that were announced are there.
-// A wait for phase `parity`, 0 or 1, returns when the last phase of this parity has ended; a phase before
-// the first has.
+// A barrier in shared memory. A phase ends when `count` threads have arrived and all bytes that were announced are
+// there. A wait for phase `parity`, 0 or 1, returns when the last phase of this parity has ended; a phase before the
+// first has.
 class Barrier {
  public:
   // Other threads use the barrier after they have synchronised with this one.
   __device__ void init(uint32_t count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count) : "memory");
   }
-  __device__ void arrive() {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
-  }
+  __device__ void arrive() { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory"); }
   // Arrives when the copies to shared memory that this thread has started (copy_16()) are done.
   __device__ void arrive_after_copies() {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address()) : "memory");
@@ -57,6 +55,15 @@ class Barrier {
   uint64_t state_;
 };
 
+// Counts through places that are used in turn, and the phases of their barriers.
+template <uint32_t kPlaces>
+struct Turn {
+  uint32_t index = 0, parity = 0;
+  __device__ void advance() {
+    if (++index == kPlaces) index = 0, parity ^= 1;
+  }
+};
+
 // Starts the copy of a box of a tensor, whose first element is at these coordinates, innermost first.
 __device__ inline void copy_box(const CUtensorMap& tensor, int32_t x, int32_t y, int32_t z, uint32_t to,
                                 Barrier& arrives) {
@@ -66,13 +73,19 @@ __device__ inline void copy_box(const CUtensorMap& tensor, int32_t x, int32_t y,
       "l"(&tensor), "r"(x), "r"(y), "r"(z), "r"(arrives.address())
       : "memory");
 }
+// Starts the copy of bytes, a multiple of 16 as both addresses are.
+__device__ inline void copy_bytes(const void* from, uint32_t bytes, uint32_t to, Barrier& arrives) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(arrives.address())
+               : "memory");
+}
 // Starts to bring global memory into the L2 cache. Address and bytes are multiples of 16.
 __device__ inline void prefetch(const void* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
 }
 
-// Makes what this thread sees in shared memory, written by itself or by others, visible to the products that it starts
-// afterwards.
+// Makes what this thread sees in shared memory, written by itself or by others, visible to the products and the copies
+// of the copy engine that it, or a thread that it then meets, starts afterwards.
 __device__ inline void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Blocks threads of a block at barrier `id` until `threads` of them have come; note() comes without waiting.
@@ -136,8 +149,8 @@ class Operand {
 constexpr int kBoxLines = 64;
 // Returns the element of a box where lines [8 eight, 8 eight + 8) of a term begin.
 __device__ inline int line_at(int term, int eight) { return term * kBoxLines + ((eight ^ (term & 7)) << 3); }
-// Returns the operand that begins with this box, as Operand names one, by arithmetic that the compiler can move out of a
-// loop. A box has `terms`.
+// Returns the operand that begins with this box, as Operand names one, by arithmetic that the compiler can move out of
+// a loop. A box has `terms`.
 __device__ inline uint64_t operand_by_lines(const __nv_bfloat16* box, int terms) {
   constexpr uint64_t kSwizzle128 = 1;
   const auto sixteens = [](uint32_t bytes) { return static_cast<uint64_t>(bytes) >> 4U; };
@@ -169,10 +182,10 @@ __device__ inline void pin(float (&sum)[kEights][4]) {
 }
 
 #define TANDEM_FOUR(x, i) "+f"(x[i][0]), "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3])
-#define TANDEM_THIRTY_TWO(x, i)                                                                                   \
+#define TANDEM_THIRTY_TWO(x, i)                                                                                  \
   TANDEM_FOUR(x, i), TANDEM_FOUR(x, i + 1), TANDEM_FOUR(x, i + 2), TANDEM_FOUR(x, i + 3), TANDEM_FOUR(x, i + 4), \
       TANDEM_FOUR(x, i + 5), TANDEM_FOUR(x, i + 6), TANDEM_FOUR(x, i + 7)
-#define TANDEM_NAMES_32                                                                                             \
+#define TANDEM_NAMES_32                                                                                            \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
 #define TANDEM_NAMES_64                                                                                              \
@@ -180,31 +193,97 @@ __device__ inline void pin(float (&sum)[kEights][4]) {
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
   "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// Queues sum [64, 128] = (kAdd ? sum : 0) + a [64, 16] b [128, 16]^T, both operands in shared memory, their rows in rows.
+// Queues sum [64, 128] = (kAdd ? sum : 0) + a [64, 16] b [128, 16]^T, both operands in shared memory, their rows in
+// rows.
 template <bool kAdd>
 __device__ inline void multiply_rows(float (&sum)[16][4], uint64_t a, uint64_t b) {
-  asm volatile("{.reg .pred add; setp.ne.b32 add, %66, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TANDEM_NAMES_64 "}, %64, %65, add, 1, 1, 0, 0;}"
-               : TANDEM_THIRTY_TWO(sum, 0), TANDEM_THIRTY_TWO(sum, 8)
-               : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
+  asm volatile(
+      "{.reg .pred add; setp.ne.b32 add, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TANDEM_NAMES_64 "}, %64, %65, add, 1, 1, 0, 0;}"
+      : TANDEM_THIRTY_TWO(sum, 0), TANDEM_THIRTY_TWO(sum, 8)
+      : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
+}
+
+// The same with b [64, 16] or [32, 16].
+template <bool kAdd>
+__device__ inline void multiply_rows(float (&sum)[8][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{.reg .pred add; setp.ne.b32 add, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TANDEM_NAMES_32 "}, %32, %33, add, 1, 1, 0, 0;}"
+      : TANDEM_THIRTY_TWO(sum, 0)
+      : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
+}
+
+template <bool kAdd>
+__device__ inline void multiply_rows(float (&sum)[4][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{.reg .pred add; setp.ne.b32 add, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
+      "%12, %13, %14, %15}, %16, %17, add, 1, 1, 0, 0;}"
+      : TANDEM_FOUR(sum, 0), TANDEM_FOUR(sum, 1), TANDEM_FOUR(sum, 2), TANDEM_FOUR(sum, 3)
+      : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
+}
+
+// Queues sum [64, N] = (kAdd ? sum : 0) + a [16, 64]^T b [16, N], N = 128, 64 or 32, both operands in shared memory.
+template <bool kAdd>
+__device__ inline void multiply_terms(float (&sum)[16][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{.reg .pred add; setp.ne.b32 add, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TANDEM_NAMES_64 "}, %64, %65, add, 1, 1, 1, 1;}"
+      : TANDEM_THIRTY_TWO(sum, 0), TANDEM_THIRTY_TWO(sum, 8)
+      : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
+}
+template <bool kAdd>
+__device__ inline void multiply_terms(float (&sum)[8][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{.reg .pred add; setp.ne.b32 add, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TANDEM_NAMES_32 "}, %32, %33, add, 1, 1, 1, 1;}"
+      : TANDEM_THIRTY_TWO(sum, 0)
+      : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
+}
+template <bool kAdd>
+__device__ inline void multiply_terms(float (&sum)[4][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{.reg .pred add; setp.ne.b32 add, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "
+      "%12, %13, %14, %15}, %16, %17, add, 1, 1, 1, 1;}"
+      : TANDEM_FOUR(sum, 0), TANDEM_FOUR(sum, 1), TANDEM_FOUR(sum, 2), TANDEM_FOUR(sum, 3)
+      : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
 }
 
 // Queues sum [64, N] += a [64, 16] b [16, N], N = 128 or 64, where a is in registers and b in shared memory.
 __device__ inline void multiply_columns(float (&sum)[16][4], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile("{.reg .pred add; setp.eq.b32 add, 0, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TANDEM_NAMES_64
-               "}, {%64, %65, %66, %67}, %68, add, 1, 1, 1;}"
-               : TANDEM_THIRTY_TWO(sum, 0), TANDEM_THIRTY_TWO(sum, 8)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  asm volatile(
+      "{.reg .pred add; setp.eq.b32 add, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TANDEM_NAMES_64
+      "}, {%64, %65, %66, %67}, %68, add, 1, 1, 1;}"
+      : TANDEM_THIRTY_TWO(sum, 0), TANDEM_THIRTY_TWO(sum, 8)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 __device__ inline void multiply_columns(float (&sum)[8][4], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile("{.reg .pred add; setp.eq.b32 add, 0, 0;\n"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TANDEM_NAMES_32
-               "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1;}"
-               : TANDEM_THIRTY_TWO(sum, 0)
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  asm volatile(
+      "{.reg .pred add; setp.eq.b32 add, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TANDEM_NAMES_32
+      "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1;}"
+      : TANDEM_THIRTY_TWO(sum, 0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-#define TANDEM_SIXTEEN(x, i)                                                                                   \
+// The same where a is in shared memory, its rows in rows.
+__device__ inline void multiply_columns(float (&sum)[16][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{.reg .pred add; setp.eq.b32 add, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TANDEM_NAMES_64 "}, %64, %65, add, 1, 1, 0, 1;}"
+      : TANDEM_THIRTY_TWO(sum, 0), TANDEM_THIRTY_TWO(sum, 8)
+      : "l"(a), "l"(b));
+}
+__device__ inline void multiply_columns(float (&sum)[8][4], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{.reg .pred add; setp.eq.b32 add, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TANDEM_NAMES_32 "}, %32, %33, add, 1, 1, 0, 1;}"
+      : TANDEM_THIRTY_TWO(sum, 0)
+      : "l"(a), "l"(b));
+}
+#define TANDEM_SIXTEEN(x, i)                                                                                  \
   "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3]), "+f"(x[i + 4]), "+f"(x[i + 5]), "+f"(x[i + 6]), \
       "+f"(x[i + 7]), "+f"(x[i + 8]), "+f"(x[i + 9]), "+f"(x[i + 10]), "+f"(x[i + 11]), "+f"(x[i + 12]),      \
       "+f"(x[i + 13]), "+f"(x[i + 14]), "+f"(x[i + 15])

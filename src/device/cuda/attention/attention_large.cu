@@ -152,14 +152,6 @@ class Units {
   int32_t end_, begin_, position_, part_ = 0;
 };
 
-// Counts through places that are used in turn, and the phases of their barriers.
-template <uint32_t kPlaces>
-struct Turn {
-  uint32_t index = 0, parity = 0;
-  __device__ void advance() {
-    if (++index == kPlaces) index = 0, parity ^= 1;
-  }
-};
 using Stage = Turn<kStages>;
 
 // One warp takes items, tells the others, and loads queries.

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "device/block.h"
+#include "device/cuda/attention/attention_grad.h"
 #include "device/cuda/gpu_limits.h"
 #include "device/cuda/graph.h"
 #include "device/cuda/rowwise.h"
@@ -126,20 +127,28 @@ const CudaRows::Backward& CudaRows::backward(const cuda::AttentionHeads& heads) 
   };
   const cuda::ExpandedRows expanded =
       cuda::expand_rows(paged(rows_), host_data(rows_.kv_tokens), host_data(rows_.kv_slots), rows_.kv_tokens.size(0));
-  std::vector<cuda::PartsCall> calls = cuda::cut_into_parts(expanded, heads);
-  std::vector<int32_t> place_words;
-  for (const cuda::PartsCall& call : calls) cuda::append_place_words(call, place_words);
-  backward_ = {.cu_q = send(expanded.cu_q),
-               .cu_k = send(expanded.cu_k),
-               .slots = send(expanded.slots),
-               .token_offsets = send(expanded.token_offsets),
-               .rows_of_token = send(expanded.expanded_rows_of_token),
-               .max_q = expanded.max_q,
-               .max_k = expanded.max_k,
-               .heads = heads,
-               .calls = std::move(calls),
-               .places = send(place_words)};
-  return *backward_;
+  Backward backward = {.cu_q = send(expanded.cu_q),
+                       .cu_k = send(expanded.cu_k),
+                       .slots = send(expanded.slots),
+                       .token_offsets = send(expanded.token_offsets),
+                       .rows_of_token = send(expanded.expanded_rows_of_token),
+                       .max_q = expanded.max_q,
+                       .max_k = expanded.max_k,
+                       .heads = heads};
+  if (cuda::computes_attention_grad(heads)) {
+    const cuda::GradWork work = cuda::build_grad_work(expanded, heads);
+    const auto send_words = [&]<typename T>(const std::vector<T>& values) {
+      static_assert(sizeof(T) % sizeof(int32_t) == 0);
+      return on_device(reinterpret_cast<const int32_t*>(values.data()),
+                       static_cast<int64_t>(values.size() * sizeof(T) / sizeof(int32_t)));
+    };
+    backward.segments = send_words(work.segments);
+    backward.tiles = send_words(work.tiles);
+    backward.items = send_words(work.items);
+    backward.num_tiles = std::ssize(work.tiles);
+    backward.num_items = std::ssize(work.items);
+  }
+  return backward_.emplace(std::move(backward));
 }
 
 AttentionRows CudaRows::prepared_by(const Ops& aten, int64_t window) {
@@ -190,54 +199,30 @@ struct ExpandedInputs {
   const Tensor &dout_THK, &q_THK, &k_nGK, &v_nGK, &out_THK, &lse_TH;
 };
 
-// Computes a += b in rows that a part in full has, where b was written.
-void add_rows_of(const std::vector<cuda::PartsCall>& calls, const Tensor& a_THK, const Tensor& b_THK) {
-  std::vector<cuda::AttentionPart> parts;
-  for (const cuda::PartsCall& call : calls) {
-    if (call.shape.form == cuda::PartForm::kFull) parts.insert(parts.end(), call.parts.begin(), call.parts.end());
-  }
-  std::ranges::sort(parts, {}, &cuda::AttentionPart::row);
-  for (size_t begin = 0; begin < parts.size();) {
-    int64_t end_row = parts[begin].row;
-    const int64_t row = end_row;
-    while (begin < parts.size() && parts[begin].row == end_row) end_row += parts[begin++].rows;
-    const Tensor a = a_THK.narrow(0, row, end_row - row), b = b_THK.narrow(0, row, end_row - row);
-    auto* const sum = static_cast<cuda::bf16*>(a.mutable_data_ptr());
-    check(cuda::add(sum, static_cast<const cuda::bf16*>(b.const_data_ptr()), sum, a.numel(), stream()));
-  }
-}
-
-// Returns tensors that are not defined where cuDNN does not cover the rows.
-ExpandedGrad parts_backward(const ExpandedInputs& in, const CudaRows::Backward& b, cuda::CudnnAttention* cudnn) {
-  if (cudnn == nullptr || b.calls.empty()) return {};
-  int64_t workspace_bytes = 0;
-  for (const cuda::PartsCall& call : b.calls) {
-    workspace_bytes = std::max<int64_t>(workspace_bytes, cuda::workspace_bytes(call.shape));
-  }
-  const Tensor memory = at::empty({workspace_bytes}, in.q_THK.options().dtype(at::kByte));
-  void* const workspace = memory.mutable_data_ptr();
-  if (!cudnn->covers(b.calls, workspace, stream())) return {};
+ExpandedGrad own_backward(const ExpandedInputs& in, const CudaRows::Backward& b, int64_t window) {
+  const int64_t scratch_bytes = cuda::GradScratch(b.heads, b.num_tiles).bytes;
+  const Tensor scratch = at::empty({scratch_bytes}, in.q_THK.options().dtype(at::kByte));
   const ExpandedGrad grad = {at::empty_like(in.q_THK), at::empty_like(in.k_nGK), at::empty_like(in.v_nGK)};
-  Tensor dq_of_prefixes_THK;
-  const int32_t* places = b.places.const_data_ptr<int32_t>();
-  for (const cuda::PartsCall& call : b.calls) {
-    const bool is_prefix = call.shape.form == cuda::PartForm::kFull;
-    if (is_prefix && !dq_of_prefixes_THK.defined()) dq_of_prefixes_THK = at::empty_like(in.q_THK);
-    const Tensor& dq_THK = is_prefix ? dq_of_prefixes_THK : grad.dq_THK;
-    cudnn->run(call.shape,
-               {.q_THK = in.q_THK.const_data_ptr(),
-                .k_nGK = in.k_nGK.const_data_ptr(),
-                .v_nGK = in.v_nGK.const_data_ptr(),
-                .out_THK = in.out_THK.const_data_ptr(),
-                .dout_THK = in.dout_THK.const_data_ptr(),
-                .lse_TH = in.lse_TH.const_data_ptr<float>(),
-                .dq_THK = dq_THK.mutable_data_ptr(),
-                .dk_nGK = grad.dk_nGK.mutable_data_ptr(),
-                .dv_nGK = grad.dv_nGK.mutable_data_ptr()},
-               places, workspace, stream());
-    places += cuda::num_place_words(call.shape.parts);
-  }
-  if (dq_of_prefixes_THK.defined()) add_rows_of(b.calls, grad.dq_THK, dq_of_prefixes_THK);
+  check(cuda::attention_grad({.q_THK = in.q_THK.const_data_ptr(),
+                              .k_nGK = in.k_nGK.const_data_ptr(),
+                              .v_nGK = in.v_nGK.const_data_ptr(),
+                              .out_THK = in.out_THK.const_data_ptr(),
+                              .dout_THK = in.dout_THK.const_data_ptr(),
+                              .lse_TH = in.lse_TH.const_data_ptr<float>(),
+                              .dq_THK = grad.dq_THK.mutable_data_ptr(),
+                              .dk_nGK = grad.dk_nGK.mutable_data_ptr(),
+                              .dv_nGK = grad.dv_nGK.mutable_data_ptr(),
+                              .num_rows = in.q_THK.size(0),
+                              .num_keys = in.k_nGK.size(0),
+                              .heads = b.heads,
+                              .window = window,
+                              .segments = static_cast<const cuda::GradSegment*>(b.segments.const_data_ptr()),
+                              .tiles = static_cast<const cuda::GradTile*>(b.tiles.const_data_ptr()),
+                              .items = static_cast<const cuda::GradItem*>(b.items.const_data_ptr()),
+                              .num_tiles = b.num_tiles,
+                              .num_items = b.num_items,
+                              .scratch = scratch.mutable_data_ptr()},
+                             stream()));
   return grad;
 }
 
@@ -245,8 +230,9 @@ ExpandedGrad flash_backward(const ExpandedInputs& in, const CudaRows::Backward& 
   const Deterministic deterministic;
   const Tensor no_dropout = at::empty({2}, in.q_THK.options().dtype(at::kUInt64));
   // FlashAttention-2 counts as a window the keys before a row's own key; ours counts that one too.
-  const std::optional<int64_t> left = window > 0 ? std::optional(window - 1) : std::nullopt,
-                               right = window > 0 ? std::optional<int64_t>(0) : std::nullopt;
+  const bool has_window = window > 0 && window < b.max_k;
+  const std::optional<int64_t> left = has_window ? std::optional(window - 1) : std::nullopt,
+                               right = has_window ? std::optional<int64_t>(0) : std::nullopt;
   ExpandedGrad grad;
   std::tie(grad.dq_THK, grad.dk_nGK, grad.dv_nGK) = at::_flash_attention_backward(
       in.dout_THK, in.q_THK, in.k_nGK, in.v_nGK, in.out_THK, in.lse_TH.t().contiguous(), b.cu_q, b.cu_k, b.max_q,
@@ -257,12 +243,10 @@ ExpandedGrad flash_backward(const ExpandedInputs& in, const CudaRows::Backward& 
 }  // namespace
 
 Ops::AttentionGrad cuda_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
-                                           const Tensor& lse_TH, const Tensor& kv_layer, CudaRows& rows, int64_t window,
-                                           cuda::CudnnAttention* cudnn) {
+                                           const Tensor& lse_TH, const Tensor& kv_layer, CudaRows& rows,
+                                           int64_t window) {
   const int64_t T = q_THK.size(0), G = kv_layer.size(2), K = q_THK.size(2);
   const CudaRows::Backward& b = rows.backward(heads_of(q_THK, kv_layer));
-  // cuDNN takes twice as long with a window, as if it masked keys; FlashAttention-2 skips them.
-  const bool has_window = window > 0 && window < b.max_k;
   const int64_t num_expanded = b.slots.size(0);
   const at::TensorOptions options = q_THK.options();
   ExpandedGrad expanded;
@@ -271,8 +255,7 @@ Ops::AttentionGrad cuda_attention_backward(const Tensor& dout_THK, const Tensor&
     check(cuda::gather_kv(paged(kv_layer), b.slots.const_data_ptr<int32_t>(), num_expanded, k_nGK.mutable_data_ptr(),
                           v_nGK.mutable_data_ptr(), stream()));
     const ExpandedInputs inputs = {dout_THK, q_THK, k_nGK, v_nGK, out_THK, lse_TH};
-    if (!has_window) expanded = parts_backward(inputs, b, cudnn);
-    if (!expanded.dq_THK.defined()) expanded = flash_backward(inputs, b, has_window ? window : 0);
+    expanded = b.segments.defined() ? own_backward(inputs, b, window) : flash_backward(inputs, b, window);
   }
   Ops::AttentionGrad grad = {.dq_THK = std::move(expanded.dq_THK),
                              .dk_TGK = at::empty({T, G, K}, options),

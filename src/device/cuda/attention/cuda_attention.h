@@ -1,5 +1,5 @@
-// Attention of CudaOps in bfloat16: the kernels of attention.h over tensors, and the gradient by cuDNN
-// (cudnn_attention.h), or by LibTorch's FlashAttention-2, which is deterministic when asked.
+// Attention of CudaOps in bfloat16: the kernels of attention.h over tensors, and the gradient by those of
+// attention_grad.h or, on GPUs that have none, by LibTorch's FlashAttention-2, which is deterministic when asked.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "device/cuda/attention/attention.h"
-#include "device/cuda/attention/attention_parts.h"
-#include "device/cuda/attention/cudnn_attention.h"
 #include "device/cuda/staging.h"
 #include "device/ops.h"
 
@@ -35,8 +33,9 @@ class CudaRows {
     Tensor cu_q, cu_k, slots, token_offsets, rows_of_token;  // int32 on the device, as in cuda::ExpandedRows
     int64_t max_q = 0, max_k = 0;
     cuda::AttentionHeads heads;
-    std::vector<cuda::PartsCall> calls;  // of cuDNN; none where it may not compute the gradient
-    Tensor places;                       // int32 on the device: the place words of the calls
+    // The work of the kernels of attention_grad.h, on the device, where the GPU has them.
+    Tensor segments = {}, tiles = {}, items = {};  // int32: GradSegment, GradTile and GradItem one after the other
+    int64_t num_tiles = 0, num_items = 0;
   };
   const Backward& backward(const cuda::AttentionHeads& heads);
 
@@ -58,14 +57,13 @@ class CudaRows {
 // Returns whether the kernels support these heads. kv_layer is [B, 2, G, K * kBlockTokens].
 bool has_cuda_attention(const Tensor& q_THK, const Tensor& kv_layer);
 
-// These do what Ops' operations of these names promise. They throw EnvironmentError where the GPU fails. The last
-// computes by cuDNN where `cudnn`, which may be null, covers the rows and no window is shorter than a sequence.
+// These do what Ops' operations of these names promise. They throw EnvironmentError where the GPU fails.
 void cuda_kv_append(const Tensor& kv_layer, const Tensor& k_TGK, const Tensor& v_TGK, const Tensor& tokens,
                     const Tensor& slot_mapping);
 Tensor cuda_attention(const Tensor& q_THK, const Tensor& kv_layer, CudaRows& rows, int64_t window,
                       const Tensor& lse_TH);
 Ops::AttentionGrad cuda_attention_backward(const Tensor& dout_THK, const Tensor& q_THK, const Tensor& out_THK,
-                                           const Tensor& lse_TH, const Tensor& kv_layer, CudaRows& rows, int64_t window,
-                                           cuda::CudnnAttention* cudnn);
+                                           const Tensor& lse_TH, const Tensor& kv_layer, CudaRows& rows,
+                                           int64_t window);
 
 }  // namespace tandem::device
