@@ -31,6 +31,7 @@ import time
 from decimal import Decimal, InvalidOperation
 
 from tandem_worker import program
+from tandem_worker.outcomes import BadLine
 from tandem_worker.protocol import one_line
 from tandem_worker.rewards import no_label
 
@@ -187,13 +188,49 @@ def pairs_of(label, fn_name):
 
 
 def test_of(entry, fn_name):
+    given, expected = field_of(entry, "input"), field_of(entry, "output")
     name = entry.get("fn_name") or fn_name
     kind = entry.get("testtype") or entry.get("type") or ("functional" if name else "stdin")
     if kind in ("functional", "function_call"):
         if not name:
             raise ValueError("a test of the label calls a function, and neither it nor metadata.func_name names one")
-        return Calls(name, arguments_of(entry["input"]), value_of(entry["output"]))
-    return Reads(entry["input"], entry["output"])
+        return Calls(name, arguments_of(given), value_of(expected))
+    return Reads(given, expected)
+
+
+def imports_of(lines):
+    lines = [lines] if isinstance(lines, str) else lines
+    if not (isinstance(lines, list) and all(isinstance(line, str) for line in lines)):
+        raise ValueError("metadata.test_imports: expects a text, or a list of texts")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def calls_of(tests, entry_point):
+    """The calls behind a program of tests that only defines functions: check(ENTRY_POINT) as HumanEval has it, or each
+    test function as pytest does. ValueError where the program would test nothing."""
+    if entry_point:
+        return f"check({entry_point})\n"
+    try:
+        statements = ast.parse(tests).body
+    except SyntaxError:
+        return ""  # Asserts says what is wrong
+    silent = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
+    is_text = [isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) for statement in statements]
+    if not all(text or isinstance(statement, silent) for text, statement in zip(is_text, statements)):
+        return ""
+    functions = [statement.name for statement in statements if isinstance(statement, ast.FunctionDef)]
+    calls = [f"{name}()\n" for name in functions if name.startswith("test_")]
+    if not calls:
+        raise ValueError("the tests of the label define functions and call none: metadata.entry_point names the function "
+                         "that check() is given")
+    return "".join(calls)
+
+
+def field_of(entry, key):
+    if not isinstance(entry, dict) or key not in entry:
+        raise ValueError(f"a test of the label is no object with the key {key}; docs/REWARDS.md has the shapes that "
+                         "--rm-type code reads")
+    return entry[key]
 
 
 def tests_of(label, metadata):
@@ -204,10 +241,9 @@ def tests_of(label, metadata):
         except ValueError:
             pass  # a program of tests
     fn_name = metadata.get("func_name") or metadata.get("fn_name")
-    imports = "".join(f"{line}\n" for line in metadata.get("test_imports") or ())
+    imports = imports_of(metadata.get("test_imports") or [])
     if isinstance(label, str) and "assert" in label:
-        entry = metadata.get("entry_point")
-        return [Asserts(f"{imports}{label}\n" + (f"check({entry})\n" if entry else ""))]
+        return [Asserts(imports + label + "\n" + calls_of(label, metadata.get("entry_point")))]
     if isinstance(label, dict) and isinstance(label.get("inputs"), list) and isinstance(label.get("outputs"), list):
         tests = pairs_of(label, fn_name)
     else:
@@ -378,7 +414,10 @@ def code(sample):
     if not (label.strip() if isinstance(label, str) else label):
         raise no_label(sample)
     metadata = sample["own_metadata"]
-    tests, limits = tests_of(label, metadata), limits_of(metadata)
+    try:
+        tests, limits = tests_of(label, metadata), limits_of(metadata)
+    except ValueError as error:
+        raise BadLine(str(error)) from None
     source = program_of(sample["response"])
     passed = number_passed(tests, source, limits) if source is not None else 0
     return {"score": float(passed == len(tests)), "passed": passed / len(tests)}

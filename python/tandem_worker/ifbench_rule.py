@@ -15,15 +15,9 @@ import json
 
 from tandem_worker import english, ifbench, ifeval, ifrlvr  # noqa: F401  the checks enter themselves into the table
 from tandem_worker.instructions import BadInstruction, checked_by
-from tandem_worker.outcomes import Failed
+from tandem_worker.outcomes import BadLine
 
 THOUGHT_END = "</think>"
-
-
-class BadLine(Failed):
-    """The line of the data, whatever the response says, has no instructions that can be checked."""
-
-    kind = "line"
 
 
 def value_of(text):

@@ -19,6 +19,12 @@ class Failed(Exception):
     kind = "exception"
 
 
+class BadLine(Failed):
+    """The line of the data cannot be graded, whatever the response says."""
+
+    kind = "line"
+
+
 class WrongType(Failed):
     kind = "wrong_type"
 

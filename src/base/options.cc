@@ -294,6 +294,17 @@ Option& Option::needed_by(const bool& is_on, std::string switch_name, std::strin
   return *this;
 }
 
+Option& Option::used_if(std::function<bool()> is_used, std::string what) {
+  is_used_ = std::move(is_used);
+  needs_ = std::move(what);
+  return *this;
+}
+
+std::string Option::idle_text() const {
+  if (!mentioned_ || !is_used_ || is_used_()) return "";
+  return fmt::format("--{}: does nothing without {}", name_, needs_);
+}
+
 std::string Option::missing_text() const {
   if (needing_ == nullptr || !*needing_ || given_ || mentioned_) return "";
   return fmt::format("--{}: needs --{}; {}", needing_name_, name_, needing_remedy_);
@@ -434,6 +445,14 @@ void Option::check_choice(const std::string& where, const std::string& word) con
                               near ? "; did you mean " + *near + "?" : ""));
 }
 
+std::vector<std::string> Options::idle_texts() const {
+  std::vector<std::string> texts;
+  for (const Option& option : options_) {
+    if (std::string text = option.idle_text(); !text.empty()) texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
 std::map<std::string, std::string> Options::result_options() const {
   std::map<std::string, std::string> result;
   for (const Option& option : options_) {
@@ -569,6 +588,8 @@ void Options::read_flag(const TypedFlag& flag) {
       TANDEM_USER_CHECK(!values.empty(), flag.shown + ": needs a value; one that begins with -- is written",
                         flag.shown + "=VALUE");
     }
+    const bool has_empty = std::ranges::any_of(values, &std::string::empty);
+    TANDEM_USER_CHECK(!option->is_path() || !has_empty, flag.shown + ": is empty; give a path, or leave the flag out");
     set(*option, flag.shown, std::move(values));
   }
   if (num_used < flag.words.size()) throw UserError(unexpected_text(flag.words[num_used]));

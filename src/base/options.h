@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -80,6 +81,9 @@ class Option {
   // The option must be given if `is_on`, the switch of that name, is true; else the mistake is "--SWITCH: needs --NAME;
   // REMEDY".
   Option& needed_by(const bool& is_on, std::string switch_name, std::string remedy);
+  // The option does nothing unless `is_used`, asked when all options are set, says otherwise: typed all the same, it is
+  // one of Options::idle_texts(), which say that it does nothing without `what`.
+  Option& used_if(std::function<bool()> is_used, std::string what);
   // A list that mostly has one element: a single element is read and written like the value of an option that is no
   // list, and an empty list counts as unset.
   Option& one_or_more();
@@ -106,6 +110,9 @@ class Option {
   const std::string* remembered() const { return condition_ != nullptr && !*condition_ ? &idle_value_ : nullptr; }
   // Returns "--SWITCH: needs --NAME; REMEDY" if needed_by() asks for an option that is not given; "" otherwise.
   std::string missing_text() const;
+  // Returns "--NAME: does nothing without WHAT" for an option that was typed and that used_if() says is not used; ""
+  // otherwise.
+  std::string idle_text() const;
   bool is_path() const { return path_; }
   bool is_positional() const { return positional_; }
   bool is_bytes() const { return bytes_; }
@@ -145,6 +152,8 @@ class Option {
   std::string idle_value_;
   const bool* needing_ = nullptr;  // set by needed_by()
   std::string needing_name_, needing_remedy_;
+  std::function<bool()> is_used_;  // set by used_if()
+  std::string needs_;
 };
 
 enum class ParsedAction : uint8_t { kRun, kHelp, kPrintConfig };
@@ -181,6 +190,8 @@ class Options {
   // read; with --print-config required options may be missing. Throws UserError for one mistake, OptionsError for
   // several.
   ParsedAction parse(const std::vector<std::string>& arguments);
+  // Returns what Option::idle_text() says of each typed option that does nothing with the others as they are.
+  std::vector<std::string> idle_texts() const;
 
   // Returns "Usage: " `usage` and the description, then the options by group with their present values as defaults.
   std::string help_text(const std::string& usage, const std::string& description) const;

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -92,23 +93,6 @@ void read_box(const Checkpoint& checkpoint, const HeldBox& held) {
   }
 }
 
-// Refuses a checkpoint with trained tensors that this run does not train: they would be dropped.
-void check_all_are_trained(const Checkpoint& checkpoint, const weights::Layout& layout) {
-  std::set<std::string> trained;
-  for (const weights::PackedTensor& packed : layout.tensors) {
-    for (const weights::Slice& slice : packed.slices) trained.insert(slice.hf_name);
-  }
-  const std::string prefix = fmt::format("{}.", trainer::to_string(trainer::StateKind::kExpAvg));
-  for (const auto& [name, tensor] : checkpoint.manifest().tensors) {
-    if (!name.starts_with(prefix)) continue;
-    const std::string own = name.substr(prefix.size());
-    TANDEM_USER_CHECK(trained.contains(own),
-                      fmt::format("{}: tensor {} was trained, and with these flags it is not, so that what it has "
-                                  "learnt would be lost; give --target-modules and --modules-to-save as they were",
-                                  checkpoint.directory(), own));
-  }
-}
-
 }  // namespace
 
 std::vector<SavedTensor> optimizer_tensors(const trainer::Trainer& trainer, int tensor_rank) {
@@ -123,9 +107,37 @@ void restore_reference(const Checkpoint& checkpoint, weights::WeightStore& refer
   for_each_box(reference, [&](const HeldBox& held) { read_box(checkpoint, held); });
 }
 
+void check_trained_tensors(const Checkpoint& checkpoint, const weights::Layout& trained) {
+  constexpr const char* kAsTheyWere =
+      "give --hf-checkpoint, --lora-rank, --target-modules and --modules-to-save as they were";
+  const std::string prefix = fmt::format("{}.", trainer::to_string(trainer::StateKind::kExpAvg));
+  const auto& saved = checkpoint.manifest().tensors;
+  std::set<std::string> names;
+  for (const weights::PackedTensor& packed : trained.tensors) {
+    if (packed.is_frozen) continue;
+    for (const weights::Slice& slice : packed.slices) {
+      names.insert(slice.hf_name);
+      const auto found = saved.find(prefix + slice.hf_name);
+      TANDEM_USER_CHECK(found != saved.end(), fmt::format("{}: has no state of tensor {}, which these flags train; {}",
+                                                          checkpoint.directory(), slice.hf_name, kAsTheyWere));
+      TANDEM_USER_CHECK(found->second.shape == slice.hf_shape(),
+                        fmt::format("{}: tensor {} has shape [{}] there and [{}] with these flags; {}",
+                                    checkpoint.directory(), slice.hf_name, fmt::join(found->second.shape, ", "),
+                                    fmt::join(slice.hf_shape(), ", "), kAsTheyWere));
+    }
+  }
+  for (const auto& [name, tensor] : saved) {
+    if (!name.starts_with(prefix)) continue;
+    const std::string own = name.substr(prefix.size());
+    TANDEM_USER_CHECK(names.contains(own),
+                      fmt::format("{}: tensor {} was trained, and with these flags it is not, so that what it has "
+                                  "learnt would be lost; {}",
+                                  checkpoint.directory(), own, kAsTheyWere));
+  }
+}
+
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
              weights::WeightStore& store) {
-  check_all_are_trained(checkpoint, store.layout());
   for_each_box(trainer, [&](const HeldBox& held) { read_box(checkpoint, held); });
   trainer.restore(state.optimizer);
   store.set_version(state.weight_version);

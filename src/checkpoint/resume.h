@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/run_state.h"
 #include "trainer/trainer.h"
+#include "weights/layout.h"
 #include "weights/store.h"
 
 namespace tandem::checkpoint {
@@ -25,6 +26,10 @@ std::vector<SavedTensor> reference_tensors(const weights::WeightStore& reference
 // Fills a store that has memory with the checkpoint's reference. Throws UserError if the checkpoint has none, or one of
 // another dtype.
 void restore_reference(const Checkpoint& checkpoint, weights::WeightStore& reference);
+
+// Throws UserError unless the checkpoint has the state of the tensors that this run trains, and of no others, which
+// would be dropped. `trained` is model::trained_layout().
+void check_trained_tensors(const Checkpoint& checkpoint, const weights::Layout& trained);
 
 // Restores state and optimizer, whichever number of ranks saved them; the store then has the checkpoint's version.
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,

@@ -98,6 +98,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   base::set_log_level(quiet ? base::LogLevel::kWarning : base::LogLevel::kInfo);
   mode.config_text = base::Redaction().hide_secrets(options.text_to_repeat() + working_directory_text());
   mode.result_options = options.result_options();
+  mode.idle_flags = options.idle_texts();
   mode.values = without_secrets(options.values());
   if constexpr (requires { ranked_run(config); }) {  // a verb that several processes may run together
     const RankedRun run = ranked_run(config);

@@ -28,7 +28,8 @@ void CheckpointOptions::visit(base::Options& options) {
       .option(allow_changed_config, "allow-changed-config", group,
               "resume although flags or inputs differ from those of the checkpoint")
       .does_not_affect_results()
-      .of_one_command();
+      .of_one_command()
+      .used_if([this] { return !load.empty(); }, "--load");
   options
       .option(keep_latest, "keep-latest", group,
               "checkpoints that stay in checkpoints/: older ones are deleted; hf/ keeps all exports")

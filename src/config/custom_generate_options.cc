@@ -20,18 +20,21 @@ void CustomGenerateOptions::visit(base::Options& options) {
               "hold for them too")
       .at_least(1)
       .at_most(256)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return is_on(); }, "--custom-generate-function-path");
   options
       .option(limits.max_samples, "custom-generate-concurrency", group,
               "samples that one process of --custom-generate-function-path runs at once")
       .at_least(1)
       .at_most(65536)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return is_on(); }, "--custom-generate-function-path");
   options
       .option(limits.timeout_s, "custom-generate-timeout", group,
               "seconds that --custom-generate-function-path may take for a sample, besides waiting for the engine")
       .greater_than(0)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return is_on(); }, "--custom-generate-function-path");
   options.option(endpoint, "custom-generate-endpoint", group,
                  "let --custom-generate-function-path give its agents an OpenAI-style endpoint on loopback: "
                  "tandem.rollout.endpoint()");

@@ -32,42 +32,51 @@ void EvalOptions::visit(base::Options& options) {
               "a reward of 1")
       .at_least(1)
       .at_most(base::kMaxCount)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return given(); }, "--eval-prompt-data or --eval-config");
   options
       .option(temperature, "eval-temperature", group,
               "sampling temperature of evaluations; unset: --rollout-temperature")
       .at_least(0.0)
       .at_most(100.0)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return given(); }, "--eval-prompt-data or --eval-config");
   options.option(top_p, "eval-top-p", group, "top-p of evaluations; unset: --rollout-top-p")
       .greater_than(0.0)
       .at_most(1.0)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return given(); }, "--eval-prompt-data or --eval-config");
   options.option(top_k, "eval-top-k", group, "top-k of evaluations; unset: --rollout-top-k")
       .at_least(-1)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return given(); }, "--eval-prompt-data or --eval-config");
   options
       .option(max_response_len, "eval-max-response-len", group,
               "tokens of a completion at most, in evaluations; unset: --rollout-max-response-len")
       .at_least(1)
       .at_most(base::kMaxCount)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return given(); }, "--eval-prompt-data or --eval-config");
   options
       .option(max_prompt_len, "eval-max-prompt-len", group,
               "tokens of a prompt at most, in evaluations; unset: --rollout-max-prompt-len")
       .at_least(0)
       .at_most(base::kMaxCount)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return given(); }, "--eval-prompt-data or --eval-config");
   options
       .option(max_context_len, "eval-max-context-len", group,
               "tokens of prompt and completion at most, in evaluations; unset: --rollout-max-context-len")
       .at_least(0)
       .at_most(base::kMaxCount)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return given(); }, "--eval-prompt-data or --eval-config");
   options.option(input_key, "eval-input-key", group, "key of the prompt in evaluation data; unset: --input-key")
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return given(); }, "--eval-prompt-data or --eval-config");
   options.option(label_key, "eval-label-key", group, "key of the label in evaluation data; unset: --label-key")
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return given(); }, "--eval-prompt-data or --eval-config");
   options
       .option(reward_key, "eval-reward-key", group,
               "number that evaluations take when a reward is a dict; unset: --reward-key")

@@ -21,6 +21,18 @@ std::vector<std::string> names_of(std::span<const Row> rows) {
   return names;
 }
 
+bool divides_by_std(const rl::LossConfig& loss) {
+  return rl::find_estimator(loss).advantage == rl::AdvantageKind::kGroupNormalised &&
+         !loss.disable_rewards_normalization && !loss.disable_grpo_std_normalization;
+}
+
+bool whitens(const rl::LossConfig& loss) {
+  using enum rl::AdvantageKind;
+  const rl::AdvantageKind kind = rl::find_estimator(loss).advantage;
+  return loss.normalize_advantages || kind == kDiscountedWhitened || kind == kGroupMeanWhitened ||
+         kind == kRewardWhitened;
+}
+
 }  // namespace
 
 void LossOptions::visit(base::Options& options) {
@@ -58,63 +70,88 @@ void LossOptions::visit_policy_term(base::Options& options) {
   options
       .option(loss.loss_norm_tokens, "loss-norm-tokens", group,
               "divisor of seq-mean-token-sum-norm (Dr.GRPO); 0: --rollout-max-response-len")
-      .at_least(0.0);
+      .at_least(0.0)
+      .used_if([this] { return rl::loss_aggregation(loss) == rl::Aggregation::kSampleSumNorm; },
+               "--loss-agg-mode seq-mean-token-sum-norm");
   options
       .option(loss.sample_mean_epsilon, "sample-mean-epsilon", group,
               "number added to a sample's count of tokens when its mean is taken (verl 1e-8)")
       .at_least(0.0)
-      .finite();
+      .finite()
+      .used_if([this] { return rl::loss_aggregation(loss) == rl::Aggregation::kSampleMean; },
+               "--loss-agg-mode seq-mean-token-mean");
   options.option(loss.count_removed_samples, "count-removed-samples", group,
                  "a sample without a trained token still counts in the mean");
   options
       .option(loss.eps_clip, "eps-clip", group, "lower clip of the policy ratio: the ratio stays at or above 1 - this")
       .at_least(0.0)
-      .at_most(1.0);
+      .at_most(1.0)
+      .used_if([this] { return rl::find_surrogate(loss).name != "reinforce"; },
+               "a --pg-loss-type that has a ratio, such as ppo");
   options
       .option(loss.eps_clip_high, "eps-clip-high", group,
               "upper clip of the policy ratio: the ratio stays at or below 1 + this; negative: the same as --eps-clip")
-      .finite();
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name != "reinforce"; },
+               "a --pg-loss-type that has a ratio, such as ppo");
   options
       .option(loss.eps_clip_c, "eps-clip-c", group,
               "dual clip: bound, above 1, of the ratio where the advantage is negative; 0: no dual clip")
       .at_least(0.0)
-      .finite();
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name != "reinforce"; },
+               "a --pg-loss-type that has a ratio, such as ppo");
   options
       .option(loss.cispo_max_ratio, "cispo-max-ratio", group,
               "ratio that CISPO clips at, from above only (TRL); 0: clip both sides with --eps-clip")
       .at_least(0.0)
-      .finite();
-  options.option(loss.sequence_ratio_per_token, "sequence-ratio-per-token", group,
-                 "the gradient of a sequence's ratio goes through each token's own term (GSPO-token)");
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name == "cispo"; }, "--pg-loss-type cispo");
+  options
+      .option(loss.sequence_ratio_per_token, "sequence-ratio-per-token", group,
+              "the gradient of a sequence's ratio goes through each token's own term (GSPO-token)")
+      .used_if([this] { return rl::find_surrogate(loss).ratio_level != rl::RatioLevel::kToken; },
+               "a --pg-loss-type with one ratio for a sequence, such as gspo");
   options.option(loss.max_log_ratio, "max-log-ratio", group, "bound that log ratios are clamped to before exp")
       .greater_than(0.0)
-      .at_most(rl::kMaxLogRatio);
+      .at_most(rl::kMaxLogRatio)
+      .used_if([this] { return rl::find_surrogate(loss).name != "reinforce" || loss.use_tis; },
+               "a --pg-loss-type that has a ratio, such as ppo");
   options.option(loss.sapo_tau_pos, "sapo-tau-pos", group, "SAPO's temperature for positive advantages")
       .greater_than(0.0)
-      .finite();
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name == "sapo"; }, "--pg-loss-type sapo");
   options.option(loss.sapo_tau_neg, "sapo-tau-neg", group, "SAPO's temperature for advantages of 0 and below")
       .greater_than(0.0)
-      .finite();
-  options.option(loss.dro_beta, "dro-beta", group, "weight of DRO's squared log ratio").at_least(0.0).finite();
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name == "sapo"; }, "--pg-loss-type sapo");
+  options.option(loss.dro_beta, "dro-beta", group, "weight of DRO's squared log ratio")
+      .at_least(0.0)
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name == "dro"; }, "--pg-loss-type dro");
   options
       .option(loss.vespo_k_pos, "vespo-k-pos", group,
               "VESPO's exponent of a sequence's ratio, for advantages of 0 and above")
       .at_least(0.0)
-      .finite();
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name == "vespo"; }, "--pg-loss-type vespo");
   options
       .option(loss.vespo_lambda_pos, "vespo-lambda-pos", group,
               "VESPO's decay in a sequence's ratio, for advantages of 0 and above")
       .greater_than(0.0)
-      .finite();
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name == "vespo"; }, "--pg-loss-type vespo");
   options
       .option(loss.vespo_k_neg, "vespo-k-neg", group, "VESPO's exponent of a sequence's ratio, for negative advantages")
       .at_least(0.0)
-      .finite();
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name == "vespo"; }, "--pg-loss-type vespo");
   options
       .option(loss.vespo_lambda_neg, "vespo-lambda-neg", group,
               "VESPO's decay in a sequence's ratio, for negative advantages")
       .greater_than(0.0)
-      .finite();
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name == "vespo"; }, "--pg-loss-type vespo");
 }
 
 void LossOptions::visit_token_choice(base::Options& options) {
@@ -124,26 +161,31 @@ void LossOptions::visit_token_choice(base::Options& options) {
               "share of a step's tokens, at least one, that --pg-loss-type clip_cov takes out of the policy loss: at "
               "random among those whose covariance of advantage and log-prob is between its bounds")
       .greater_than(0.0)
-      .at_most(1.0);
+      .at_most(1.0)
+      .used_if([this] { return rl::find_surrogate(loss).name == "clip_cov"; }, "--pg-loss-type clip_cov");
   options
       .option(loss.clip_cov_lb, "clip-cov-lb", group,
               "covariance above which --pg-loss-type clip_cov may choose a token")
-      .finite();
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name == "clip_cov"; }, "--pg-loss-type clip_cov");
   options
       .option(loss.clip_cov_ub, "clip-cov-ub", group,
               "covariance below which --pg-loss-type clip_cov may choose a token")
-      .finite();
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name == "clip_cov"; }, "--pg-loss-type clip_cov");
   options
       .option(loss.kl_cov_ratio, "kl-cov-ratio", group,
               "share of a step's tokens, at least one, that --pg-loss-type kl_cov penalises: those with the highest "
               "covariance of advantage and log-prob")
       .greater_than(0.0)
-      .at_most(1.0);
+      .at_most(1.0)
+      .used_if([this] { return rl::find_surrogate(loss).name == "kl_cov"; }, "--pg-loss-type kl_cov");
   options
       .option(loss.kl_cov_coef, "kl-cov-coef", group,
               "coefficient of the penalty of --pg-loss-type kl_cov, |current - old log-prob| (verl's ppo_kl_coef)")
       .at_least(0.0)
-      .finite();
+      .finite()
+      .used_if([this] { return rl::find_surrogate(loss).name == "kl_cov"; }, "--pg-loss-type kl_cov");
   options
       .option(loss.top_entropy_quantile, "top-entropy-quantile", group,
               "share of a step's tokens, those of the highest entropy, that have a policy loss (TRL); it needs a "
@@ -168,15 +210,19 @@ void LossOptions::visit_other_terms(base::Options& options) {
       .option(loss.kl_loss_type, "kl-loss-type", group,
               "estimate of the KL; a + after the name takes the gradient of k2 (verl)")
       .one_of(rl::kl_loss_types())
-      .fingerprinted();
+      .fingerprinted()
+      .used_if([this] { return needs_reference(); }, "--use-kl-loss");
   options
       .option(loss.use_unbiased_kl, "use-unbiased-kl", group,
               "multiply the KL of --use-kl-loss by the token's policy ratio, which makes its gradient that of the "
               "reverse KL (TRL's use_bias_correction_kl); off: the estimate alone, as slime and verl have it")
-      .remembered_as("false", use_kl_loss);
+      .remembered_as("false", use_kl_loss)
+      .used_if([this] { return use_kl_loss; }, "--use-kl-loss");
   options.option(loss.kl_clamp, "kl-clamp", group, "bound that a token's low_var_kl is clamped to")
       .greater_than(0.0)
-      .finite();
+      .finite()
+      .used_if([this] { return use_kl_loss && loss.kl_loss_type.starts_with("low_var_kl"); },
+               "--use-kl-loss --kl-loss-type low_var_kl");
   options.option(ref_load, "ref-load", group, "Hugging Face directory of the reference model; unset: --hf-checkpoint")
       .path();
   options
@@ -197,22 +243,26 @@ void LossOptions::visit_corrections(base::Options& options) {
                  "truncated importance sampling: weight each token's policy term by exp(old - sampled log-prob)");
   options.option(loss.tis_clip, "tis-clip", group, "upper bound of the weights of --use-tis")
       .greater_than(0.0)
-      .finite();
+      .finite()
+      .used_if([this] { return loss.use_tis; }, "--use-tis");
   options.option(loss.tis_clip_low, "tis-clip-low", group, "lower bound of the weights of --use-tis")
       .at_least(0.0)
-      .finite();
+      .finite()
+      .used_if([this] { return loss.use_tis; }, "--use-tis");
   options
       .option(
           loss.tis_mode, "tis-mode", group,
           "what becomes of a token whose weight of --use-tis is beyond its bounds: truncate clamps the weight, mask "
           "makes it 0 and still counts the token in the loss's mean (IcePop), reject takes the token out of the "
           "loss and out of its mean (slime)")
-      .one_of(rl::kTisModes);
+      .one_of(rl::kTisModes)
+      .used_if([this] { return loss.use_tis; }, "--use-tis");
   options
       .option(loss.tis_level, "tis-level", group,
               "whether each token or each sequence has a weight of --use-tis; geometric: a sequence's is the geometric "
               "mean of its tokens', not their product")
-      .one_of(rl::kTisLevels);
+      .one_of(rl::kTisLevels)
+      .used_if([this] { return loss.use_tis; }, "--use-tis");
   options
       .option(loss.tis_veto, "tis-veto", group,
               "a sequence in which exp(old - sampled log-prob) of a token is below this has no part in the loss "
@@ -225,7 +275,8 @@ void LossOptions::visit_corrections(base::Options& options) {
   options
       .option(loss.opsm_delta, "opsm-delta", group,
               "threshold of --use-opsm, on a sample's mean of old - current log-probs")
-      .finite();
+      .finite()
+      .used_if([this] { return loss.use_opsm; }, "--use-opsm");
   options
       .option(loss.off_policy_mask_threshold, "off-policy-mask-threshold", group,
               "TRL's off-policy mask: like --use-opsm, on a sample's mean of sampled - current log-probs; 0: off")
@@ -255,11 +306,15 @@ void LossOptions::visit_advantages(base::Options& options) {
       .option(loss.group_epsilon, "group-epsilon", group,
               "number added to a group's standard deviation: vime and verl 1e-6, TRL 1e-4")
       .at_least(0.0)
-      .finite();
+      .finite()
+      .used_if([this] { return divides_by_std(loss); },
+               "advantages that are divided by a standard deviation, as those of --advantage-estimator grpo are");
   options
       .option(loss.reward_std_scope, "reward-std-scope", group,
               "standard deviation that rewards are divided by: that of their group, or of the whole rollout (batch)")
-      .one_of(rl::kRewardStdScopes);
+      .one_of(rl::kRewardStdScopes)
+      .used_if([this] { return divides_by_std(loss); },
+               "advantages that are divided by a standard deviation, as those of --advantage-estimator grpo are");
   options
       .option(
           loss.reward_aggregation, "multi-objective-aggregation", group,
@@ -278,10 +333,18 @@ void LossOptions::visit_advantages(base::Options& options) {
   options
       .option(loss.whiten_epsilon, "whiten-epsilon", group, "number added to the variance when advantages are whitened")
       .at_least(0.0)
-      .finite();
-  options.option(loss.gamma, "gamma", group, "discount of REINFORCE++").at_least(0.0).at_most(1.0);
-  options.option(loss.discount_masked_tokens, "discount-masked-tokens", group,
-                 "tokens that the model did not write count for the discount too; verl: no");
+      .finite()
+      .used_if([this] { return whitens(loss); }, "--normalize-advantages, or an --advantage-estimator that whitens");
+  options.option(loss.gamma, "gamma", group, "discount of REINFORCE++")
+      .at_least(0.0)
+      .at_most(1.0)
+      .used_if([this] { return rl::find_estimator(loss).advantage == rl::AdvantageKind::kDiscountedWhitened; },
+               "--advantage-estimator reinforce_plus_plus");
+  options
+      .option(loss.discount_masked_tokens, "discount-masked-tokens", group,
+              "tokens that the model did not write count for the discount too; verl: no")
+      .used_if([this] { return rl::find_estimator(loss).advantage == rl::AdvantageKind::kDiscountedWhitened; },
+               "--advantage-estimator reinforce_plus_plus");
 }
 
 void LossOptions::visit_reward_shaping(base::Options& options) {

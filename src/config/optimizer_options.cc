@@ -26,11 +26,13 @@ void OptimizerOptions::visit(base::Options& options) {
       .at_least(0)
       .at_most(base::kMaxCount)
       // A checkpoint compares the step itself, so that a longer run may name the one at which the first decay ended.
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return schedule.decay_style != "constant"; }, "a --lr-decay-style that falls");
   options
       .option(schedule.wsd_decay_style, "lr-wsd-decay-style", group,
               "how the learning rate falls at the end of --lr-decay-style WSD")
-      .one_of(trainer::kWsdDecayStyles);
+      .one_of(trainer::kWsdDecayStyles)
+      .used_if([this] { return schedule.decay_style == "WSD"; }, "--lr-decay-style WSD");
   options
       .option(schedule.wsd_decay_steps, "lr-wsd-decay-iters", group,
               "optimizer steps over which the learning rate of --lr-decay-style WSD falls; before them it is --lr")
@@ -38,8 +40,10 @@ void OptimizerOptions::visit(base::Options& options) {
       .at_most(base::kMaxCount);
   options.option(adamw.weight_decay, "weight-decay", group, "weight decay of AdamW, on embeddings and projections")
       .at_least(0.0);
-  options.option(adamw.weight_decay_all, "weight-decay-all", group,
-                 "apply weight decay to norms and biases too, as torch's AdamW does");
+  options
+      .option(adamw.weight_decay_all, "weight-decay-all", group,
+              "apply weight decay to norms and biases too, as torch's AdamW does")
+      .used_if([this] { return adamw.weight_decay > 0.0; }, "--weight-decay above 0");
   options.option(adamw.beta1, "adam-beta1", group, "decay of AdamW's first moment").at_least(0.0).less_than(1.0);
   options.option(adamw.beta2, "adam-beta2", group, "decay of AdamW's second moment").at_least(0.0).less_than(1.0);
   options.option(adamw.eps, "adam-eps", group, "number that AdamW adds to the denominator of an update")

@@ -130,10 +130,13 @@ void RewardOptions::visit(base::Options& options) {
               "within --rm-timeout")
       .at_least(0)
       .at_most(100)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return !rm_url.empty(); }, "--rm-url");
   options.option(reward_key, "reward-key", group, "number to take when a reward is a dict; unset: score");
-  options.option(group_rm, "group-rm", group,
-                 "a slime function takes all samples of a group at once (TRL functions always do)");
+  options
+      .option(group_rm, "group-rm", group,
+              "a slime function takes all samples of a group at once (TRL functions always do)")
+      .used_if([this] { return !custom_rm_path.empty(); }, "--custom-rm-path");
   options.option(python, "rm-python", group, "interpreter of the reward code, 3.9 or newer; unset: Tandem's own")
       .path()
       .does_not_affect_results();
@@ -154,14 +157,16 @@ void RewardOptions::visit(base::Options& options) {
       .option(limits.fork_each_call, "rm-fork-each-call", group,
               "make each call of --custom-rm-path in a fresh fork, so that nothing that a call leaves in its process "
               "meets the next one: for rewards that exec() what a model wrote")
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return !custom_rm_path.empty(); }, "--custom-rm-path");
   options
       .option(limits.max_calls, "rm-concurrency", group,
               "calls of an async reward function, or requests to --rm-url, that one process runs at once")
       .at_least(1)
       .at_most(base::kMaxCount)
       .at_most(4096)
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return !custom_rm_path.empty() || !rm_url.empty(); }, "--custom-rm-path or --rm-url");
   options
       .option(
           limits.deadline_s, "rm-timeout", group,

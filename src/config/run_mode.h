@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 
@@ -13,6 +14,7 @@ struct RunMode {
   std::string config_text;                                 // the options as TOML, for RUN/config.toml
   std::map<std::string, std::string> result_options;       // base::Options::result_options()
   std::map<std::string, std::string> values_where_absent;  // base::Options::values_where_absent()
+  std::vector<std::string> idle_flags;                     // base::Options::idle_texts()
   base::Json values = base::Json::object();                // base::Options::values(), without secrets
 };
 

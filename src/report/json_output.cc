@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "rl/data_lines.h"
 
 namespace tandem::report {
 
@@ -35,8 +36,13 @@ void JsonOutput::finish() {
   }
 }
 
-void check_output(const std::string& path) {
+void check_output(const std::string& path, const std::vector<std::string>& inputs) {
   if (path.empty() || path == "-") return;
+  for (const std::string& input : inputs) {
+    std::error_code error;
+    TANDEM_USER_CHECK(!std::filesystem::equivalent(path, rl::parse_data_path(input).file, error),
+                      path + ": is a file that is read, and would be replaced; name another one for the output");
+  }
   const std::string folder = std::filesystem::path(path).parent_path().string();
   base::check_writable_directory(folder.empty() ? "." : folder, 0);
   TANDEM_USER_CHECK(!base::directory_exists(path), path + ": is a directory; name a file");

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -23,7 +24,8 @@ class JsonOutput {
   bool is_terminal_ = false;              // standard output is a terminal
 };
 
-// Throws unless --output can be written: UserError for a directory, else EnvironmentError. "-" and "" always can.
-void check_output(const std::string& path);
+// Throws unless --output can be written: UserError for a directory and for one of the files that the verb reads (PATH
+// or PATH@[a:b]), else EnvironmentError. "-" and "" always can.
+void check_output(const std::string& path, const std::vector<std::string>& inputs = {});
 
 }  // namespace tandem::report

@@ -21,7 +21,7 @@ struct RewardRule {
   double lowest_reward;  // the lowest that it gives; the highest of each is 1
   LabelKind label;
   std::span<const std::string_view> keys;  // names of its numbers, where it gives several: the first is the reward
-  bool reads_metadata = false;  // a line whose metadata it cannot read fails with every response, so it is refused
+  bool checks_lines = false;  // a line that it cannot read fails with every response, so it is refused at the start
 };
 
 inline constexpr std::array<std::string_view, 2> kDapoKeys = {"score", "acc"};
@@ -36,8 +36,8 @@ inline constexpr std::array<RewardRule, 10> kRewardRules = {{
     {"gpqa", 0.0, LabelKind::kNone, {}},  // the line's metadata may say which letter is right
     {"random", 0.0, LabelKind::kNone, {}},
     {"none", 0.0, LabelKind::kNone, {}},
-    {"code", 0.0, LabelKind::kTests, kCodeKeys},
-    {"ifbench", 0.0, LabelKind::kNone, kIfbenchKeys, /*reads_metadata=*/true},
+    {"code", 0.0, LabelKind::kTests, kCodeKeys, /*checks_lines=*/true},
+    {"ifbench", 0.0, LabelKind::kNone, kIfbenchKeys, /*checks_lines=*/true},
 }};
 inline constexpr double kHighestReward = 1.0;
 
@@ -59,7 +59,7 @@ inline std::vector<std::string> rule_names() {
   for (const RewardRule& rule : kRewardRules) names.emplace_back(rule.name);
   names.emplace_back(kRemoteRule);
   for (const RewardRule& rule : kRewardRules) {  // no box holds a program, or a text that follows instructions
-    if (rule.label != LabelKind::kTests && !rule.reads_metadata && rule.name != "none")
+    if (rule.label != LabelKind::kTests && !rule.checks_lines && rule.name != "none")
       names.push_back(std::string(kBoxed) + std::string(rule.name));
   }
   return names;

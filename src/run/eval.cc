@@ -27,8 +27,11 @@ namespace tandem::run {
 
 int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   config.check();
-  report::check_output(config.output);
-  report::check_output(config.sample_output);
+  std::vector<std::string> inputs;
+  for (const auto& [name, path] : config.eval.data_sets()) inputs.push_back(path);
+  if (!config.eval.eval_config.empty()) inputs.push_back(config.eval.eval_config);
+  report::check_output(config.output, inputs);
+  report::check_output(config.sample_output, inputs);
   session::ModelSession session(config.model);
   const evaluation::Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
   const int64_t kv_bytes = plan::choose_kv_bytes(config.rollout, session.config(), evaluation.max_sequences(),

@@ -48,7 +48,7 @@ void write_batch(const session::PromptSet& data, const sampling::RolloutRequest&
 }  // namespace
 
 int generate(const config::GenerateConfig& config, const config::RunMode& mode) {
-  report::check_output(config.output);
+  report::check_output(config.output, config.data.prompt_data);
   session::ModelSession session(config.model);
   const session::PromptSet prompts = session::load_all_prompts(config.data, session.text());
   const int64_t context = plan::choose_context_tokens(config.rollout, session.config(), prompts.longest_tokens);
@@ -72,7 +72,9 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
   const auto engine = rollout::make_engine(
       session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes)), *model);
   sampling::RolloutPhase phase(*engine, session.text());
-  session::defer_stops("stopping: what is finished is written (a second signal ends the process at once)");
+  session::defer_stops(fmt::format(
+      "stopping: batches of {} prompts that are finished are written (a second signal ends the process at once)",
+      kPromptsPerBatch));
   report::JsonOutput output(config.output);
   int64_t num_completions = 0, num_tokens = 0;
   double seconds = 0.0;
@@ -89,7 +91,11 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
                         ? "generate"
                         : fmt::format("generate {} to {} of {}", begin + 1, end, prompts.prompts.size());
     const std::optional<sampling::Rollout> rollout = phase.run(request, nullptr, report);
-    if (!rollout) break;
+    if (!rollout) {
+      base::log_warning("prompts {} to {}: sampling was stopped, and none of their completions is written", begin + 1,
+                        end);
+      break;
+    }
     write_batch(prompts, request, *rollout, output);
     for (const rl::Sample& sample : rollout->samples) num_tokens += static_cast<int64_t>(sample.completion.size());
     num_completions += static_cast<int64_t>(rollout->samples.size());

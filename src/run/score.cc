@@ -79,7 +79,7 @@ void check_finite(const trainer::Scores& scores, size_t index, const std::string
 }  // namespace
 
 int score(const config::ScoreConfig& config, const config::RunMode& mode) {
-  report::check_output(config.output);
+  report::check_output(config.output, {config.prompt_data});
   session::ModelSession session(config.model);
   const std::vector<ScoreLine> lines = read_score_lines(config.prompt_data);
   const std::vector<rl::Sample> samples = load_samples(lines, config.data, session);

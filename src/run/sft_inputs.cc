@@ -9,6 +9,8 @@
 #include "base/message_text.h"
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/result_inputs.h"
+#include "checkpoint/resume.h"
+#include "model/lora.h"
 #include "run/reference.h"
 #include "run/run_space.h"
 #include "run/trackers.h"
@@ -95,12 +97,15 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
   check_trackers(config.output.trackers);
   session::check_spread(session.config(), config.mesh);
   check_reference(session, config.ref_load);
-  if (checkpoint)
+  if (checkpoint) {
     checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent,
                                  config.checkpoints.allow_changed_config, num_samples());
+    checkpoint::check_trained_tensors(*checkpoint, model::trained_layout(session.config()));
+  }
   const double full_lr = config::SftConfig().optimizer.schedule.max_lr;
   if (const auto text = adapter_lr_warning(config.lora, config.optimizer.schedule.max_lr, full_lr))
     base::log_warning("{}", *text);
+  for (const std::string& idle : mode.idle_flags) base::log_warning("{}", idle);
 }
 
 int print_dry_run(const SftInputs& inputs) {

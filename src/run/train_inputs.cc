@@ -14,6 +14,7 @@
 #include "base/message_text.h"
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/result_inputs.h"
+#include "checkpoint/resume.h"
 #include "model/config.h"
 #include "model/lora.h"
 #include "plan/plan_text.h"
@@ -198,8 +199,10 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   if (checkpoint) {
     checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent,
                                  config.checkpoints.allow_changed_config, num_prompts(prompts));
+    checkpoint::check_trained_tensors(*checkpoint, model::trained_layout(session.config()));
   }
   for (const std::string& warning : train_warnings(config)) base::log_warning("{}", warning);
+  for (const std::string& idle : mode.idle_flags) base::log_warning("{}", idle);
   if (prompts.is_rendered || evaluation.is_rendered()) {
     session::warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
   }

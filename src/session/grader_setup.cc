@@ -107,19 +107,19 @@ std::string place_of(const PromptSet& set, const PromptLine& line) {
   return fmt::format("{}:{}", rl::parse_data_path(set.path).file, line.record.line);
 }
 
-bool reads_metadata(const std::string& rule) {
+bool checks_lines(const std::string& rule) {
   const reward::RewardRule* const found = reward::find_rule(rule);
-  return found != nullptr && found->reads_metadata;
+  return found != nullptr && found->checks_lines;
 }
 
 constexpr size_t kLinesAtOnce = 1024;  // bounds the copies of lines that exist at once
 
-// Has an empty response graded for each line whose reward reads its metadata. Throws UserError for the first line whose
+// Has an empty response graded for each line whose reward checks lines. Throws UserError for the first one whose
 // grading fails.
 void check_lines(reward::Graders& graders, const reward::GraderConfig& config, const PromptSet& set) {
   std::vector<const PromptLine*> lines;
   for (const PromptLine& line : set.prompts) {
-    if (reads_metadata(rule_of(line, config))) lines.push_back(&line);
+    if (checks_lines(rule_of(line, config))) lines.push_back(&line);
   }
   std::map<size_t, std::string> faults;  // by index in `lines`
   for (size_t begin = 0; begin < lines.size() && faults.empty(); begin += kLinesAtOnce) {
@@ -196,7 +196,7 @@ void try_out_reward(const config::RewardOptions& options, const RewardContext& c
     for (std::optional<reward::GraderConfig>* config : {&source.graders, &source.service}) {
       if (!*config) continue;
       // Other built-in rewards in our own interpreter are not tried out: nothing can be wrong with them.
-      const bool reads_lines = std::ranges::any_of((*config)->rm_types, reads_metadata);
+      const bool reads_lines = std::ranges::any_of((*config)->rm_types, checks_lines);
       if (!(*config)->rm_types.empty() && options.python.empty() && !reads_lines) continue;
       (*config)->limits.num_processes = 1;
       (*config)->warn_of_missing_layers = false;  // reported by the run's own graders

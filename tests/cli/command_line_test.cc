@@ -135,6 +135,17 @@ TEST(CommandLine, PartsOfARunAreNotLoaded) {
   }
 }
 
+// A shell's variable that is not set must not begin another run than was meant.
+TEST(CommandLine, AnEmptyPathIsRefused) {
+  const base::TemporaryDirectory folder;
+  const std::string run_path = folder / "run";
+  expect_one_line_failure(run(train_arguments(run_path, {"--load", ""})), 2,
+                          "--load: is empty; give a path, or leave the flag out");
+  expect_one_line_failure(run(train_arguments(run_path, {"--ref-load="})), 2, "--ref-load: is empty");
+  EXPECT_FALSE(base::directory_exists(run_path));
+  expect_one_line_failure(run({"export", "--hf-checkpoint", "model", "--output", ""}), 2, "--output: is empty");
+}
+
 TEST(CommandLine, PrintedConfigIsAConfig) {
   base::TemporaryDirectory folder;
   const Captured first = run({"train", "--lr", "0.125", "--print-config"});

@@ -288,6 +288,23 @@ TEST(Score, GivesGeneratedTokensTheEnginesLogProbs) {
                           "bad.jsonl:1");
 }
 
+// An output that is one of the inputs would destroy it.
+TEST(Output, IsNoFileThatIsRead) {
+  const base::TemporaryDirectory folder;
+  const std::string data = folder / "data.jsonl", text = "{\"prompt\": \"say\", \"label\": \"4\"}\n";
+  base::write_file_durably(data, text);
+  const std::string same = folder / "." + "/data.jsonl", says = "is a file that is read, and would be replaced";
+  for (const Arguments& words :
+       {Arguments{"generate", "--hf-checkpoint", kModel, "--prompt-data", data + "@[:1]", "--output", same},
+        {"score", "--hf-checkpoint", kModel, "--prompt-data", data, "--output", data},
+        {"eval", "--hf-checkpoint", kModel, "--eval-prompt-data", "own", data, "--rm-type", "exact", "--output", same},
+        {"eval", "--hf-checkpoint", kModel, "--eval-prompt-data", "own", data, "--rm-type", "exact", "--sample-output",
+         data}}) {
+    expect_one_line_failure(run(words), 2, says);
+    EXPECT_EQ(base::read_file(data), text);
+  }
+}
+
 TEST(Eval, ReportsRewardAndPassRates) {
   base::TemporaryDirectory folder;
   base::write_file_durably(folder / "reward.py",

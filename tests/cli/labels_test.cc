@@ -5,6 +5,8 @@
 // exact paid 1 for an empty completion.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
 #include "tests/cli/tiny_run.h"
@@ -89,6 +91,26 @@ TEST(Instructions, ThatCannotBeCheckedAreRefusedWithTheirLine) {
       folder, {R"({"prompt": "say", "label": "4", "metadata": {"rm_type": "ifbench", "instruction_id_list": [""]}})"});
   expect_one_line_failure(run(eval_arguments(of_line, {"--rm-type", "exact", "--dry-run"})), 2,
                           of_line + ":1: --rm-type");
+}
+
+// Lines of --rm-type code: their tests and limits are read when the run starts.
+TEST(Labels, TestsOfProgramsAreReadBeforeTheRun) {
+  const base::TemporaryDirectory folder;
+  const auto line = [](const std::string& label, const std::string& metadata) {
+    return R"({"prompt": "say", "label": )" + label + R"(, "metadata": )" + metadata + "}";
+  };
+  const std::string good = line(R"(["assert f(1) == 2"])", R"({"time_limit": 2})");
+  EXPECT_EQ(run(eval_arguments(write_data(folder, {good, good}), {"--rm-type", "code", "--dry-run"})).code, 0);
+  for (const auto& [label, metadata, says] : std::vector<std::array<std::string, 3>>{
+           {R"(["assert f(1"])", "{}", ":2: --rm-type code: a test of the label is no Python"},
+           {R"([{"in": 1}])", "{}", ":2: --rm-type code: a test of the label is no object with the key input"},
+           {R"("def check(f):\n    assert f(1) == 2")", "{}",
+            ":2: --rm-type code: the tests of the label define functions"},
+           {R"(["assert f(1) == 2"])", R"({"test_imports": 5})", ":2: --rm-type code: metadata.test_imports"},
+           {R"(["assert f(1) == 2"])", R"({"time_limit": 500})", "give 1 to 60 seconds"}}) {
+    const std::string data = write_data(folder, {good, line(label, metadata), good});
+    expect_one_line_failure(run(eval_arguments(data, {"--rm-type", "code", "--dry-run"})), 2, says);
+  }
 }
 
 TEST(Labels, TheFlagThatWasTypedIsNamed) {

@@ -179,6 +179,24 @@ TEST_F(Resume, WhatCannotBeResumedSaysWhatToGive) {
   EXPECT_NE(finished.out.find("nothing is left to do: raise --num-rollout"), std::string::npos) << finished.out;
 }
 
+// Nothing is made, and with --overwrite nothing is lost.
+TEST_F(Resume, WithOtherTrainedTensorsIsRefusedBeforeAnythingIsWritten) {
+  const std::string first = run_dir("first"), second = run_dir("second");
+  ASSERT_EQ(run(with_flag(arguments(first, reward_), "--num-rollout", "1")).code, 0);
+  Arguments words = arguments(second, reward_, {"--load", first, "--allow-changed-config", "--lora-rank", "4"});
+  const std::string says = "was trained, and with these flags it is not";
+  Arguments dry = words;
+  dry.push_back("--dry-run");
+  expect_one_line_failure(run(dry), 2, says);
+  expect_one_line_failure(run(words), 2, says);
+  EXPECT_FALSE(base::directory_exists(second));
+  ASSERT_EQ(run(with_flag(arguments(second, reward_), "--num-rollout", "1")).code, 0);
+  const std::string metrics = base::read_file(second + "/metrics.jsonl");
+  words.push_back("--overwrite");
+  expect_one_line_failure(run(words), 2, says);
+  EXPECT_EQ(base::read_file(second + "/metrics.jsonl"), metrics) << "a refused run changes nothing";
+}
+
 TEST_F(Resume, NeverBeginsAfreshUnasked) {
   const std::string run_path = run_dir("run");
   Arguments load = arguments(run_path, reward_);

@@ -12,6 +12,7 @@ from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 from tandem_worker import code_rule, program, rules  # noqa: E402
+from tandem_worker.outcomes import BadLine  # noqa: E402
 
 RULE = rules.make("code")
 SUM = "a, b = map(int, input().split())\nprint(a + b)"
@@ -46,6 +47,12 @@ SHAPES = {  # label, metadata, a right program, a wrong one
     "HumanEval": (
         "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert [candidate(i, i) for i in range(3)] == [0, 2, 4]\n",
         {"entry_point": "add"}, ADD, "def add(a, b): return 3"),
+    "pytest": (
+        "def test_small():\n    assert add(1, 2) == 3\n\ndef test_large():\n    assert add(5, 5) == 10\n", {}, ADD,
+        "def add(a, b): return 3"),
+    "MBPP, one import": (
+        ["assert math.isclose(half(3), 1.5, abs_tol=0.001)"], {"test_imports": "import math"},
+        "def half(x): return x / 2", "def half(x): return x // 2"),
     "class": (["assert Solution().add(1, 2) == 3"], {}, "class Solution:\n def add(self, a, b): return a + b", "Solution = 1"),
     "an exception": (
         ["try:\n    f(0)\n    assert False\nexcept ZeroDivisionError:\n    pass"], {}, "def f(x): return 1 / x",
@@ -173,8 +180,11 @@ class Code(unittest.TestCase):
             ({"inputs": [], "outputs": []}, "no tests"), ("eJxz", "docs/REWARDS.md"),
             ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"), (["assert ("], "no Python"),
             ([{"input": "1", "output": "2", "testtype": "functional"}], "func_name"), ({"a": 1}, "docs/REWARDS.md"),
+            ([{"in": 1, "output": 2}], "no object with the key input"), ([{"input": 1}], "the key output"),
+            ([5], "no object with the key input"),
+            ("def check(candidate):\n    assert candidate(1) == 2\n", "metadata.entry_point names the function"),
         ):  # fmt: skip
-            with self.assertRaisesRegex(ValueError, message):
+            with self.assertRaisesRegex((ValueError, BadLine), message):
                 graded(SUM, label)
 
     def test_limits_are_read_as_data_sets_write_them(self):
@@ -189,7 +199,7 @@ class Code(unittest.TestCase):
             ({"time_limit": "2 hours"}, "time_limit"), ({"time_limit": [1]}, "time_limit"), ({"time_limit": -1}, "time_limit"),
             ({"memory_limit": 256_000_000}, "memory_limit of the metadata is 256000000; give 1 to 65536 MB"),
         ):  # fmt: skip
-            with self.assertRaisesRegex(ValueError, message):
+            with self.assertRaisesRegex((ValueError, BadLine), message):
                 graded(SUM, {"inputs": ["1 2"], "outputs": ["3"]}, **metadata)
 
 
