@@ -170,6 +170,7 @@ def write_inputs(folder, program):
         write_lines(name, problems)
     for name in ("answers.jsonl", "OTHER.jsonl", "SFT.jsonl"):
         write_lines(name, answers)
+    write_lines("TESTS.jsonl", [{"prompt": "Write add(a, b).", "label": ["assert add(1, 2) == 3"]}] * 40)
     write_lines("PAIRS.jsonl", [{"prompt": "1+1=", "chosen": "2", "rejected": "three"}] * 40)
     import pyarrow
     import pyarrow.parquet
