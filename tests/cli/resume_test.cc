@@ -184,7 +184,7 @@ TEST_F(Resume, WithOtherTrainedTensorsIsRefusedBeforeAnythingIsWritten) {
   const std::string first = run_dir("first"), second = run_dir("second");
   ASSERT_EQ(run(with_flag(arguments(first, reward_), "--num-rollout", "1")).code, 0);
   Arguments words = arguments(second, reward_, {"--load", first, "--allow-changed-config", "--lora-rank", "4"});
-  const std::string says = "was trained, and with these flags it is not";
+  const std::string says = "which these flags train; give --hf-checkpoint, --lora-rank, --target-modules";
   Arguments dry = words;
   dry.push_back("--dry-run");
   expect_one_line_failure(run(dry), 2, says);
@@ -195,6 +195,16 @@ TEST_F(Resume, WithOtherTrainedTensorsIsRefusedBeforeAnythingIsWritten) {
   words.push_back("--overwrite");
   expect_one_line_failure(run(words), 2, says);
   EXPECT_EQ(base::read_file(second + "/metrics.jsonl"), metrics) << "a refused run changes nothing";
+  const std::string adapter = run_dir("adapter"), fewer = run_dir("fewer");
+  ASSERT_EQ(run(with_flag(arguments(adapter, reward_, {"--lora-rank", "4"}), "--num-rollout", "1")).code, 0);
+  expect_one_line_failure(
+      run(arguments(fewer, reward_,
+                    {"--load", adapter, "--allow-changed-config", "--lora-rank", "4", "--target-modules", "q_proj"})),
+      2, "was trained, and with these flags it is not");
+  expect_one_line_failure(
+      run(arguments(fewer, reward_, {"--load", adapter, "--allow-changed-config", "--lora-rank", "8"})), 2,
+      "has shape [4, 64] there and [8, 64] with these flags");
+  EXPECT_FALSE(base::directory_exists(fewer));
 }
 
 TEST_F(Resume, NeverBeginsAfreshUnasked) {
