@@ -6,9 +6,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "weights/tensor_file.h"
@@ -112,27 +113,29 @@ void check_trained_tensors(const Checkpoint& checkpoint, const weights::Layout& 
       "give --hf-checkpoint, --lora-rank, --target-modules and --modules-to-save as they were";
   const std::string prefix = fmt::format("{}.", trainer::to_string(trainer::StateKind::kExpAvg));
   const auto& saved = checkpoint.manifest().tensors;
-  std::set<std::string> names;
+  std::map<std::string, std::vector<int64_t>> shapes;
   for (const weights::PackedTensor& packed : trained.tensors) {
     if (packed.is_frozen) continue;
-    for (const weights::Slice& slice : packed.slices) {
-      names.insert(slice.hf_name);
-      const auto found = saved.find(prefix + slice.hf_name);
-      TANDEM_USER_CHECK(found != saved.end(), fmt::format("{}: has no state of tensor {}, which these flags train; {}",
-                                                          checkpoint.directory(), slice.hf_name, kAsTheyWere));
-      TANDEM_USER_CHECK(found->second.shape == slice.hf_shape(),
-                        fmt::format("{}: tensor {} has shape [{}] there and [{}] with these flags; {}",
-                                    checkpoint.directory(), slice.hf_name, fmt::join(found->second.shape, ", "),
-                                    fmt::join(slice.hf_shape(), ", "), kAsTheyWere));
-    }
+    for (const weights::Slice& slice : packed.slices) shapes.emplace(slice.hf_name, slice.hf_shape());
   }
   for (const auto& [name, tensor] : saved) {
     if (!name.starts_with(prefix)) continue;
     const std::string own = name.substr(prefix.size());
-    TANDEM_USER_CHECK(names.contains(own),
+    TANDEM_USER_CHECK(shapes.contains(own),
                       fmt::format("{}: tensor {} was trained, and with these flags it is not, so that what it has "
                                   "learnt would be lost; {}",
                                   checkpoint.directory(), own, kAsTheyWere));
+  }
+  for (const auto& [name, shape] : shapes) {
+    const auto found = saved.find(prefix + name);
+    TANDEM_USER_CHECK(found != saved.end(), fmt::format("{}: has no state of tensor {}, which these flags train; {}",
+                                                        checkpoint.directory(), name, kAsTheyWere));
+    TANDEM_USER_CHECK(
+        found->second.shape == shape,
+        fmt::format("{}: tensor {} has shape [{}] there and [{}] here: it is of another model, or of other "
+                    "flags (--lora-rank); {}",
+                    checkpoint.directory(), name, fmt::join(found->second.shape, ", "), fmt::join(shape, ", "),
+                    kAsTheyWere));
   }
 }
 

@@ -184,7 +184,7 @@ TEST_F(Resume, WithOtherTrainedTensorsIsRefusedBeforeAnythingIsWritten) {
   const std::string first = run_dir("first"), second = run_dir("second");
   ASSERT_EQ(run(with_flag(arguments(first, reward_), "--num-rollout", "1")).code, 0);
   Arguments words = arguments(second, reward_, {"--load", first, "--allow-changed-config", "--lora-rank", "4"});
-  const std::string says = "which these flags train; give --hf-checkpoint, --lora-rank, --target-modules";
+  const std::string says = "was trained, and with these flags it is not";
   Arguments dry = words;
   dry.push_back("--dry-run");
   expect_one_line_failure(run(dry), 2, says);
@@ -195,16 +195,19 @@ TEST_F(Resume, WithOtherTrainedTensorsIsRefusedBeforeAnythingIsWritten) {
   words.push_back("--overwrite");
   expect_one_line_failure(run(words), 2, says);
   EXPECT_EQ(base::read_file(second + "/metrics.jsonl"), metrics) << "a refused run changes nothing";
-  const std::string adapter = run_dir("adapter"), fewer = run_dir("fewer");
-  ASSERT_EQ(run(with_flag(arguments(adapter, reward_, {"--lora-rank", "4"}), "--num-rollout", "1")).code, 0);
+  const std::string adapter = run_dir("adapter"), other = run_dir("other");
+  const Arguments small = {"--lora-rank", "4", "--target-modules", "q_proj"};
+  ASSERT_EQ(run(with_flag(arguments(adapter, reward_, small), "--num-rollout", "1")).code, 0);
+  const Arguments load = {"--load", adapter, "--allow-changed-config", "--lora-rank", "4", "--target-modules",
+                          "q_proj", "v_proj"};
   expect_one_line_failure(
-      run(arguments(fewer, reward_,
-                    {"--load", adapter, "--allow-changed-config", "--lora-rank", "4", "--target-modules", "q_proj"})),
-      2, "was trained, and with these flags it is not");
+      run(arguments(other, reward_, load)), 2,
+      "has no state of tensor base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight, which these flags train");
   expect_one_line_failure(
-      run(arguments(fewer, reward_, {"--load", adapter, "--allow-changed-config", "--lora-rank", "8"})), 2,
-      "has shape [4, 64] there and [8, 64] with these flags");
-  EXPECT_FALSE(base::directory_exists(fewer));
+      run(arguments(other, reward_,
+                    {"--load", adapter, "--allow-changed-config", "--lora-rank", "8", "--target-modules", "q_proj"})),
+      2, "has shape [4, 64] there and [8, 64] here");
+  EXPECT_FALSE(base::directory_exists(other));
 }
 
 TEST_F(Resume, NeverBeginsAfreshUnasked) {
