@@ -115,7 +115,6 @@ void check_trained_tensors(const Checkpoint& checkpoint, const weights::Layout& 
   const auto& saved = checkpoint.manifest().tensors;
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const weights::PackedTensor& packed : trained.tensors) {
-    if (packed.is_frozen) continue;
     for (const weights::Slice& slice : packed.slices) shapes.emplace(slice.hf_name, slice.hf_shape());
   }
   for (const auto& [name, tensor] : saved) {
