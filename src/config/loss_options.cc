@@ -35,6 +35,10 @@ bool whitens(const rl::LossConfig& loss) {
 
 }  // namespace
 
+std::function<bool()> LossOptions::has_surrogate(std::string_view name) const {
+  return [this, name] { return rl::find_surrogate(loss).name == name; };
+}
+
 void LossOptions::visit(base::Options& options) {
   visit_policy_term(options);
   visit_token_choice(options);
@@ -106,7 +110,7 @@ void LossOptions::visit_policy_term(base::Options& options) {
               "ratio that CISPO clips at, from above only (TRL); 0: clip both sides with --eps-clip")
       .at_least(0.0)
       .finite()
-      .used_if([this] { return rl::find_surrogate(loss).name == "cispo"; }, "--pg-loss-type cispo");
+      .used_if(has_surrogate("cispo"), "--pg-loss-type cispo");
   options
       .option(loss.sequence_ratio_per_token, "sequence-ratio-per-token", group,
               "the gradient of a sequence's ratio goes through each token's own term (GSPO-token)")
@@ -120,38 +124,38 @@ void LossOptions::visit_policy_term(base::Options& options) {
   options.option(loss.sapo_tau_pos, "sapo-tau-pos", group, "SAPO's temperature for positive advantages")
       .greater_than(0.0)
       .finite()
-      .used_if([this] { return rl::find_surrogate(loss).name == "sapo"; }, "--pg-loss-type sapo");
+      .used_if(has_surrogate("sapo"), "--pg-loss-type sapo");
   options.option(loss.sapo_tau_neg, "sapo-tau-neg", group, "SAPO's temperature for advantages of 0 and below")
       .greater_than(0.0)
       .finite()
-      .used_if([this] { return rl::find_surrogate(loss).name == "sapo"; }, "--pg-loss-type sapo");
+      .used_if(has_surrogate("sapo"), "--pg-loss-type sapo");
   options.option(loss.dro_beta, "dro-beta", group, "weight of DRO's squared log ratio")
       .at_least(0.0)
       .finite()
-      .used_if([this] { return rl::find_surrogate(loss).name == "dro"; }, "--pg-loss-type dro");
+      .used_if(has_surrogate("dro"), "--pg-loss-type dro");
   options
       .option(loss.vespo_k_pos, "vespo-k-pos", group,
               "VESPO's exponent of a sequence's ratio, for advantages of 0 and above")
       .at_least(0.0)
       .finite()
-      .used_if([this] { return rl::find_surrogate(loss).name == "vespo"; }, "--pg-loss-type vespo");
+      .used_if(has_surrogate("vespo"), "--pg-loss-type vespo");
   options
       .option(loss.vespo_lambda_pos, "vespo-lambda-pos", group,
               "VESPO's decay in a sequence's ratio, for advantages of 0 and above")
       .greater_than(0.0)
       .finite()
-      .used_if([this] { return rl::find_surrogate(loss).name == "vespo"; }, "--pg-loss-type vespo");
+      .used_if(has_surrogate("vespo"), "--pg-loss-type vespo");
   options
       .option(loss.vespo_k_neg, "vespo-k-neg", group, "VESPO's exponent of a sequence's ratio, for negative advantages")
       .at_least(0.0)
       .finite()
-      .used_if([this] { return rl::find_surrogate(loss).name == "vespo"; }, "--pg-loss-type vespo");
+      .used_if(has_surrogate("vespo"), "--pg-loss-type vespo");
   options
       .option(loss.vespo_lambda_neg, "vespo-lambda-neg", group,
               "VESPO's decay in a sequence's ratio, for negative advantages")
       .greater_than(0.0)
       .finite()
-      .used_if([this] { return rl::find_surrogate(loss).name == "vespo"; }, "--pg-loss-type vespo");
+      .used_if(has_surrogate("vespo"), "--pg-loss-type vespo");
 }
 
 void LossOptions::visit_token_choice(base::Options& options) {
@@ -162,30 +166,30 @@ void LossOptions::visit_token_choice(base::Options& options) {
               "random among those whose covariance of advantage and log-prob is between its bounds")
       .greater_than(0.0)
       .at_most(1.0)
-      .used_if([this] { return rl::find_surrogate(loss).name == "clip_cov"; }, "--pg-loss-type clip_cov");
+      .used_if(has_surrogate("clip_cov"), "--pg-loss-type clip_cov");
   options
       .option(loss.clip_cov_lb, "clip-cov-lb", group,
               "covariance above which --pg-loss-type clip_cov may choose a token")
       .finite()
-      .used_if([this] { return rl::find_surrogate(loss).name == "clip_cov"; }, "--pg-loss-type clip_cov");
+      .used_if(has_surrogate("clip_cov"), "--pg-loss-type clip_cov");
   options
       .option(loss.clip_cov_ub, "clip-cov-ub", group,
               "covariance below which --pg-loss-type clip_cov may choose a token")
       .finite()
-      .used_if([this] { return rl::find_surrogate(loss).name == "clip_cov"; }, "--pg-loss-type clip_cov");
+      .used_if(has_surrogate("clip_cov"), "--pg-loss-type clip_cov");
   options
       .option(loss.kl_cov_ratio, "kl-cov-ratio", group,
               "share of a step's tokens, at least one, that --pg-loss-type kl_cov penalises: those with the highest "
               "covariance of advantage and log-prob")
       .greater_than(0.0)
       .at_most(1.0)
-      .used_if([this] { return rl::find_surrogate(loss).name == "kl_cov"; }, "--pg-loss-type kl_cov");
+      .used_if(has_surrogate("kl_cov"), "--pg-loss-type kl_cov");
   options
       .option(loss.kl_cov_coef, "kl-cov-coef", group,
               "coefficient of the penalty of --pg-loss-type kl_cov, |current - old log-prob| (verl's ppo_kl_coef)")
       .at_least(0.0)
       .finite()
-      .used_if([this] { return rl::find_surrogate(loss).name == "kl_cov"; }, "--pg-loss-type kl_cov");
+      .used_if(has_surrogate("kl_cov"), "--pg-loss-type kl_cov");
   options
       .option(loss.top_entropy_quantile, "top-entropy-quantile", group,
               "share of a step's tokens, those of the highest entropy, that have a policy loss (TRL); it needs a "

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/options.h"
@@ -44,6 +46,8 @@ struct LossOptions {
   void check() const;
 
  private:
+  // Returns the question whether the policy loss has that surrogate, for Option::used_if().
+  std::function<bool()> has_surrogate(std::string_view name) const;
   void visit_policy_term(base::Options& options);
   void visit_token_choice(base::Options& options);
   void visit_other_terms(base::Options& options);

@@ -1,5 +1,5 @@
-// Which block computes what of the gradient of attention: every tile meets the blocks whose keys its rows see, in an
-// order that nobody has to wait for in vain.
+// Checks which block computes what of the gradient of attention: every tile meets the blocks whose keys its rows see,
+// in an order that nobody has to wait for in vain.
 #include "device/cuda/attention/attention_grad_work.h"
 
 #include <gtest/gtest.h>

@@ -42,9 +42,9 @@ struct Params {
   int32_t window, num_items;
   const GradSegment* segments;
   const GradItem* items;
-  const float* row_terms;  // [tiles, H, 2, kRows]: the logarithm of a row's sum, in powers of two, and d
-  float* dq;               // [tiles, H, head_width() / 8, kGroup, 4], as consumers hold it
-  uint32_t* num_added;     // [tiles, H, parts of dq]: blocks that have added to the part
+  float* row_terms;     // [tiles, H, 2, kRows]: the logarithm of a row's sum, in powers of two, and d
+  float* dq;            // [tiles, H, head_width() / 8, kGroup, 4], as consumers hold it
+  uint32_t* num_added;  // [tiles, H, parts of dq]: blocks that have added to the part
   int32_t* next_item;
   __device__ uint32_t num_heads() const { return group * num_kv_heads; }
 };
@@ -296,8 +296,9 @@ __device__ uint32_t rounded(float first, float second) {
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
-// What both kinds of consumers do. A consumer has 64 keys, of which a thread holds two, in eights of rows, or of
-// columns: key lane / 4 of its warp in elements 0 and 1 of each, key lane / 4 + 8 in elements 2 and 3.
+// The base of both kinds of consumers, with what both do. A consumer has 64 keys, of which a thread holds two, in
+// eights of rows, or of columns: key lane / 4 of its warp in elements 0 and 1 of each, key lane / 4 + 8 in elements 2
+// and 3.
 template <uint32_t kHeadDim>
 class Consumer {
  protected:
@@ -729,7 +730,8 @@ __global__ __launch_bounds__(kThreads, 1) void attention_grad_kernel(const __gri
   }
 }
 
-// Before: a block computes Params::row_terms of a tile and a head, and sets num_added back. A row has 16 lanes.
+// Runs before attention_grad_kernel. A block computes Params::row_terms of a tile and a head, and sets their num_added
+// to 0. A row has 16 lanes.
 __global__ void row_terms_kernel(const GradTile* tiles, const bf16* out, const bf16* dout, const float* lse,
                                  uint32_t head_dim, uint32_t parts, float* row_terms, uint32_t* num_added,
                                  int32_t* next_item) {
@@ -762,7 +764,8 @@ __global__ void row_terms_kernel(const GradTile* tiles, const bf16* out, const b
   }
 }
 
-// After: a block turns float32 sums of a tile and a head into dq. A thread has eight columns of a row.
+// Runs after attention_grad_kernel. A block turns the float32 sums of a tile and a head into dq. A thread has eight
+// columns of a row.
 template <uint32_t kHeadDim>
 __global__ void round_queries_kernel(const GradTile* tiles, const float* dq_sums, uint32_t head_dim, float scale,
                                      bf16* dq) {
@@ -792,20 +795,15 @@ template <uint32_t kHeadDim>
 cudaError_t launch(const Params& params, const AttentionGradCall& call, cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(Storage<kHeadDim>);
   static_assert(kSharedBytes <= attention_grad_shared_bytes(kHeadDim));
-  int device = 0, processors = 0;
-  cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess) status = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (status == cudaSuccess) {
-    status = cudaFuncSetAttribute(attention_grad_kernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  kSharedBytes);
-  }
+  const cudaError_t status =
+      cudaFuncSetAttribute(attention_grad_kernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (status != cudaSuccess) return status;
   const dim3 places(static_cast<uint32_t>(call.num_tiles), params.group * params.num_kv_heads);
-  row_terms_kernel<<<places, 256, 0, stream>>>(
-      call.tiles, static_cast<const bf16*>(call.out_THK), params.dout_data, call.lse_TH, params.head_dim,
-      Shape<kHeadDim>::kParts, const_cast<float*>(params.row_terms), params.num_added, params.next_item);
+  row_terms_kernel<<<places, 256, 0, stream>>>(call.tiles, static_cast<const bf16*>(call.out_THK), params.dout_data,
+                                               call.lse_TH, params.head_dim, Shape<kHeadDim>::kParts, params.row_terms,
+                                               params.num_added, params.next_item);
   if (call.num_items > 0) {
-    const auto blocks = static_cast<uint32_t>(std::min<int64_t>(processors, call.num_items));
+    const auto blocks = static_cast<uint32_t>(std::min(gpu_limits().multiprocessors, call.num_items));
     attention_grad_kernel<kHeadDim><<<blocks, kThreads, kSharedBytes, stream>>>(params);
   }
   round_queries_kernel<kHeadDim><<<places, 256, 0, stream>>>(call.tiles, params.dq, params.head_dim, params.scale,
@@ -843,7 +841,7 @@ cudaError_t attention_grad(const AttentionGradCall& call, cudaStream_t stream) {
                    .num_items = static_cast<int32_t>(call.num_items),
                    .segments = call.segments,
                    .items = call.items,
-                   .row_terms = reinterpret_cast<const float*>(memory + int64_t{scratch.row_terms}),
+                   .row_terms = reinterpret_cast<float*>(memory + int64_t{scratch.row_terms}),
                    .dq = reinterpret_cast<float*>(memory + int64_t{scratch.dq}),
                    .num_added = reinterpret_cast<uint32_t*>(memory + int64_t{scratch.num_added}),
                    .next_item = reinterpret_cast<int32_t*>(memory + int64_t{scratch.next_item})};

@@ -48,8 +48,8 @@ struct GradItem {
   GradOrder order = GradOrder::kDescending;
 };
 
-// The keys that rows of a segment see: row r sees those up to its own, which is key `prefix` + r, and of them the last
-// `window`.
+// Says which keys the rows of a segment see: row r sees those up to its own, which is key `prefix` + r, and of them the
+// last `window`.
 struct GradView {
   int32_t rows, keys, window;  // keys_of_window()
   int32_t block_keys;          // grad_keys()
@@ -72,7 +72,7 @@ struct GradView {
     const int32_t key = prefix() + tile * static_cast<int32_t>(kGradRows) - window + 1;
     return key > 0 ? key / block_keys : 0;
   }
-  // How many blocks add to a tile before this one.
+  // Returns how many blocks add to a tile before this one.
   constexpr int32_t num_before(int32_t block, int32_t tile, GradOrder order) const {
     return order == GradOrder::kDescending ? last_block(tile) - block : block - first_block(tile);
   }
