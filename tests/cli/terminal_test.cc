@@ -125,7 +125,10 @@ TEST(AtATerminal, AClosedWindowSavesAndNohupGoesOn) {
     arguments = with_flag(arguments, flag, value);
   }
   {
-    PseudoTerminal screen(80, [&] { return execute(with_flag(arguments, "--num-rollout", "500")); });
+    PseudoTerminal screen(80, [&] {
+      std::signal(SIGHUP, SIG_DFL);  // the tests themselves may run under nohup
+      return execute(with_flag(arguments, "--num-rollout", "500"));
+    });
     ASSERT_TRUE(screen.shows("ETA ")) << screen.bytes();
     screen.hang_up();
     EXPECT_EQ(screen.wait(), 129);
