@@ -685,15 +685,11 @@ template <uint32_t kHeadDim, bool kPadded>
 cudaError_t launch_kernel(const Params& params, cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(Storage<kHeadDim>);
   static_assert(kSharedBytes <= large_attention_shared_bytes(kHeadDim));
-  int device = 0, processors = 0;
-  cudaError_t status = cudaGetDevice(&device);
-  if (status == cudaSuccess) status = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (status == cudaSuccess) {
-    status = cudaFuncSetAttribute(large_attention_kernel<kHeadDim, kPadded>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  }
+  const cudaError_t status = cudaFuncSetAttribute(large_attention_kernel<kHeadDim, kPadded>,
+                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (status != cudaSuccess) return status;
-  const uint32_t blocks = std::min(static_cast<uint32_t>(processors), params.num_items * params.num_kv_heads);
+  const auto blocks =
+      std::min(static_cast<uint32_t>(gpu_limits().multiprocessors), params.num_items * params.num_kv_heads);
   large_attention_kernel<kHeadDim, kPadded><<<blocks, kThreads, kSharedBytes, stream>>>(params);
   return cudaGetLastError();
 }

@@ -18,8 +18,8 @@ namespace {
 using bf16 = __nv_bfloat16;
 
 constexpr int kRows = 128, kColumns = 256;  // of a tile: columns of dy, columns of x
-constexpr int kDepth = 64;  // places of a piece
-constexpr int kPieces = 4;  // as many as shared memory holds
+constexpr int kDepth = 64;                  // places of a piece
+constexpr int kPieces = 4;                  // as many as shared memory holds
 constexpr int kMultipliers = 2, kThreads = (1 + kMultipliers) * kWarpgroup, kWarps = kWarpgroup / kWarp;
 constexpr int kShare = kDepth / kWarps;  // places of a piece that a warp copies
 // Registers of a thread that copies and of one that multiplies; the multiprocessor has 65,536.
@@ -231,8 +231,8 @@ __device__ void write(const Problem& p, const Tile& tile, int row, const float (
       const int at = 4 * eight(batch, i) + (is_upper(batch) ? 0 : 2), next = at + 4;
       const float given_x = is_odd ? sum[at] : sum[next], given_y = is_odd ? sum[at + 1] : sum[next + 1];
       const float taken_x = __shfl_xor_sync(kAllLanes, given_x, 1), taken_y = __shfl_xor_sync(kAllLanes, given_y, 1);
-      float4 out = is_odd ? float4{taken_x, taken_y, sum[next], sum[next + 1]}
-                          : float4{sum[at], sum[at + 1], taken_x, taken_y};
+      float4 out =
+          is_odd ? float4{taken_x, taken_y, sum[next], sum[next + 1]} : float4{sum[at], sum[at + 1], taken_x, taken_y};
       if constexpr (kAdds) {
         const float4& added = old[batch % 2][i];
         out = {out.x + added.x, out.y + added.y, out.z + added.z, out.w + added.w};
@@ -322,16 +322,11 @@ cudaError_t launch(const Problem& p, float* dw, cudaStream_t stream) {
   const auto kernel = experts_grad_weight_kernel<kAdds>;
   constexpr int kBytes = sizeof(Shared);
   static_assert(kBytes <= experts_grad_weight_shared_bytes());
-  int device = 0, multiprocessors = 0;
   cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (status == cudaSuccess) status = cudaGetDevice(&device);
-  if (status == cudaSuccess) {
-    status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  }
   if (status == cudaSuccess) status = cudaMemsetAsync(p.tiles_taken, 0, sizeof *p.tiles_taken, stream);
   if (status != cudaSuccess) return status;
-  const int tiles = p.num_experts * p.tiles_of_rows * p.tiles_of_columns;
-  kernel<<<static_cast<unsigned>(std::min(multiprocessors, tiles)), kThreads, kBytes, stream>>>(p, dw);
+  const int64_t tiles = int64_t{p.num_experts} * p.tiles_of_rows * p.tiles_of_columns;
+  kernel<<<static_cast<unsigned>(std::min(gpu_limits().multiprocessors, tiles)), kThreads, kBytes, stream>>>(p, dw);
   return cudaGetLastError();
 }
 
@@ -339,9 +334,7 @@ int tiles_of(int64_t outputs, int tile) { return static_cast<int>((outputs + til
 
 }  // namespace
 
-bool has_experts_grad_weight() {
-  return runs_experts_grad_weight(gpu_limits());
-}
+bool has_experts_grad_weight() { return runs_experts_grad_weight(gpu_limits()); }
 
 cudaError_t experts_grad_weight(const ExpertsGradWeight& g, float* dw, bool adds, int32_t* scratch,
                                 cudaStream_t stream) {
