@@ -259,7 +259,7 @@ TEST(SaveBest, AMetricThatThereIsNotIsRefused) {
                           "eval/small-pass@1, eval/small-pass@2, eval/small-pass@4");
   arguments = train_arguments(folder / "run", {"--eval-prompt-data", "small", kPrompts, "--eval-interval", "1",
                                                "--save-best", "eval/small-pass@1", "--pass-threshold", "2"});
-  expect_one_line_failure(run(arguments), 2, "--pass-threshold 2: math is 1 at most, so no sample could ever pass");
+  expect_one_line_failure(run(arguments), 2, "--pass-threshold 2: exact is 1 at most, so no sample could ever pass");
   base::write_file_durably(folder / "eval.toml", "[[eval.datasets]]\nname = \"own\"\npath = \"" + kPrompts +
                                                      "\"\nrm_type = \"math\"\npass_threshold = 2\n");
   arguments =

@@ -35,7 +35,7 @@ TEST(Labels, AMissingOneIsRefusedWithItsPlace) {
   expect_one_line_failure(
       run(with_flag(train_arguments(folder / "run", dry_run), "--label-key", "answer")), 2,
       kPrompts +
-          ":1:1: the key answer is missing: there are prompt, label, and --rm-type math compares completions with "
+          ":1:1: the key answer is missing: there are prompt, label, and --rm-type exact compares completions with "
           "the label - give the line one, or name its key with --label-key label");
   struct Case {
     const char* label;

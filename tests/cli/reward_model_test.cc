@@ -63,7 +63,7 @@ class RewardModelRuns : public testing::Test {
 TEST_F(RewardModelRuns, ScoreWhatTheirOwnTemplateMakesOfAConversation) {
   const Captured whole = run(arguments("whole"));
   ASSERT_EQ(whole.code, 0) << whole.err;
-  EXPECT_NE(whole.out.find("rewards: 1 x math + 0.5 x rm_model"), std::string::npos) << whole.out;
+  EXPECT_NE(whole.out.find("rewards: 1 x exact + 0.5 x rm_model"), std::string::npos) << whole.out;
   const std::vector<base::Json> samples = json_lines(path("whole_0.jsonl")), lines = json_lines(kPrompts);
   ASSERT_EQ(samples.size(), 12U);
   std::vector<base::Json> conversations;
@@ -76,7 +76,7 @@ TEST_F(RewardModelRuns, ScoreWhatTheirOwnTemplateMakesOfAConversation) {
   for (size_t i = 0; i < samples.size(); ++i) {
     const base::Json& parts = samples[i].at("rewards");
     EXPECT_EQ(parts.at("rm_model").get<double>(), expected[i]) << i;
-    EXPECT_EQ(samples[i].at("reward").get<double>(), parts.at("math").get<double>() + 0.5 * expected[i]);
+    EXPECT_EQ(samples[i].at("reward").get<double>(), parts.at("exact").get<double>() + 0.5 * expected[i]);
     sum += expected[i];
   }
   EXPECT_GT(std::set<double>(expected.begin(), expected.end()).size(), 6U);

@@ -34,7 +34,7 @@ inline Arguments train_arguments(const std::string& save, const Arguments& more 
                          "--prompt-data",
                          kPrompts,
                          "--rm-type",
-                         "math",
+                         "exact",
                          "--rollout-batch-size",
                          "3",
                          "--n-samples-per-prompt",

@@ -98,6 +98,10 @@ inline bool is_module(const std::string& name) {
   return row != nullptr && row->is_module();
 }
 
+// Returns whether a module's operations are those of LibTorch on the host (tests/pretend_device), where small shapes
+// ask as much as the large ones for which a device has kernels of its own, and take a hundredth of the time.
+inline bool is_pretended(const Ops& ops) { return ops.name().find("pretended device") != std::string::npos; }
+
 // Returns the backends that are modules. The tests of each, whose names hold the backend's, are ctest entries of their
 // own (tandem_module_tests).
 inline std::vector<std::string> device_backends() {

@@ -26,7 +26,7 @@ class ExpertProductBits : public testing::TestWithParam<std::string> {
   void SetUp() override {
     if (ops_ == nullptr) GTEST_SKIP() << why_missing(GetParam());
   }
-  bool is_gpu() const { return is_module(GetParam()); }
+  bool is_gpu() const { return is_module(GetParam()) && !is_pretended(*ops_); }
   // These are gate_up and down of an expert of Qwen3-30B-A3B; 96 is what eight ranks leave of an expert's 768.
   std::vector<Widths> widths() const {
     if (!is_gpu()) return {{48, 64}, {64, 40}};

@@ -431,7 +431,9 @@ TEST_P(OpsTest, TheGradientOfAttentionOverHundredsOfKeysSeesItsWindowAlone) {
 // them. Few rows, and as many as have a kernel of their own on a GPU.
 TEST_P(OpsTest, WhatLiesBeforeAllWindowsChangesNothing) {
   const int64_t T = 700;
-  for (const auto [H, G, K] : {HeadDims{4, 2, 64}, {8, 1, 128}, {2, 1, 256}}) {
+  std::vector<HeadDims> heads = {{4, 2, 64}};
+  if (!is_pretended(*ops_)) heads.insert(heads.end(), {{8, 1, 128}, {2, 1, 256}});
+  for (const auto [H, G, K] : heads) {
     PagedCase c{.attention = {.H = H, .G = G, .K = K, .sequences = {{}}, .sequence_of_row = {}, .row_position = {}},
                 .group_offsets = {0, static_cast<int32_t>(T)},
                 .num_tokens = T};

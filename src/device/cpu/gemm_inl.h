@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "device/cpu/checked_range.h"
 #include "device/cpu/kernels.h"
 
 namespace tandem::device::cpu {
@@ -148,7 +149,8 @@ struct Gemm {
   }
 
   template <int R>
-  static void micro_rows(int64_t kc, const void* a, const void* b, float* c, int64_t ldc, bool from_zero) {
+  TANDEM_RANGES_ARE_CHECKED static void micro_rows(int64_t kc, const void* a, const void* b, float* c, int64_t ldc,
+                                                   bool from_zero) {
     F acc[R][S::kMicroVectors];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
@@ -193,6 +195,10 @@ struct Gemm {
   static void micro_dispatch(int64_t rows, int64_t kc, const void* a, const void* b, float* c, int64_t ldc,
                              bool from_zero) {
     if (rows == R) {
+      const auto words = static_cast<size_t>(kPairs ? (kc + 1) / 2 : kc);
+      check_range(a, words * R * sizeof(float));
+      check_range(b, words * kPanel * sizeof(float));
+      for (int64_t r = 0; r < R; ++r) check_range(c + r * ldc, kPanel * sizeof(float));
       micro_rows<R>(kc, a, b, c, ldc, from_zero);
     } else if constexpr (R > 1) {
       micro_dispatch<R - 1>(rows, kc, a, b, c, ldc, from_zero);

@@ -17,9 +17,9 @@ struct SimdAvx2 {
     __m256 a, b;
   };
 
-  static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
-  static F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-  static F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  [[gnu::always_inline]] static F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  [[gnu::always_inline]] static F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  [[gnu::always_inline]] static F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
   static __m256 widen(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
   static F load(const uint16_t* p) {
     return {widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
@@ -37,7 +37,7 @@ struct SimdAvx2 {
     for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
     return load(buffer);
   }
-  static void store(float* p, F x) {
+  [[gnu::always_inline]] static void store(float* p, F x) {
     _mm256_storeu_ps(p, x.a);
     _mm256_storeu_ps(p + 8, x.b);
   }
@@ -66,7 +66,9 @@ struct SimdAvx2 {
   static F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
   static F div(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
   static F sqrt(F x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
-  static F fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+  [[gnu::always_inline]] static F fma(F x, F y, F z) {
+    return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+  }
   static F max(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
   static F min(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
   static F round(F x) {
@@ -117,7 +119,7 @@ struct SimdAvx2 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), w.a);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), w.b);
   }
-  static Words load_words(const uint32_t* p) {
+  [[gnu::always_inline]] static Words load_words(const uint32_t* p) {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
   }

@@ -16,9 +16,9 @@ struct SimdAvx512 {
   static constexpr int kMicroVectors = 2;
   using F = __m512;
 
-  static F zero() { return _mm512_setzero_ps(); }
-  static F set1(float x) { return _mm512_set1_ps(x); }
-  static F load(const float* p) { return _mm512_loadu_ps(p); }
+  [[gnu::always_inline]] static F zero() { return _mm512_setzero_ps(); }
+  [[gnu::always_inline]] static F set1(float x) { return _mm512_set1_ps(x); }
+  [[gnu::always_inline]] static F load(const float* p) { return _mm512_loadu_ps(p); }
   static F load(const uint16_t* p) {
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
@@ -34,7 +34,7 @@ struct SimdAvx512 {
   static F load_partial(const int8_t* p, int64_t n) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first(n), p)));
   }
-  static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+  [[gnu::always_inline]] static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   static void store_partial(float* p, F x, int64_t n) { _mm512_mask_storeu_ps(p, first(n), x); }
   static __m256i to_bf16(F x) {
     const __m512i bits = _mm512_castps_si512(x);
@@ -52,7 +52,7 @@ struct SimdAvx512 {
   static F mul(F a, F b) { return _mm512_mul_ps(a, b); }
   static F div(F a, F b) { return _mm512_div_ps(a, b); }
   static F sqrt(F a) { return _mm512_sqrt_ps(a); }
-  static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  [[gnu::always_inline]] static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F min(F a, F b) { return _mm512_min_ps(a, b); }
   static F round(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -114,7 +114,7 @@ struct SimdAvx512 {
     return _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
   }
   static void store_words(uint32_t* p, Words w) { _mm512_storeu_si512(p, w); }
-  static Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
+  [[gnu::always_inline]] static Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
   // In lane i the low half is a[i] and the high half b[i].
   static Words interleave_bf16(const uint16_t* a, const uint16_t* b) {
     const __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(a)));

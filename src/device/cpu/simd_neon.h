@@ -27,11 +27,11 @@ struct SimdNeon {
     return vbsl_u16(vmovn_u32(vceqq_f32(x, x)), rounded, vdup_n_u16(0x7FC0));
   }
 
-  static F zero() { return set1(0.0F); }
-  static F set1(float x) {
+  [[gnu::always_inline]] static F zero() { return set1(0.0F); }
+  [[gnu::always_inline]] static F set1(float x) {
     return each([&](int) { return vdupq_n_f32(x); });
   }
-  static F load(const float* p) {
+  [[gnu::always_inline]] static F load(const float* p) {
     return each([&](int i) { return vld1q_f32(p + 4 * i); });
   }
   static F load(const uint16_t* p) {
@@ -50,7 +50,7 @@ struct SimdNeon {
     for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
     return load(buffer);
   }
-  static void store(float* p, F x) {
+  [[gnu::always_inline]] static void store(float* p, F x) {
     for (int i = 0; i < 4; ++i) vst1q_f32(p + 4 * i, x.val[i]);
   }
   static void store(uint16_t* p, F x) {
@@ -78,7 +78,7 @@ struct SimdNeon {
   static F sqrt(F a) {
     return each([&](int i) { return vsqrtq_f32(a.val[i]); });
   }
-  static F fma(F a, F b, F c) {
+  [[gnu::always_inline]] static F fma(F a, F b, F c) {
     return each([&](int i) { return vfmaq_f32(c.val[i], a.val[i], b.val[i]); });
   }
   // NEON's own maximum and minimum give NaN where a is NaN; these give b.
@@ -135,7 +135,7 @@ struct SimdNeon {
   static void store_words(uint32_t* p, Words w) {
     for (int i = 0; i < 4; ++i) vst1q_u32(p + 4 * i, w.val[i]);
   }
-  static Words load_words(const uint32_t* p) {
+  [[gnu::always_inline]] static Words load_words(const uint32_t* p) {
     return {{vld1q_u32(p), vld1q_u32(p + 4), vld1q_u32(p + 8), vld1q_u32(p + 12)}};
   }
   static uint32x4_t low_pairs(uint32x4_t a, uint32x4_t b) {
