@@ -121,14 +121,15 @@ RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t ne
     std::erase_if(entries, [](const std::string& entry) {
       return entry != kProbe && base::name_without_temporary_mark(entry) == kProbe;
     });
-    TANDEM_USER_CHECK(entries.empty() || folder != RunFolder::kNew,
-                      fmt::format("--save {0}: the directory is not empty; name another one, give --load {0} to go on "
-                                  "with the run in it, or --overwrite to replace that",
-                                  path_));
     TANDEM_USER_CHECK(entries.empty() || is_run(entries),
                       fmt::format("--save {}: holds files but no run (no config.toml), so it is left alone; "
                                   "name another directory",
                                   path_));
+    TANDEM_USER_CHECK(
+        entries.empty() || folder != RunFolder::kNew,
+        fmt::format("--save {0}: there is a run already; name another directory, give --load {0} to go on with "
+                    "that run, or --overwrite to replace it",
+                    path_));
     if (folder == RunFolder::kGoOn) check_names();
   }
   base::check_writable_directory(path_, needed_bytes, what_for);

@@ -66,7 +66,8 @@ void SftConfig::visit(base::Options& options) {
       .at_most(base::kMaxCount)
       .does_not_affect_results();
   options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "no evaluation before the first step")
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return eval.given(); }, "--eval-prompt-data");
   output.visit_run(options);
   checkpoints.visit(options);
 }

@@ -92,7 +92,8 @@ void TrainConfig::visit(base::Options& options) {
       .at_most(base::kMaxCount)
       .does_not_affect_results();
   options.option(skip_eval_before_train, "skip-eval-before-train", evaluation, "no evaluation before the first rollout")
-      .does_not_affect_results();
+      .does_not_affect_results()
+      .used_if([this] { return eval.given(); }, "--eval-prompt-data or --eval-config");
   output.visit(options);
   checkpoints.visit(options);
 }

@@ -295,13 +295,26 @@ SftRecord read_labelled(const SftOptions& options, const Place& place) {
   return record;
 }
 
+// Returns whether a line that is read for an answer to imitate has two to choose from instead.
+bool is_pair(const Json& object, const SftOptions& options) {
+  return object.contains(kChosen) && object.contains(kRejected) && !object.contains(options.response_key) &&
+         !object.contains("completion");
+}
+
 SftRecord read_sft_record(const SftOptions& options, const Place& place) {
   const Json object = parse_object(place);
   SftRecord record;
   record.line = place.line;
   record.tools = read_tools(object, options.tool_key, place);
+  const Json* const label = find_value(object, kLabel);
+  record.is_desirable = label == nullptr || *label != false;
   if (object.contains(options.messages_key)) {
     read_conversation(record, object, options.messages_key, place);
+  } else if (is_pair(object, options)) {
+    place.fail(
+        kChosen, "a line with", kChosen, "and", kRejected,
+        "has no answer to imitate - give --preference-loss sigmoid (DPO) to learn which of the two is better, or "
+        "--label-key chosen to imitate that one");
   } else if (find_value(object, options.prompt_key) != nullptr || options.prompt_key != SftOptions().prompt_key) {
     read_answer(record, object, options, place);
   } else if (object.contains(kConversations)) {

@@ -44,7 +44,7 @@ struct SftRecord {
   std::vector<size_t> trained;   // indices of the messages to train on, ascending: one or more, never 0
   std::string prompt, response;  // both texts of a line without messages; the prompt of a {"text"} line is empty
   base::Json tools;              // list, or null
-  bool is_desirable = true;      // false: the rejected answer of a pair, or one whose label is false
+  bool is_desirable = true;      // false: the rejected answer of a pair, or one with "label": false
 };
 
 struct SftData {

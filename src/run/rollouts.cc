@@ -15,11 +15,9 @@
 #include "base/message_text.h"
 #include "base/size.h"
 #include "evaluation/rollout_metrics.h"
-#include "report/sample_file.h"
 #include "rl/distillation.h"
 #include "rollout_worker/replica_weights.h"
 #include "sampling/connections.h"
-#include "sampling/rollout_file.h"
 #include "session/own_engine.h"
 #include "session/ranks.h"
 #include "session/run_address.h"
@@ -118,12 +116,8 @@ std::unique_ptr<sampling::RolloutPhase> Rollouts::make_phase(const mesh::Launch&
 std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, evaluation::Rewards& rewards,
                                                 report::Report& report) {
   std::optional<sampling::Rollout> rollout;
-  if (const std::string& pattern = inputs_.config.load_debug_rollout_data; !pattern.empty()) {
-    rollout = sampling::read_rollout(report::rollout_path("--load-debug-rollout-data", pattern, rollout_id),
-                                     {.num_samples = inputs_.config.samples_per_rollout(),
-                                      .vocab = inputs_.session.config().vocab,
-                                      .context_tokens = inputs_.plan.context_tokens,
-                                      .further_sequences = inputs_.config.custom_generate.further_sequences()});
+  if (!inputs_.config.load_debug_rollout_data.empty()) {
+    rollout = inputs_.read_debug_rollout(rollout_id);
   } else {
     const sampling::RolloutRequest request =
         begun_ ? *std::exchange(begun_, std::nullopt) : this->request(rollout_id, rewards);

@@ -25,6 +25,7 @@
 #include "run/teachers.h"
 #include "run/trackers.h"
 #include "run/train_warnings.h"
+#include "sampling/rollout_file.h"
 #include "session/advantage_setup.h"
 #include "session/answer_end.h"
 #include "session/generator_setup.h"
@@ -143,6 +144,22 @@ void check_best(const std::string& metric, const evaluation::Evaluation& evaluat
       fmt::format("--save-best {}: no such metric of the evaluations; give one of {}", metric, fmt::join(names, ", ")));
 }
 
+// Throws UserError unless all files of --load-debug-rollout-data are there from rollout `begin` on, and the first of
+// them is one that the run can train on.
+void check_debug_rollouts(const TrainInputs& inputs, int64_t begin) {
+  const std::string& pattern = inputs.config.load_debug_rollout_data;
+  if (pattern.empty() || begin >= inputs.num_rollouts) return;
+  for (int64_t rollout_id = begin; rollout_id < inputs.num_rollouts; ++rollout_id) {
+    const std::string path = report::rollout_path("--load-debug-rollout-data", pattern, rollout_id);
+    TANDEM_USER_CHECK(
+        base::file_exists(path),
+        fmt::format("--load-debug-rollout-data: no file {}, and this run trains on rollouts {} to {}; put "
+                    "it there, or give another --num-rollout",
+                    path, begin, inputs.num_rollouts - 1));
+  }
+  inputs.read_debug_rollout(begin);
+}
+
 }  // namespace
 
 TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode& run_mode,
@@ -180,6 +197,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
               {.context_tokens = plan.longest_prompt + config.rollout.response_len(),
                .asks = mesh->is_conductor(),
                .wait_s = mode.dry_run ? kWaitOfDryRun : config.mesh.timeout_s()});
+  check_debug_rollouts(*this, checkpoint ? checkpoint->step() : 0);
   // The inputs are read once: one that is edited while the run continues is another one.
   result_inputs = checkpoint::result_inputs(
       {.flags = mode.result_options,
@@ -213,6 +231,15 @@ evaluation::Evaluation::RewardMetric TrainInputs::best_metric() const {
     if (metric.name == config.output.save_best) return metric;
   }
   return {.name = config.output.save_best, .judged_by = "", .asked = ""};
+}
+
+sampling::Rollout TrainInputs::read_debug_rollout(int64_t rollout_id) const {
+  return sampling::read_rollout(
+      report::rollout_path("--load-debug-rollout-data", config.load_debug_rollout_data, rollout_id),
+      {.num_samples = config.samples_per_rollout(),
+       .vocab = session.config().vocab,
+       .context_tokens = plan.context_tokens,
+       .further_sequences = config.custom_generate.further_sequences()});
 }
 
 evaluation::Rewards TrainInputs::start_rewards() const {

@@ -17,6 +17,7 @@
 #include "plan/plan.h"
 #include "report/report.h"
 #include "run/run_space.h"
+#include "sampling/rollout.h"
 #include "sampling/schedule_log.h"
 #include "session/model_session.h"
 #include "session/prompt_set.h"
@@ -36,6 +37,8 @@ struct TrainInputs {
   // Returns when a sample passes for the metric of --save-best; "" if that is no pass@k, or if there is nothing to
   // choose.
   evaluation::Evaluation::RewardMetric best_metric() const;
+  // Reads a rollout of --load-debug-rollout-data. Throws UserError as sampling::read_rollout does.
+  sampling::Rollout read_debug_rollout(int64_t rollout_id) const;
   // Starts the processes that run the user's code; none if this process does not sample.
   evaluation::Rewards start_rewards() const;
 

@@ -17,6 +17,7 @@
 #include "rl/sft_data.h"
 #include "session/conversations.h"
 #include "session/open_parquet.h"
+#include "session/sft_warnings.h"
 
 namespace tandem::session {
 
@@ -38,6 +39,7 @@ rl::SftData read_data(const config::DataOptions& data, rl::Answers answers) {
     base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", data.lines.path,
                       records.bad_lines.count, records.bad_lines.messages.front());
   }
+  if (answers == rl::Answers::kToImitate) warn_of_answers(records, data.lines.path);
   return records;
 }
 
@@ -467,6 +469,7 @@ SftSamples load_all_sft_samples(const config::DataOptions& data, rl::Answers ans
     all.num_records += one.num_records;
     all.num_trained_tokens += one.num_trained_tokens;
   }
+  warn_of_preferences(all, answers);
   return all;
 }
 

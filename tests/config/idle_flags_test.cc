@@ -53,6 +53,7 @@ TEST(IdleFlags, AreSaidAndOnlyWhereTheyAreIdle) {
       {{"--eval-input-key", "q"}, {"--eval-prompt-data", "own", "data.jsonl"}},
       {{"--eval-label-key", "a"}, {"--eval-prompt-data", "own", "data.jsonl"}},
       {{"--n-samples-per-eval-prompt", "2"}, {"--eval-prompt-data", "own", "data.jsonl"}},
+      {{"--skip-eval-before-train"}, {"--eval-prompt-data", "own", "data.jsonl"}},
       {{"--rm-retries", "3"}, {"--rm-url", "http://127.0.0.1:9/"}},
       {{"--group-rm"}, {"--custom-rm-path", "rewards.py:all"}},
       {{"--rm-fork-each-call"}, {"--custom-rm-path", "rewards.py:all"}},

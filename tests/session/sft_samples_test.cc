@@ -323,6 +323,49 @@ TEST_F(SftSamplesTest, PlainAnswersEndWithTheTokenizersEosAsInTrl) {
   base::set_log_sink({});
 }
 
+TEST_F(SftSamplesTest, DataThatAreHardlyMeantSoAreSaid) {
+  const auto warnings = [&](rl::Answers answers, const std::string& lines) {
+    base::write_file_durably(folder_ / "data.jsonl", lines);
+    data_.prompt_data = {folder_ / "data.jsonl"};
+    std::string warned;
+    base::set_log_sink([&](base::LogLevel level, const std::string& line) {
+      if (level == base::LogLevel::kWarning) warned += line;
+    });
+    load_all_sft_samples(data_, answers, append_eos_, *text_, model_);
+    base::set_log_sink({});
+    return warned;
+  };
+  const auto expect_said = [](const std::string& warned, const std::string& says) {
+    EXPECT_NE(warned.find(says), std::string::npos) << warned << "\nexpected: " << says;
+  };
+  const std::string good = R"({"prompt": "a", "completion": " b", "label": true})"
+                           "\n";
+  const std::string bad = R"({"prompt": "a", "completion": " c", "label": false})"
+                          "\n";
+  EXPECT_EQ(warnings(rl::Answers::kToImitate, good + good), "");
+  expect_said(warnings(rl::Answers::kToImitate, good + bad), "1 of 2 lines have a label that is false");
+  EXPECT_EQ(warnings(rl::Answers::kLabelled, good + bad), "");
+  expect_said(warnings(rl::Answers::kLabelled, good + good), "the labels of all 2 answers are true");
+  expect_said(warnings(rl::Answers::kLabelled, bad), "the labels of all 1 answers are false");
+  const std::string empty = R"({"prompt": "a", "response": ""})"
+                            "\n";
+  expect_said(warnings(rl::Answers::kToImitate, good + empty + empty),
+              "2 of 3 lines have an answer without any text, which the model learns to give; the first is line 2");
+  expect_said(warnings(rl::Answers::kToImitate, messages(kAsk + R"(, {"role": "assistant", "content": " "})")),
+              "1 of 1 lines have an answer without any text");
+  EXPECT_EQ(warnings(rl::Answers::kToImitate,
+                     messages(kAsk + R"(, {"role": "assistant", "content": "", "tool_calls": [)"
+                                     R"({"type": "function", "function": {"name": "add", "arguments": {}}}]})")),
+            "");
+  const std::string pair = R"({"prompt": "a", "chosen": " b", "rejected": " c"})"
+                           "\n";
+  const std::string alike = R"({"prompt": "a", "chosen": " b", "rejected": " b"})"
+                            "\n";
+  EXPECT_EQ(warnings(rl::Answers::kPairs, pair), "");
+  expect_said(warnings(rl::Answers::kPairs, pair + alike),
+              "data.jsonl:2: chosen and rejected are the same answer, as in 1 of 2 pairs");
+}
+
 TEST_F(SftSamplesTest, LinesThatCannotBeLearntAreNamed) {
   const std::string thoughtful =
       messages(kAsk + R"(, {"role": "assistant", "content": "2", "reasoning_content": "one and one"})");

@@ -1,0 +1,17 @@
+// Warns of answers that are read as they stand and most likely were not meant so.
+#pragma once
+
+#include <string>
+
+#include "rl/sft_data.h"
+#include "session/sft_samples.h"
+
+namespace tandem::session {
+
+// Of answers to imitate: how many have a label that is false, and how many are empty. `path` names the data.
+void warn_of_answers(const rl::SftData& data, const std::string& path);
+
+// Of preferences: pairs whose answers are the same tokens, and labels that are all alike.
+void warn_of_preferences(const SftSamples& samples, rl::Answers answers);
+
+}  // namespace tandem::session
