@@ -82,6 +82,26 @@ std::vector<Line> split_rows(std::string_view text, int64_t& num_blank_lines) {
   return rows;
 }
 
+// Refuses files of which each line would be wrong: compressed ones, and one list of objects over all lines.
+void check_form(std::string_view text, const std::vector<Line>& rows, const std::string& file) {
+  constexpr std::pair<std::string_view, const char*> kCompressed[] = {{"\x1F\x8B", "gzip"},
+                                                                      {"\x28\xB5\x2F\xFD", "zstd"},
+                                                                      {"BZh", "bzip2"},
+                                                                      {"\xFD\x37zXZ", "xz"},
+                                                                      {"PK\x03\x04", "zip"}};
+  for (const auto& [magic, name] : kCompressed) {
+    TANDEM_USER_CHECK(!text.starts_with(magic),
+                      file + ": is compressed (" + name + "); unpack it, and name the JSON lines");
+  }
+  // A list on one line is that line's mistake.
+  const std::string_view first = rows.empty() ? "" : rows.front().text;
+  const size_t begin = first.find_first_not_of(" \t"), end = first.find_last_not_of(" \t");
+  const bool is_list = rows.size() > 1 && first[begin] == '[' && first[end] != ']' && rows.back().text.ends_with(']');
+  TANDEM_USER_CHECK(
+      !is_list,
+      file + ": is one JSON list; JSON lines are read, an object {...} on each: write it so, as with jq -c '.[]'");
+}
+
 // Returns the rows of `size` that Python's rows[begin:end] takes: from the first to before the second.
 std::pair<int64_t, int64_t> slice_of(const DataPath& path, int64_t size) {
   const auto bound = [size](int64_t index) { return std::clamp<int64_t>(index < 0 ? index + size : index, 0, size); };
@@ -214,6 +234,7 @@ LeftOut for_each_row(const std::string& data_path, const std::vector<std::string
   } else {
     const std::string text = base::read_file(path.file, kMaxFileBytes);
     const std::vector<Line> rows = split_rows(text, left_out.num_blank_lines);
+    check_form(text, rows, path.file);
     const auto [begin, end] = slice_of(path, std::ssize(rows));
     for (int64_t i = begin; i < end; ++i) {
       const Line& row = rows[static_cast<size_t>(i)];

@@ -12,10 +12,9 @@ checkpoint::RunState open_run(checkpoint::RunDirectory& directory,
                               const std::optional<checkpoint::Checkpoint>& checkpoint,
                               const config::CheckpointOptions& options, trainer::Trainer& trainer,
                               weights::WeightStore& store, const checkpoint::SavingRanks& ranks) {
-  session::defer_stops(
-      fmt::format("stopping: what is finished is saved; a second signal ends the run at once\n"
-                  "    --load {} goes on from there, once something is saved",
-                  directory.path()));
+  session::defer_stops(fmt::format(
+      "stopping: what is finished is saved; a second signal ends the run at once\n    --load {} goes on from there",
+      directory.path()));
   ranks.wait_for_all();  // a rank that has not looked at the directory yet would find what is made in it now
   ranks.conductor_alone([&] { directory.create(); });
   if (!checkpoint) return {};

@@ -144,20 +144,20 @@ void check_best(const std::string& metric, const evaluation::Evaluation& evaluat
       fmt::format("--save-best {}: no such metric of the evaluations; give one of {}", metric, fmt::join(names, ", ")));
 }
 
-// Throws UserError unless all files of --load-debug-rollout-data are there from rollout `begin` on, and the first of
-// them is one that the run can train on.
+// Throws UserError unless the file of rollout `begin` of --load-debug-rollout-data is one that the run can train on,
+// and those of the rollouts after it are there.
 void check_debug_rollouts(const TrainInputs& inputs, int64_t begin) {
   const std::string& pattern = inputs.config.load_debug_rollout_data;
   if (pattern.empty() || begin >= inputs.num_rollouts) return;
-  for (int64_t rollout_id = begin; rollout_id < inputs.num_rollouts; ++rollout_id) {
+  inputs.read_debug_rollout(begin);
+  for (int64_t rollout_id = begin + 1; rollout_id < inputs.num_rollouts; ++rollout_id) {
     const std::string path = report::rollout_path("--load-debug-rollout-data", pattern, rollout_id);
     TANDEM_USER_CHECK(
         base::file_exists(path),
-        fmt::format("--load-debug-rollout-data: no file {}, and this run trains on rollouts {} to {}; put "
-                    "it there, or give another --num-rollout",
+        fmt::format("{}: no such file, and --load-debug-rollout-data is to give rollouts {} to {}; put it "
+                    "there, or give another --num-rollout",
                     path, begin, inputs.num_rollouts - 1));
   }
-  inputs.read_debug_rollout(begin);
 }
 
 }  // namespace

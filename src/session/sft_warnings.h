@@ -8,10 +8,10 @@
 
 namespace tandem::session {
 
-// Of answers to imitate: how many have a label that is false, and how many are empty. `path` names the data.
+// Answers to imitate: how many have a label that is false, and how many are empty. `path` names the data.
 void warn_of_answers(const rl::SftData& data, const std::string& path);
 
-// Of preferences: pairs whose answers are the same tokens, and labels that are all alike.
+// Preferences: pairs whose answers are the same tokens, and labels that are all alike.
 void warn_of_preferences(const SftSamples& samples, rl::Answers answers);
 
 }  // namespace tandem::session

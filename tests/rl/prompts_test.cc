@@ -164,6 +164,18 @@ TEST(Prompts, JoinContentPartsToText) {
   expect_contains(with_part("{\"type\": \"text\"}"), "message 1 has a content part without text");
 }
 
+TEST(Prompts, FilesOfAnotherFormAreNamedAsAWhole) {
+  const std::string object = R"({"prompt": "a", "label": "b"})";
+  for (const std::string& list : {"[\n" + object + ",\n" + object + "\n]\n", " [ " + object + "\n]"}) {
+    expect_contains(error_of_text(list), ": is one JSON list; JSON lines are read");
+  }
+  expect_contains(error_of_text("[" + object + "]\n" + object + "\n"), ":1:1: the line is a JSON array");
+  for (const auto& [magic, name] :
+       {std::pair{"\x1F\x8B", "gzip"}, {"\x28\xB5\x2F\xFD", "zstd"}, {"PK\x03\x04", "zip"}}) {
+    expect_contains(error_of_text(magic + std::string("...")), std::string(": is compressed (") + name + ")");
+  }
+}
+
 TEST(Prompts, RefuseAnEmptyOrMissingFile) {
   expect_contains(error_of_text(""), "no record to work on");
   expect_contains(error_of_text("\n \t\n"), "2 blank");

@@ -99,7 +99,7 @@ TEST(Sft, MessagesSayThatTheyAreNotLearnt) {
                  ":1:2: message 2 has a train that is neither true nor false");
   expect_refusal(R"({"messages": [)" + kUser + "," + answer_with(R"("weight": 0.5)") + "]}", "has a weight that is");
   // Data of preferences are no answers to imitate, with or without a prompt, unless one of the two is named.
-  expect_refusal(R"({"prompt": "a", "chosen": "b", "rejected": "c"})", ":1:15: a line with chosen and rejected has no");
+  expect_refusal(R"({"prompt": "a", "chosen": "b", "rejected": "c"})", ":1:17: a line with chosen and rejected has no");
   expect_refusal(R"({"chosen": [)" + kUser + "," + kAnswer + R"(], "rejected": [)" + kUser + "," + kAnswer + "]}",
                  "give --preference-loss sigmoid (DPO)");
   const DataFile pair(R"({"prompt": "a", "chosen": "b", "rejected": "c"})");

@@ -71,11 +71,13 @@ TEST(Rollouts, AreReadFromFilesWhereTheRunIsTold) {
   {
     Sampling sampling;
     written = sampling.next(0);
-    report::write_samples(folder / "rollout_7.jsonl", written.samples, written.grades, report::SampleDetail::kFull);
+    for (const char* name : {"rollout_0.jsonl", "rollout_1.jsonl"}) {
+      report::write_samples(folder / name, written.samples, written.grades, report::SampleDetail::kFull);
+    }
   }
   Sampling replay(
       [&](config::TrainConfig& config) { config.load_debug_rollout_data = folder / "rollout_{rollout_id}.jsonl"; });
-  const sampling::Rollout read = replay.next(7);
+  const sampling::Rollout read = replay.next(1);
   ASSERT_EQ(read.samples.size(), written.samples.size());
   EXPECT_EQ(read.samples.back().completion, written.samples.back().completion);
   EXPECT_EQ(replay.rollouts().position().cursor, rl::PromptCursor());

@@ -327,13 +327,9 @@ TEST_F(SftSamplesTest, DataThatAreHardlyMeantSoAreSaid) {
   const auto warnings = [&](rl::Answers answers, const std::string& lines) {
     base::write_file_durably(folder_ / "data.jsonl", lines);
     data_.prompt_data = {folder_ / "data.jsonl"};
-    std::string warned;
-    base::set_log_sink([&](base::LogLevel level, const std::string& line) {
-      if (level == base::LogLevel::kWarning) warned += line;
-    });
+    testing::internal::CaptureStderr();
     load_all_sft_samples(data_, answers, append_eos_, *text_, model_);
-    base::set_log_sink({});
-    return warned;
+    return testing::internal::GetCapturedStderr();
   };
   const auto expect_said = [](const std::string& warned, const std::string& says) {
     EXPECT_NE(warned.find(says), std::string::npos) << warned << "\nexpected: " << says;
