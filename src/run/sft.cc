@@ -36,10 +36,12 @@ std::string abandoned_text(int64_t step, int64_t saved) {
       session::seconds_since_stop(), saved);
 }
 
-std::string end_text(bool is_interrupted, int64_t step, int64_t num_steps, const std::string& path) {
+std::string end_text(bool is_interrupted, int64_t step, int64_t saved, int64_t num_steps, const std::string& path) {
+  std::string last = path;
+  if (is_interrupted && saved > 0) last = fmt::format("--load {} goes on", path);
+  if (is_interrupted && saved == 0) last = fmt::format("nothing is saved yet, --overwrite begins again in {}", path);
   return fmt::format("{} after {} of {}, {}; {}", is_interrupted ? "stopped" : "done", step,
-                     base::counted(num_steps, "step"), base::counted(base::num_warnings(), "warning"),
-                     is_interrupted ? fmt::format("--load {} goes on", path) : path);
+                     base::counted(num_steps, "step"), base::counted(base::num_warnings(), "warning"), last);
 }
 
 }  // namespace
@@ -105,7 +107,8 @@ int train_supervised(const config::SftConfig& given, const config::RunMode& mode
     }
   });
   const bool is_interrupted = session::stop_requested();
-  return log.finish(is_interrupted, end_text(is_interrupted, step, inputs.num_steps, inputs.directory.path()));
+  return log.finish(is_interrupted, end_text(is_interrupted, step, checkpointer.saved_step(), inputs.num_steps,
+                                             inputs.directory.path()));
 }
 
 }  // namespace tandem::run

@@ -126,8 +126,9 @@ void print_start(const SftInputs& inputs, int64_t step, report::Report& report) 
                            inputs.directory.path()));
   if (model.lora) report.print(session::lora_text(model));
   if (inputs.checkpoint) {
-    report.print(fmt::format("goes on after step {} of {}{}", step, inputs.checkpoint->directory(),
-                             step == inputs.num_steps ? "; nothing is left to do: raise --num-rollout" : ""));
+    report.print(
+        fmt::format("goes on after step {} of {}{}", step, inputs.checkpoint->directory(),
+                    step == inputs.num_steps ? "; nothing is left to do: raise --num-rollout or --num-epoch" : ""));
   }
 }
 

@@ -293,8 +293,9 @@ void print_start(const TrainInputs& inputs, int64_t rollout_id, report::Report& 
   if (model.lora) report.print(session::lora_text(model));
   session::print_rewards(inputs.evaluation.reward_of_run(inputs.config.reward), report);
   if (inputs.checkpoint) {
-    report.print(fmt::format("goes on after rollout {} of {}{}", rollout_id, inputs.checkpoint->directory(),
-                             rollout_id == inputs.num_rollouts ? "; nothing is left to do: raise --num-rollout" : ""));
+    report.print(fmt::format(
+        "goes on after rollout {} of {}{}", rollout_id, inputs.checkpoint->directory(),
+        rollout_id == inputs.num_rollouts ? "; nothing is left to do: raise --num-rollout or --num-epoch" : ""));
   }
 }
 
