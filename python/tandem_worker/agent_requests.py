@@ -40,6 +40,8 @@ class Asked:
             if kind is int and value != int(value):
                 raise refusal(name, f"is {value}; give a whole number")
             self.sampling[name] = kind(value)
+        if self.sampling.get("top_k") == 0:  # both mean all tokens, and a run has -1
+            self.sampling["top_k"] = -1
         self.stops = self._stops()
         if ids := self._take("stop_token_ids"):
             self.sampling["stop_token_ids"] = token_ids(ids, "stop_token_ids")

@@ -163,6 +163,13 @@ class Endpoint(unittest.TestCase):
         self.assertEqual((message["sequence_begins"], message["status"]), ([0], "completed"))
         self.assertEqual(message["endpoint"], {"answers": 2, "restarts": 0, "untrained": 0, "refused": 0})
 
+    def test_a_top_k_of_0_is_the_run_s_own_where_that_is_all_tokens(self):
+        def acts(client, _):
+            client.chat([user("hi")], top_k=0)
+
+        (message,), _ = self.make(acts, ["one<|end|>"])
+        self.assertEqual(message["endpoint"], {"answers": 1, "restarts": 0, "untrained": 0, "refused": 0})
+
     def test_a_request_that_continues_nothing_is_a_sequence_of_its_own_and_counted(self):
         def acts(client, _):
             choice, _ = client.chat([user("hi")])
