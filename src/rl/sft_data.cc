@@ -88,12 +88,21 @@ void read_conversation(SftRecord& record, const Json& object, const std::string&
   check_conversation(record, key, place);
 }
 
+// Refuses a line that has two answers to choose from where one to imitate is missing.
+void refuse_pair(const Json& object, const Place& place) {
+  if (!object.contains(kChosen) || !object.contains(kRejected)) return;
+  place.fail(kChosen, "a line with", kChosen, "and", kRejected,
+             "has no answer to imitate - give --preference-loss sigmoid (DPO) to learn which of the two is better, or "
+             "--label-key chosen to imitate that one");
+}
+
 // Returns the key of the answer.
 std::string find_response(const Json& object, const SftOptions& options, const Place& place) {
   const std::string& key = options.response_key;
   if (find_value(object, key) != nullptr) return key;
   const bool is_default = key == SftOptions().response_key;
   if (is_default && object.contains("completion")) return "completion";
+  refuse_pair(object, place);
   const std::string likely = likely_label_key(object);
   const std::string named = likely.empty() ? "" : ", or name its key with --label-key " + likely;
   place.fail("", "the key", key, "is missing:", keys_text(object), "- add the answer to train on:",
@@ -295,12 +304,6 @@ SftRecord read_labelled(const SftOptions& options, const Place& place) {
   return record;
 }
 
-// Returns whether a line that is read for an answer to imitate has two to choose from instead.
-bool is_pair(const Json& object, const SftOptions& options) {
-  return object.contains(kChosen) && object.contains(kRejected) && !object.contains(options.response_key) &&
-         !object.contains("completion");
-}
-
 SftRecord read_sft_record(const SftOptions& options, const Place& place) {
   const Json object = parse_object(place);
   SftRecord record;
@@ -310,11 +313,6 @@ SftRecord read_sft_record(const SftOptions& options, const Place& place) {
   record.is_desirable = label == nullptr || *label != false;
   if (object.contains(options.messages_key)) {
     read_conversation(record, object, options.messages_key, place);
-  } else if (is_pair(object, options)) {
-    place.fail(
-        kChosen, "a line with", kChosen, "and", kRejected,
-        "has no answer to imitate - give --preference-loss sigmoid (DPO) to learn which of the two is better, or "
-        "--label-key chosen to imitate that one");
   } else if (find_value(object, options.prompt_key) != nullptr || options.prompt_key != SftOptions().prompt_key) {
     read_answer(record, object, options, place);
   } else if (object.contains(kConversations)) {
@@ -324,6 +322,7 @@ SftRecord read_sft_record(const SftOptions& options, const Place& place) {
   } else if (object.contains(kText)) {
     read_text(record, object, place);
   } else {
+    refuse_pair(object, place);
     read_answer(record, object, options, place);  // reports what is missing
   }
   return record;

@@ -104,6 +104,8 @@ TEST(Sft, MessagesSayThatTheyAreNotLearnt) {
                  "give --preference-loss sigmoid (DPO)");
   const DataFile pair(R"({"prompt": "a", "chosen": "b", "rejected": "c"})");
   EXPECT_EQ(read_sft({.path = pair.path(), .response_key = "chosen"}).records.at(0).response, "b");
+  const DataFile nested(R"({"prompt": "a", "best": {"text": "d"}, "chosen": "b", "rejected": "c"})");
+  EXPECT_EQ(read_sft({.path = nested.path(), .response_key = "best.text"}).records.at(0).response, "d");
 }
 
 TEST(Sft, RefusesLinesWithNothingToLearn) {
