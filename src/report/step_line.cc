@@ -97,13 +97,17 @@ std::string step_line(const Progress& progress, const Metrics& metrics, const Me
   return wrapped(numbers, columns) + "\n    " + wrapped(rest, columns - 4);
 }
 
+std::string result_or_resume(bool stopped, int64_t saved, const std::string& path) {
+  if (!stopped) return path;
+  return saved > 0 ? fmt::format("--load {} goes on", path)
+                   : fmt::format("nothing is saved yet, --overwrite begins again in {}", path);
+}
+
 std::string end_line(bool stopped, const Progress& progress, int64_t saved, int64_t num_warnings,
                      const std::string& path) {
-  std::string last = path;
-  if (stopped && saved > 0) last = fmt::format("--load {} goes on", path);
-  if (stopped && saved == 0) last = fmt::format("nothing is saved yet, --overwrite begins again in {}", path);
   return fmt::format("{} after {} of {} rollouts, {}; {}", stopped ? "stopped" : "done", progress.rollout,
-                     progress.num_rollouts, base::counted(num_warnings, "warning"), last);
+                     progress.num_rollouts, base::counted(num_warnings, "warning"),
+                     result_or_resume(stopped, saved, path));
 }
 
 }  // namespace tandem::report

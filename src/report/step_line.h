@@ -29,8 +29,11 @@ double without_rounding(std::string_view metric, double value);
 // last optimizer step. If the line is longer than `columns`, the part after the numbers gets a line of its own.
 std::string step_line(const Progress& progress, const Metrics& metrics, const Metrics& last_step, size_t columns);
 
-// Returns the last line of a run: how far it got, and how it can be resumed if it was stopped. `saved` is the last
-// rollout that is saved, 0 for none.
+// Returns where a run's results are, or how it can be resumed if it was stopped. `saved` is the last rollout, or step,
+// that is saved, 0 for none.
+std::string result_or_resume(bool stopped, int64_t saved, const std::string& path);
+
+// Returns the last line of a run: how far it got, and result_or_resume().
 std::string end_line(bool stopped, const Progress& progress, int64_t saved, int64_t num_warnings,
                      const std::string& path);
 

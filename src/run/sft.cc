@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/message_text.h"
 #include "mesh/mesh.h"
+#include "report/step_line.h"
 #include "run/checkpointer.h"
 #include "run/open_run.h"
 #include "run/run_log.h"
@@ -37,11 +38,9 @@ std::string abandoned_text(int64_t step, int64_t saved) {
 }
 
 std::string end_text(bool is_interrupted, int64_t step, int64_t saved, int64_t num_steps, const std::string& path) {
-  std::string last = path;
-  if (is_interrupted && saved > 0) last = fmt::format("--load {} goes on", path);
-  if (is_interrupted && saved == 0) last = fmt::format("nothing is saved yet, --overwrite begins again in {}", path);
   return fmt::format("{} after {} of {}, {}; {}", is_interrupted ? "stopped" : "done", step,
-                     base::counted(num_steps, "step"), base::counted(base::num_warnings(), "warning"), last);
+                     base::counted(num_steps, "step"), base::counted(base::num_warnings(), "warning"),
+                     report::result_or_resume(is_interrupted, saved, path));
 }
 
 }  // namespace
