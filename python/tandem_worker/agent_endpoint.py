@@ -9,14 +9,16 @@ import json
 import secrets
 import sys
 import time
+import traceback
 
 from tandem_worker import tool_calls
 from tandem_worker.agent_conversations import Conversations, form_of
 from tandem_worker.agent_http import HOST, HttpError, Response, Server
-from tandem_worker.agent_requests import ChatAsked, TextAsked, key_of, message_of
+from tandem_worker.agent_requests import OWN_TEMPLATE_ARGUMENTS, ChatAsked, TextAsked, key_of, message_of
 from tandem_worker.protocol import UserFault, one_line
 
-MAX_WAITING = 64  # requests of one sample that are under way together
+MAX_WAITING = 64  # requests of one sample that are under way together, with those that the engine answers to nobody
+MAX_TRACE_CHARACTERS = 10000  # the end, which says most
 ROUTES = "GET /v1/models, POST /v1/chat/completions, POST /v1/completions"
 
 
@@ -24,7 +26,10 @@ class Endpoint:
     """The endpoint of a process: one server while samples are under way, and a client for each sample that wants one."""
 
     def __init__(self, template_arguments):
-        self.template_arguments = template_arguments  # of --apply-chat-template-kwargs
+        # Those of --apply-chat-template-kwargs, without what each request says itself.
+        self.template_arguments = {
+            name: value for name, value in template_arguments.items() if name not in OWN_TEMPLATE_ARGUMENTS
+        }
         self._server = None
         self._clients = {}  # by the hash of their keys
         self._num_strangers = 0  # refused requests that no sample is to blame for, and that no sample has counted yet
@@ -36,7 +41,7 @@ class Endpoint:
     def open(self, loop):
         """Call it while the loop rests."""
         if self._server is None:
-            self._server = Server(loop, self._admit, self._answer, self._refused)
+            self._server = Server(loop, self._admit, self._answer, self._refused, self._lost)
 
     def close(self):
         """Call it while the loop rests."""
@@ -71,17 +76,25 @@ class Endpoint:
         else:
             client.counts["refused"] += 1
 
+    def _lost(self, client, response):
+        client.lose(None if response is None else response.turn)
+
     async def _answer(self, client, request):
-        if len(client.tasks) >= MAX_WAITING:
+        if client.num_under_way >= MAX_WAITING:
             raise HttpError(429, f"{MAX_WAITING} requests of this sample are under way", code="rate_limit_exceeded")
         task = asyncio.ensure_future(client.answer(request))
         client.tasks.add(task)
         try:
             return await task
+        except (HttpError, KeyboardInterrupt, SystemExit):
+            raise
         except (UserFault, ValueError) as error:  # of the template, of the engine
             raise HttpError(400, one_line(error)) from None
         except asyncio.CancelledError:
-            raise ConnectionError("the sample has ended") from None
+            raise ConnectionError("the sample has ended, or the client has gone") from None
+        except BaseException as error:  # a panic of the tokenizer's Rust code is no Exception
+            client.say_once("a request of the endpoint failed", traceback.format_exc()[-MAX_TRACE_CHARACTERS:])
+            raise HttpError(500, f"the endpoint failed: {type(error).__name__}: {one_line(error, 200)}") from None
         finally:
             client.tasks.discard(task)
 
@@ -100,6 +113,24 @@ class Client:
         self._conversations = Conversations(run.prompt, run.tokenizer, self._render)
         self._is_out_of_room = False
         self._num_calls = 0  # of tools
+        self._said = set()
+
+    @property
+    def num_under_way(self):
+        return len(self.tasks) + self._run.num_abandoned
+
+    def lose(self, turn):
+        """A client has gone before it had its answer. turn: what is kept of that, or None."""
+        self.counts["refused"] += 1
+        if turn is not None:
+            self._conversations.drop(turn)
+        self.say_once("a client closed its connection to the endpoint before it had its answer, which is not trained on")
+
+    def say_once(self, what, more=""):
+        """Says in the process's output what happened first to a request of the sample."""
+        if what not in self._said:
+            self._said.add(what)
+            print(f"sample {self._sample.index}: {what}{': ' if more else ''}{more}", file=sys.stderr)
 
     def samples(self):
         """A sample for each conversation with an answer to train on, to be returned by the function."""
@@ -119,6 +150,9 @@ class Client:
             raise HttpError(405, f"{request.path} takes POST")
         try:
             body = json.loads(request.body)
+            json.dumps(body, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise HttpError(400, "the body has half a character in it (a lone surrogate), which is no text") from None
         except (ValueError, RecursionError) as error:
             raise HttpError(400, f"the body is no JSON: {one_line(error, 100)}") from None
         return await answers[request.path](body)
@@ -127,53 +161,55 @@ class Client:
         asked = ChatAsked(body)
         begun = self._conversations.begin_chat(asked)
         completion = await self._sample_answer(begun, asked)
-        text = self._text_of(completion, asked)
+        text, _ = _cut(self._run.tokenizer.decode(completion.tokens, skip_special_tokens=True), asked.stops)
         content, calls = tool_calls.find(self._written(completion, asked)) if asked.tools else (text, [])
         message = {"role": "assistant", "content": (content or None) if calls else text}
         if calls:
             message["tool_calls"] = [self._call(call) for call in calls]
         keys = (*asked.keys, key_of(message_of(message, 0)))
-        self._keep(begun, keys, form_of(asked), completion, asked)
         ended = "tool_calls" if calls and completion.finish_reason == "stop" else completion.finish_reason
         log_probs = None
         if asked.with_log_probs:
-            tokens = [self._token_text(token) for token in completion.tokens]
+            tokens = [self._run.tokenizer.bytes_of_id(token) for token in completion.tokens]
             log_probs = {"refusal": None, "content": [
-                {"token": token, "bytes": list(token.encode()), "logprob": log_prob, "top_logprobs": []}
+                {"token": _shown(token), "bytes": list(token), "logprob": log_prob, "top_logprobs": []}
                 for token, log_prob in zip(tokens, completion.log_probs)
             ]}  # fmt: skip
+        turn = self._keep(begun, keys, form_of(asked), completion, asked)
         head = self._head("chatcmpl", "chat.completion", asked)
         usage = self._usage(begun, completion)
         if not asked.streams:
             choice = {"index": 0, "message": message, "logprobs": log_probs, "finish_reason": ended}
-            return Response({**head, "choices": [choice], "usage": usage}, headers=_said(begun))
+            return Response({**head, "choices": [choice], "usage": usage}, headers=_said(begun), turn=turn)
         head["object"] = "chat.completion.chunk"
         delta = dict(message)
         if calls:
             delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(message["tool_calls"])]
         first = {"index": 0, "delta": delta, "logprobs": log_probs, "finish_reason": None}
         last = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": ended}
-        return self._stream(head, [first, last], usage, asked, begun)
+        return self._stream(head, [first, last], usage, asked, begun, turn)
 
     async def _complete(self, body):
         asked = TextAsked(body)
         begun = self._conversations.begin_text(asked.prompt)
         completion = await self._sample_answer(begun, asked)
-        text = self._text_of(completion, asked)
-        self._keep(begun, None, None, completion, asked)
+        text, stop = _cut(self._run.tokenizer.decode(completion.tokens, skip_special_tokens=True), asked.stops)
         log_probs = None
         if asked.with_log_probs:
-            tokens, offsets, at = [self._token_text(token) for token in completion.tokens], [], 0
+            tokens = [_shown(self._run.tokenizer.bytes_of_id(token)) for token in completion.tokens]
+            offsets, at = [], 0
             for token in tokens:
                 offsets.append(at)
                 at += len(token)
             log_probs = {"tokens": tokens, "token_logprobs": list(completion.log_probs), "top_logprobs": None,
                          "text_offset": offsets}  # fmt: skip
         choice = {"index": 0, "text": text, "logprobs": log_probs, "finish_reason": completion.finish_reason}
+        written = [self._run.tokenizer.decode(completion.tokens), *([text + stop] if stop else [])]
+        turn = self._keep(begun, None, None, completion, asked, shown=text, written=tuple(written))
         head, usage = self._head("cmpl", "text_completion", asked), self._usage(begun, completion)
         if asked.streams:
-            return self._stream(head, [choice], usage, asked, begun)
-        return Response({**head, "choices": [choice], "usage": usage}, headers=_said(begun))
+            return self._stream(head, [choice], usage, asked, begun, turn)
+        return Response({**head, "choices": [choice], "usage": usage}, headers=_said(begun), turn=turn)
 
     async def _sample_answer(self, begun, asked):
         room = self._run.max_context_tokens - len(begun.ids)
@@ -184,43 +220,36 @@ class Client:
                             code="context_length_exceeded", parameter="messages")  # fmt: skip
         return await self._run.ask(begun.ids, asked.sampling)
 
-    def _keep(self, begun, keys, form, completion, asked):
+    def _keep(self, begun, keys, form, completion, asked, **texts):
         of_run = self._run.sampling_params
         is_trained = all(asked.sampling.get(name, of_run[name]) == of_run[name]
                          for name in ("temperature", "top_p", "top_k", "min_p"))  # fmt: skip
-        self._conversations.add(begun, keys, form, list(completion.tokens), is_trained, completion.finish_reason)
         self.counts["answers"] += 1
         self.counts["untrained"] += not is_trained
         if begun.why_new:
             self.counts["restarts"] += 1
-            if self.counts["restarts"] == 1:
-                print(f"sample {self._sample.index}: a request of the endpoint does not continue what was sampled, and "
-                      f"begins another sequence: {begun.why_new}", file=sys.stderr)  # fmt: skip
+            self.say_once("a request of the endpoint does not continue what was sampled, and begins another sequence",
+                          begun.why_new)  # fmt: skip
+        answer = list(completion.tokens)
+        return self._conversations.add(begun, keys, form, answer, is_trained, completion.finish_reason, **texts)
 
     def _render(self, messages, tools, template_arguments, opens_answer):
-        arguments = {**self._template_arguments, **template_arguments}
-        arguments.pop("add_generation_prompt", None)
         return self._run.tokenizer.apply_chat_template(
-            messages, tools=tools or None, tokenize=False, add_generation_prompt=opens_answer, **arguments
-        )
-
-    def _text_of(self, completion, asked):
-        return _cut(self._run.tokenizer.decode(completion.tokens, skip_special_tokens=True), asked.stops)
+            messages, tools=tools or None, tokenize=False, add_generation_prompt=opens_answer,
+            **{**self._template_arguments, **template_arguments},
+        )  # fmt: skip
 
     def _written(self, completion, asked):
         """The answer with its special tokens, which may mark calls of tools, but without the one that ended it."""
         tokens = completion.tokens
         if completion.finish_reason == "stop" and not self._run.tokenizer.decode(tokens[-1:], skip_special_tokens=True):
             tokens = tokens[:-1]
-        return _cut(self._run.tokenizer.decode(tokens), asked.stops)
+        return _cut(self._run.tokenizer.decode(tokens), asked.stops)[0]
 
     def _call(self, call):
         self._num_calls += 1  # an id of nine characters, as Mistral's template wants; the same ones in every run
         return {"id": f"call{self._num_calls:05}", "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments}}  # fmt: skip
-
-    def _token_text(self, token):
-        return self._run.tokenizer.decode([token])
 
     def _head(self, kind, named, asked):
         return {"id": f"{kind}-{self._sample.index}-{self.counts['answers']}", "object": named,
@@ -232,17 +261,23 @@ class Client:
         return {"prompt_tokens": num_prompt, "completion_tokens": num_answer, "total_tokens": num_prompt + num_answer}
 
     @staticmethod
-    def _stream(head, choices, usage, asked, begun):
+    def _stream(head, choices, usage, asked, begun, turn):
         events = [{**head, "choices": [choice]} for choice in choices]
         if asked.streams_usage:
             events.append({**head, "choices": [], "usage": usage})
-        return Response(None, events, _said(begun))
+        return Response(None, events, _said(begun), turn)
 
 
 def _cut(text, stops):
-    """The text up to the first stop string, as OpenAI's answers have it; the tokens are kept as they were sampled."""
-    found = [at for at in (text.find(stop) for stop in stops) if at >= 0]
-    return text[: min(found)] if found else text
+    """The text up to the first stop string, as OpenAI's answers have it, and that string ("": none is in it). The tokens
+    are kept as they were sampled."""
+    at, stop = min(((text.find(stop), stop) for stop in stops if stop in text), default=(len(text), ""))
+    return text[:at], stop
+
+
+def _shown(token_bytes):
+    """A token of log-probs as text, which shows part of a character as U+FFFD."""
+    return token_bytes.decode("utf-8", "replace")
 
 
 def _said(begun):

@@ -37,33 +37,40 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A JSON body, or a list of JSON events."""
+    """A JSON body, or a list of JSON events. turn: what is kept of the answer (agent_conversations.Turn)."""
 
     body: object
     events: list = None
     headers: dict = {}
+    turn: object = None
 
 
 class Server:
     """admit(headers) gives the client that a request is from, or raises HttpError, before its body is read;
     answer(client, request) gives the Response. refused(client) is called for each request that is refused; the client is
-    None where no admitted one is at fault. Call all methods in the thread of the loop."""
+    None where no admitted one is at fault. lost(client, response) is called where a client has gone before it had its
+    answer; the response is None if there was none yet, and then answer() is cancelled. Call all methods in the thread of
+    the loop."""
 
-    def __init__(self, loop, admit, answer, refused):
-        self._loop, self._admit, self._answer, self._refused = loop, admit, answer, refused
+    def __init__(self, loop, admit, answer, refused, lost):
+        self._loop, self._admit, self._answer, self._refused, self._lost = loop, admit, answer, refused, lost
         self._connections = set()  # tasks
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_connections = max((soft - RESERVED_DESCRIPTORS) // 2, 1)  # the other end is in this process too
-        self._server = loop.run_until_complete(asyncio.start_server(self._serve, HOST, 0, limit=MAX_HEAD_BYTES))
+        self._server = loop.run_until_complete(loop.create_server(self._protocol, HOST, 0))
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self):
         """Ends all connections."""
         self._server.close()
-        for task in self._connections:
+        tasks = list(self._connections)  # each leaves the set when it ends
+        for task in tasks:
             task.cancel()
-        if self._connections:
-            self._loop.run_until_complete(asyncio.wait(self._connections))
+        if tasks:
+            self._loop.run_until_complete(asyncio.wait(tasks))
+
+    def _protocol(self):
+        return asyncio.StreamReaderProtocol(_Reader(self._loop), self._serve, self._loop)
 
     async def _serve(self, reader, writer):
         task = asyncio.current_task()
@@ -102,7 +109,7 @@ class Server:
             await self._refuse(writer, error)
             return False
         try:
-            response = await self._answer(client, Request(head.method, head.path, head.headers, body))
+            response = await self._answered(client, Request(head.method, head.path, head.headers, body), reader)
         except HttpError as error:
             self._refused(client)
             await self._write(writer, error.status, _json(error.body()), "application/json", {}, head.keeps_alive)
@@ -112,8 +119,28 @@ class Server:
         else:
             parts = [b"data: " + _json(event) + b"\n\n" for event in response.events]
             content, kind = b"".join([*parts, b"data: [DONE]\n\n"]), "text/event-stream"
-        await self._write(writer, 200, content, kind, response.headers, head.keeps_alive)
+        try:
+            if reader.has_ended.done():
+                raise ConnectionError("the client has gone")
+            await self._write(writer, 200, content, kind, response.headers, head.keeps_alive)
+        except ConnectionError:
+            self._lost(client, response)
+            raise
         return head.keeps_alive
+
+    async def _answered(self, client, request, reader):
+        """The answer, for which the client has to stay."""
+        task = asyncio.ensure_future(self._answer(client, request))
+        try:
+            await asyncio.wait({task, reader.has_ended}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            self._lost(client, None)
+            raise ConnectionError("the client has gone")
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     async def _refuse(self, writer, error):
         await self._write(writer, error.status, _json(error.body()), "application/json", {}, False)
@@ -127,6 +154,26 @@ class Server:
             await asyncio.wait_for(writer.drain(), REQUEST_SECONDS)
         except asyncio.TimeoutError:
             raise ConnectionError("the client does not read its answer") from None
+
+
+class _Reader(asyncio.StreamReader):
+    """has_ended: a future that is done once the client has closed the connection, or its half of it."""
+
+    def __init__(self, loop):
+        super().__init__(limit=MAX_HEAD_BYTES, loop=loop)
+        self.has_ended = loop.create_future()
+
+    def feed_eof(self):
+        super().feed_eof()
+        self._end()
+
+    def set_exception(self, error):
+        super().set_exception(error)
+        self._end()
+
+    def _end(self):
+        if not self.has_ended.done():
+            self.has_ended.set_result(None)
 
 
 async def _read_head(first, reader):

@@ -23,6 +23,11 @@ WITHOUT_EFFECT = {
 }  # fmt: skip
 
 
+# What requests say with parameters of their own, or what the endpoint passes to the tokenizer itself.
+OWN_TEMPLATE_ARGUMENTS = ("self", "conversation", "messages", "tools", "tokenize", "add_generation_prompt",
+                          "continue_final_message")  # fmt: skip
+
+
 class Asked:
     """What both kinds of requests have in common. sampling: as tandem.rollout.generate takes it."""
 
@@ -52,6 +57,8 @@ class Asked:
         options = self._take("stream_options", {})
         self.streams_usage = isinstance(options, dict) and options.get("include_usage") is True
         self.model = self._take("model", "")
+        if not isinstance(self.model, str):
+            raise refusal("model", "is no text")
 
     def _take(self, name, default=None):
         return self._body.pop(name, default)
@@ -108,6 +115,9 @@ class ChatAsked(Asked):
         self.template_arguments = self._take("chat_template_kwargs", {})
         if not isinstance(self.template_arguments, dict):
             raise refusal("chat_template_kwargs", "is no object")
+        if own := [name for name in OWN_TEMPLATE_ARGUMENTS if name in self.template_arguments]:
+            raise refusal("chat_template_kwargs", f"sets {own[0]}, which the endpoint itself gives the chat template; "
+                          "leave it out")
         self._check_rest()
 
     def _tools(self):
@@ -187,6 +197,8 @@ def call_of(call, where):
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
+            # A model may write half a character (a lone surrogate), which no template's text can have: it becomes "?".
+            arguments = json.loads(json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace"))
         except (ValueError, RecursionError):
             pass  # the template gets it as it is
     called = {"name": function["name"], "arguments": arguments}

@@ -3,6 +3,7 @@ with the next reply of this process, and its answer comes with a later request (
 
 import asyncio
 import contextvars
+import json
 import time
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ _CURRENT = contextvars.ContextVar("the sample that a task works for")
 NUMBERS = ("temperature", "top_p", "top_k", "min_p", "max_new_tokens")
 LISTS = ("stop", "stop_token_ids")
 SWITCHES = ("ignore_eos",)
+MOST = (1 << 63) - 1  # the largest whole number that the program reads; no sample has so many tokens
+MAX_SAMPLING_BYTES = 64 << 10  # of a call's parameters as JSON; src/reward/generate_messages.cc takes four times as many
 # Sampling parameters of other engines that Tandem has no choice in: each with the values that ask for what Tandem does
 # anyway. Any other value is refused.
 WITHOUT_EFFECT = {
@@ -92,6 +95,11 @@ class Run:
         return bool(self._answers)
 
     @property
+    def num_abandoned(self):
+        """Calls that nobody waits for any more, and that the engine has not answered yet: it cannot be told to stop."""
+        return sum(future.cancelled() for future in self._answers.values())
+
+    @property
     def waited_s(self):
         return self._waited_s + (time.monotonic() - self._waits_since if self._answers else 0.0)
 
@@ -138,7 +146,7 @@ class Run:
                 kind = bool if name in SWITCHES else int if name in ("top_k", "max_new_tokens") else float
                 if isinstance(value, bool) != (kind is bool) or not is_finite_number(value):
                     raise ValueError(f"sampling_params: {name} is {value!r:.40}; give a {kind.__name__}")
-                merged[name] = kind(value)
+                merged[name] = max(-MOST, min(int(value), MOST)) if kind is int else kind(value)
             elif name == "stop":
                 merged[name] = [value] if isinstance(value, str) else [str(text) for text in value or ()]
             elif name == "stop_token_ids":
@@ -148,6 +156,13 @@ class Run:
                     f"sampling_params: {name}={value!r:.40} is not known; a call may set "
                     + ", ".join((*NUMBERS, *LISTS, *SWITCHES))
                 )
+        try:
+            num_bytes = len(json.dumps(merged, ensure_ascii=False).encode())
+        except UnicodeEncodeError:
+            raise ValueError("sampling_params: a stop string has half a character in it (a lone surrogate)") from None
+        if num_bytes > MAX_SAMPLING_BYTES:
+            raise ValueError(f"sampling_params: they have {num_bytes} bytes as JSON, and may have {MAX_SAMPLING_BYTES}; "
+                             "give fewer or shorter stop strings and stop_token_ids")
         return merged
 
 

@@ -44,6 +44,10 @@ class FunctionTokenizer:
             return self._library.token_to_id(tokens)
         return [self._library.token_to_id(token) for token in tokens]
 
+    def bytes_of_id(self, id):
+        """The bytes of a token, which may be part of a character."""
+        return self._worker.bytes_of_id(id)
+
     def apply_chat_template(self, conversation, tools=None, tokenize=True, add_generation_prompt=False, **options):
         keywords = {**options, "add_generation_prompt": add_generation_prompt}
         if tools is not None:

@@ -78,6 +78,7 @@ class Worker:
         config = read_json(config_path, required=False)
         self._add_tokens(config, config_path)
         self._template = ChatTemplate(directory, config, self._template_memory_bytes)
+        self._alphabet = byte_level_alphabet()
         self._byte_level = (description.get("decoder") or {}).get("type") == "ByteLevel"
         added = self._tokenizer.get_added_tokens_decoder()
         vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -122,16 +123,20 @@ class Worker:
         """Hexadecimal bytes of every id; empty where no token has that id."""
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         table = [""] * (1 + max(vocabulary.values(), default=-1))
-        alphabet = byte_level_alphabet()
         for token, id in vocabulary.items():
-            table[id] = self._bytes_of(token, alphabet).hex()
+            table[id] = self._bytes_of(token).hex()
         return table
 
-    def _bytes_of(self, token, alphabet):
+    def bytes_of_id(self, id):
+        """The bytes of a token, which may be part of a character; none where no token has that id."""
+        token = self._tokenizer.id_to_token(id)
+        return b"" if token is None else self._bytes_of(token)
+
+    def _bytes_of(self, token):
         if self._byte_level:
             # The decoder's own rule: by alphabet when every character is in it, else as it stands (added tokens).
-            if all(character in alphabet for character in token):
-                return bytes(alphabet[character] for character in token)
+            if all(character in self._alphabet for character in token):
+                return bytes(self._alphabet[character] for character in token)
             return token.encode()
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             try:

@@ -51,12 +51,15 @@ def _parsed(text):
 def _call_of(value):
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
         return None
+    if any("\ud800" <= character <= "\udfff" for character in value["name"]):  # half a character is no text
+        return None
     arguments = value.get("arguments", value.get("parameters"))
     if isinstance(arguments, str):
         arguments = _parsed(arguments)
     if not isinstance(arguments, dict):
         return None
     try:
-        return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False, allow_nan=False))
+        # In ASCII, which also has a form for half a character (a lone surrogate) in what the model wrote.
+        return ToolCall(value["name"], json.dumps(arguments, allow_nan=False))
     except ValueError:
         return None

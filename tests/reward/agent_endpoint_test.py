@@ -6,6 +6,7 @@ import http.client
 import json
 import pathlib
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
-from tandem_worker import agent_endpoint, agent_http, generator, tool_calls  # noqa: E402
+from tandem_worker import agent_endpoint, agent_http, engine_calls, generator, tool_calls  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "examples/agent"))
 from make_data import TEMPLATE  # noqa: E402
@@ -29,6 +30,12 @@ SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "max_ne
 
 def user(text):
     return {"role": "user", "content": text}
+
+
+def tokenizer_of(model):
+    from tandem_worker.function_tokenizer import FunctionTokenizer
+
+    return FunctionTokenizer(model)
 
 
 # The environment of tools/setup.sh agents.
@@ -83,6 +90,35 @@ class Client:
         assert status == 200, answer
         return answer["choices"][0], headers["Tandem-Conversation"]
 
+    def complete(self, prompt, **more):
+        status, answer, headers = self.ask({"prompt": prompt, **more}, "/v1/completions")
+        assert status == 200, answer
+        return answer["choices"][0]["text"], headers["Tandem-Conversation"]
+
+    def send(self, messages):
+        """The socket of a chat request whose answer is not read yet."""
+        host, _, port = self._host.partition(":")
+        body = json.dumps({"messages": messages}).encode()
+        connection = socket.create_connection((host, int(port)), timeout=10)
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer {self.key}\r\n"
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        return connection
+
+
+class Engine:
+    """What an act may do to the engine of its samples: hold its answers back, and give them in another order."""
+
+    def __init__(self):
+        self.asked = []  # texts
+        self.is_held = False
+        self.order = 1  # -1: the last of those that were held back is answered first
+
+    def wait_until_asked(self, num_calls):
+        give_up = time.monotonic() + 10
+        while len(self.asked) < num_calls and time.monotonic() < give_up:
+            time.sleep(0.005)
+        assert len(self.asked) == num_calls, self.asked
+
 
 class Endpoint(unittest.TestCase):
     @classmethod
@@ -100,11 +136,13 @@ class Endpoint(unittest.TestCase):
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def make(self, acts, answers, num_samples=1, context=400, max_sequences=4):
+    def make(self, acts, answers, num_samples=1, context=400, max_sequences=4, arguments=None, engine=None):
         """Samples whose functions run `acts` (of a client and the number of the sample) in a thread and return what came
         of it; the engine says `answers` in turn. The messages of the samples that ended, and what the engine was asked."""
+        engine = engine or Engine()
         worker = generator.Worker()
-        worker.load(self.function, self.model, "metadata", {}, 20.0, True, max_sequences, max_sequences, False)
+        limits = (20.0, True, max_sequences, max_sequences, False)
+        worker.load(self.function, self.model, "metadata", arguments or {}, *limits)
         tokenizer = worker._tokenizer
 
         async def work(sample):
@@ -121,11 +159,14 @@ class Endpoint(unittest.TestCase):
              "sample": {"group_id": 0, "sample_id": i, "label": None, "metadata": {}, **prompt}}
             for i in range(num_samples)
         ]  # fmt: skip
-        replies, ended, asked = [], [], []
+        replies, ended, asked = [], [], engine.asked
         give_up = time.monotonic() + 30
         while len(ended) < num_samples and time.monotonic() < give_up:
-            turn = worker.go_on(begin, replies, [], 0.01)
-            begin, replies = [], []
+            now, replies = ([], replies) if engine.is_held else (replies[:: engine.order], [])
+            turns = [worker.go_on(begin, now[:1], [], 0.01)]
+            turns += [worker.go_on([], [reply], [], 0.01) for reply in now[1:]]
+            turn = {name: [one for part in turns for one in part[name]] for name in ("asked", "ended")}
+            begin = []
             for call in turn["asked"]:
                 text = answers[len(asked) % len(answers)]
                 asked.append(tokenizer.decode(call["input_ids"]))
@@ -244,13 +285,204 @@ class Endpoint(unittest.TestCase):
         counts = message["endpoint"]
         self.assertEqual((counts["answers"], counts["restarts"], counts["refused"]), (6, 0, 0))
 
+    def test_a_text_goes_on_with_the_answer_that_was_returned(self):
+        """The client has neither the special token nor the stop string that ended an answer; what was sampled is kept."""
+
+        def acts(client, _):
+            first, said = client.complete(PROMPT)
+            self.assertEqual((first, said), ("one", "new"))
+            second, said = client.complete(PROMPT + "one<|user|>more<|assistant|>", stop=["Obs:"])
+            self.assertEqual((second, said), ("act ", "continued"))
+            text = PROMPT + "one<|user|>more<|assistant|>act "
+            self.assertEqual(client.complete(text + "Obs: 7"), ("three", "continued"))
+            self.assertEqual(client.complete(text + "Obs: 7three and", max_tokens=2), ("fo", "continued"))
+            self.assertEqual(client.complete(text + "Obs: 7three andfo"), ("ur", "continued"))
+
+        answers = ["one<|end|>", "act Obs:", "three<|end|>", "four<|end|>", "ur<|end|>"]
+        (message,), asked = self.make(acts, answers)
+        whole = PROMPT + "one<|end|><|user|>more<|assistant|>act Obs: 7three<|end|> andfour<|end|>"
+        self.assertEqual(self.trained(message), (whole[len(PROMPT) :], "one<|end|>act Obs:three<|end|>four<|end|>"))
+        self.assertEqual(asked, [whole[: whole.index(end)] for end in ("one", "act", "three", "four", "ur<|end|>")])
+        self.assertEqual(message["endpoint"], {"answers": 5, "restarts": 0, "untrained": 0, "refused": 0})
+
+    def test_a_text_that_goes_on_with_another_answer_is_a_restart(self):
+        def acts(client, _):
+            client.complete(PROMPT)
+            client.complete(PROMPT)  # the same question again is none
+            client.complete(PROMPT + "ONE and")
+            client.complete(PROMPT + "one")  # nothing comes after what ended the answer
+            client.complete(self.tokenizer.encode(PROMPT + "one more"))
+            client.complete("other")
+
+        self.tokenizer = tokenizer_of(self.model)
+        (message,), asked = self.make(acts, ["one<|end|>"], max_sequences=6)
+        self.assertEqual(message["endpoint"], {"answers": 6, "restarts": 3, "untrained": 0, "refused": 0})
+        self.assertEqual(asked[2:], [PROMPT + "ONE and", PROMPT + "one", PROMPT + "one more", "other"])
+
+    def test_samples_are_in_the_order_of_their_requests(self):
+        engine = Engine()
+
+        def acts(client, _):
+            engine.is_held, engine.order = True, -1
+            waiting = []
+            for i, text in enumerate(("first", "second", "third")):
+                waiting.append(client.send([user(text)]))
+                engine.wait_until_asked(i + 1)
+            engine.is_held = False
+            for connection in waiting:
+                connection.recv(1 << 16)
+                connection.close()
+
+        (message,), _ = self.make(acts, ["one<|end|>", "two<|end|>", "three<|end|>"], engine=engine)
+        self.assertEqual(self.trained(message)[1], "one<|end|>two<|end|>three<|end|>")
+
+    def test_answers_of_clients_that_have_gone_are_not_kept(self):
+        engine = Engine()
+
+        def acts(client, _):
+            engine.is_held = True
+            gone, half, away = (client.send([user(text)]) for text in ("gone", "half", "away"))
+            engine.wait_until_asked(3)
+            gone.close()
+            half.shutdown(socket.SHUT_WR)
+            self.assertEqual(half.recv(10), b"", "the endpoint has seen it")
+            half.close()
+            status, answer, _ = client.ask({"messages": [user("hi")]})
+            self.assertEqual((status, answer["error"]["code"]), (429, "rate_limit_exceeded"), "the engine answers them")
+            away.close()
+            engine.is_held = False
+            while (status := client.ask({"messages": [user("hi")]})[0]) == 429:
+                time.sleep(0.005)
+            self.assertEqual(status, 200)
+
+        with mock.patch.object(agent_endpoint, "MAX_WAITING", 3):
+            (message,), asked = self.make(acts, ["one<|end|>"], engine=engine)
+        self.assertEqual(len(asked), 4)
+        self.assertEqual(self.trained(message), ("one<|end|>", "one<|end|>"))
+        self.assertGreaterEqual(message["endpoint"]["refused"], 4)
+
+    def test_a_connection_that_stays_open_does_not_outlive_the_samples(self):
+        waiting = []
+
+        def acts(client, _):
+            waiting.append(client.send([user("hi")]))
+            self.assertIn(b"200 OK", waiting[0].recv(1 << 16))
+
+        self.make(acts, ["one<|end|>"])
+        self.assertEqual(waiting[0].recv(1), b"")
+        waiting[0].close()
+
+    def test_an_answer_that_cannot_be_written_is_not_kept(self):
+        write = agent_http.Server._write
+
+        async def fail(server, writer, status, content, *rest):
+            if b"gone" in content:
+                raise ConnectionResetError("the client has gone")
+            await write(server, writer, status, content, *rest)
+
+        def acts(client, _):
+            with self.assertRaises(http.client.RemoteDisconnected):
+                client.chat([user("hi")])
+            self.assertEqual(client.chat([user("hi")])[1], "new")
+
+        with mock.patch.object(agent_http.Server, "_write", fail):
+            (message,), _ = self.make(acts, ["gone<|end|>", "two<|end|>"])
+        self.assertEqual(self.trained(message), ("two<|end|>", "two<|end|>"))
+        self.assertEqual(message["endpoint"], {"answers": 2, "restarts": 0, "untrained": 0, "refused": 1})
+
+    def test_half_a_character_breaks_nothing(self):
+        """JSON can name it, and no text has it."""
+        written = '<tool_call>{"name":"add","arguments":{"a":"\\ud83d"}}</tool_call><|end|>'
+        bodies = [{"messages": [user("\ud83d")]}, {"prompt": "\ud83d"}, {"messages": [user("hi")], "stop": "\ud83d"},
+                  {"messages": [user("hi")], "tools": [{"function": {"name": "\ud83d"}}]}]  # fmt: skip
+
+        def acts(client, _):
+            for body in bodies:
+                path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
+                status, answer, _ = client.ask(body, path)
+                self.assertEqual(status, 400, body)
+                self.assertIn("half a character", answer["error"]["message"])
+            choice, _ = client.chat([user("sum")], tools=TOOLS)
+            (call,) = choice["message"]["tool_calls"]
+            self.assertEqual(json.loads(call["function"]["arguments"]), {"a": "\ud83d"})
+            tool = {"role": "tool", "tool_call_id": call["id"], "content": "7"}
+            self.assertEqual(client.chat([user("sum"), choice["message"], tool], tools=TOOLS)[1], "continued")
+            other = client.chat([user("so"), choice["message"], tool], tools=TOOLS)[1]
+            self.assertEqual(other, "new", "its messages are rendered")
+
+        (message,), asked = self.make(acts, [written, "seven<|end|>", "eight<|end|>"])
+        self.assertIn('{"a": "?"}', asked[2])
+        self.assertEqual(message["endpoint"], {"answers": 3, "restarts": 1, "untrained": 0, "refused": len(bodies)})
+
+    def test_an_error_of_its_own_is_answered_with_500(self):
+        def acts(client, _):
+            with mock.patch.object(tool_calls, "find", side_effect=RuntimeError("no such luck")):
+                status, answer, _ = client.ask({"messages": [user("hi")], "tools": TOOLS})
+            self.assertEqual((status, answer["error"]["type"]), (500, "server_error"))
+            self.assertIn("RuntimeError: no such luck", answer["error"]["message"])
+            client.chat([user("hi")], tools=TOOLS)
+
+        (message,), _ = self.make(acts, ["one<|end|>", "two<|end|>"])
+        self.assertEqual(self.trained(message)[1], "two<|end|>")
+        self.assertEqual(message["endpoint"], {"answers": 1, "restarts": 0, "untrained": 0, "refused": 1})
+
+    def test_what_requests_say_themselves_does_not_come_from_the_run_s_template_arguments(self):
+        given = {"apply-chat-template-kwargs": json.dumps({"tools": TOOLS, "add_generation_prompt": False})}
+
+        def acts(client, _):
+            client.chat([user("hi")])
+
+        _, asked = self.make(acts, ["one<|end|>"], arguments=given)
+        self.assertEqual(asked, [PROMPT])
+
+    def test_sampling_parameters_are_bounded_in_bytes(self):
+        def acts(client, _):
+            for more in ({"stop": "x" * 100000}, {"stop_token_ids": list(range(30000))}, {"stop": ["é" * 3000] * 16}):
+                status, answer, _ = client.ask({"messages": [user("hi")], **more})
+                self.assertEqual(status, 400, more)
+                self.assertIn("may have 65536", answer["error"]["message"])
+            self.assertEqual(client.ask({"messages": [user("hi")], "stop": ["x"] * 17})[0], 400)
+            client.chat([user("hi")], stop=["é" * 2000] * 16, stop_token_ids=[1] * 300)
+
+        (message,), _ = self.make(acts, ["one<|end|>"])
+        self.assertEqual(message["endpoint"], {"answers": 1, "restarts": 0, "untrained": 0, "refused": 4})
+
+    def test_numbers_beyond_the_program_s_are_cut(self):
+        merged, seen = engine_calls.Run._merged, []
+
+        def watched(run, given):
+            seen.append(merged(run, given))
+            return seen[-1]
+
+        def acts(client, _):
+            for number in (1 << 63, 1 << 64, 10**300):
+                self.assertEqual(client.chat([user("hi")], max_tokens=number)[0]["message"]["content"], "one")
+            client.chat([user("hi")], top_k=1e300)
+
+        with mock.patch.object(engine_calls.Run, "_merged", watched):
+            self.make(acts, ["one<|end|>"])
+        most = (1 << 63) - 1
+        self.assertEqual([(one["max_new_tokens"], one["top_k"]) for one in seen], [(most, -1)] * 3 + [(100, most)])
+
+    def test_log_probs_have_the_bytes_of_tokens_that_are_part_of_a_character(self):
+        def acts(client, _):
+            choice, _ = client.chat([user("hi")], logprobs=True)
+            tokens = choice["logprobs"]["content"]
+            self.assertEqual([token["token"] for token in tokens], ["a", *["\ufffd"] * 4, "<|end|>"])
+            self.assertEqual([token["bytes"] for token in tokens[1:5]], [[byte] for byte in "😀".encode()])
+            self.assertEqual(bytes(tokens[5]["bytes"]), b"<|end|>")
+
+        self.make(acts, ["a😀<|end|>"])
+
     def test_what_it_cannot_do_is_refused_in_openais_form(self):
         bodies = [
             ({}, "messages"), ({"messages": [{"role": "robot"}]}, "messages"), ({"n": 2}, "n"), ({"beams": 4}, "beams"),
             ({"tool_choice": {"type": "function"}}, "tool_choice"), ({"top_logprobs": 3}, "top_logprobs"),
             ({"response_format": {"type": "json_object"}}, "response_format"), ({"temperature": "hot"}, "temperature"),
             ({"temperature": 10**400}, "temperature"),
-            ({"max_tokens": 0}, "max_tokens"), ({"stop": [1]}, "stop"), ({"tools": [{}]}, "tools"),
+            *[({"chat_template_kwargs": {name: []}}, "chat_template_kwargs") for name in
+              ("tools", "messages", "conversation", "tokenize", "add_generation_prompt", "self")],
+            ({"model": ["any"]}, "model"), ({"max_tokens": 0}, "max_tokens"), ({"stop": [1]}, "stop"), ({"tools": [{}]}, "tools"),
             ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
         ]  # fmt: skip
 
@@ -322,9 +554,11 @@ class ToolCalls(unittest.TestCase):
                      '<|python_tag|>{"name": "add", "parameters": {"a": 1}}',
                      '<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}'):  # fmt: skip
             self.assertEqual(tool_calls.find(text), ("", [call]), text)
+        half = '{"name": "add", "parameters": {"a": "\\ud83d"}}'
+        self.assertEqual(tool_calls.find(half)[1][0].arguments, '{"a": "\\ud83d"}')
         two = '{"name": "add", "arguments": {"a": 1}}</tool_call>'
         self.assertEqual(tool_calls.find(f"so <tool_call>{two}<tool_call>{two}"), ("so", [call, call]))
-        for text in ("<tool_call>add(1)</tool_call>", '{"name": 3, "parameters": {}}', '{"a": 1}', "{", "",
+        for text in ("<tool_call>add(1)</tool_call>", '{"name": "\\ud83d", "parameters": {}}', '{"name": 3, "parameters": {}}', '{"a": 1}', "{", "",
                      f"<tool_call>{two}<tool_call>x</tool_call>", '[TOOL_CALLS]{"name": "add"}'):  # fmt: skip
             self.assertEqual(tool_calls.find(text), (text, []))
 

@@ -49,6 +49,19 @@ TEST(GenerateMessages, ReadWhatAProcessSays) {
   EXPECT_TRUE(read.all_wait);
 }
 
+// python/tandem_worker/engine_calls.py lets a function have 64 KiB of parameters as JSON.
+TEST(GenerateMessages, TakeAllSamplingParametersThatAFunctionMayHave) {
+  const auto asked = [](size_t stop_bytes) {
+    const Json sampling = {{"stop", Json::array({std::string(stop_bytes, 'x')})}};
+    const Json call = {{"run", 1}, {"call", 2}, {"input_ids", {7, 8}}, {"sampling_params", sampling}};
+    return Json::array({call});
+  };
+  const GeneratorReply read = reply_of(reply(asked(size_t{1} << 16), Json::array()));
+  ASSERT_EQ(read.asked.size(), 1U);
+  EXPECT_EQ(read.asked[0].call.sampling["stop"][0].get<std::string>().size(), size_t{1} << 16);
+  EXPECT_THROW(reply_of(reply(asked(size_t{1} << 18), Json::array())), worker::BadReply);
+}
+
 TEST(GenerateMessages, RefuseWhatNoHonestProcessSays) {
   for (const auto& [key, value] :
        std::initializer_list<std::pair<const char*, Json>>{{"run", -1},
