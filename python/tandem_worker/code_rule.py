@@ -23,8 +23,10 @@ import math
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
+import symtable
 import sys
 import tempfile
 import time
@@ -47,6 +49,13 @@ PASSED, FAILED, OUT_OF_TIME = 0, 1, 2
 # The same program prints a set in the same order each time.
 ENVIRONMENT = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
 FENCE = "```"
+BUILT_IN = frozenset(dir(builtins))
+# A test calls these to write down a value or to look at a result, so another built-in function that it calls is more
+# likely the one that it tests.
+SELDOM_TESTED = (
+    "abs", "bool", "bytes", "dict", "enumerate", "float", "frozenset", "int", "isinstance", "len", "list", "print", "range",
+    "repr", "round", "set", "sorted", "str", "tuple", "type",
+)  # fmt: skip
 
 
 def program_of(response):
@@ -89,18 +98,75 @@ class Calls:
 
 
 class Asserts:
-    """A test that is Python. Names that it has from nowhere else are functions of the program."""
+    """A test that is Python, after lines of imports. Names that it has from nowhere else are functions of the program.
+    A test with an entry point, an expression of such names, defines check(), which is given the value of that."""
 
-    def __init__(self, source):
+    def __init__(self, imports, source, entry_point=""):
         try:
-            self._tree = ast.parse(source)
+            self._tree = ast.parse(imports + source)
+            names = undefined_names(imports + source)
         except SyntaxError as error:
             raise ValueError(f"a test of the label is no Python: {one_line(error)}") from None
+        self._names = names - BUILT_IN
+        self._entry_point = None
+        if entry_point:
+            self._entry_point, self._entry_names = parsed_entry_point(entry_point)
+        elif not self._names:
+            self._names = tested_built_in(ast.parse(source), names)
+            if not self._names:
+                raise ValueError(f"a test of the label calls no function of the program: {one_line(source, 100)}")
 
     def passes(self, started):
-        names = {name: Function(started, name) for name in free_names(self._tree)}
+        names = {name: Function(started, name) for name in self._names}
         exec(compile(self._tree, "test", "exec"), names)
+        if self._entry_point is not None:
+            programs = {name: Function(started, name) for name in self._entry_names}
+            names["check"](eval(compile(self._entry_point, "entry_point", "eval"), programs))
         return True
+
+
+def undefined_names(source):
+    """The names that a test uses and does not define, those of Python's built-in functions included."""
+    top = symtable.symtable(source, "test", "exec")
+    tables, used, defined = [top], set(), set()
+    for table in tables:  # grows while it is gone through
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and (table is top or symbol.is_global()):
+                used.add(symbol.get_name())
+            binds = symbol.is_assigned() or symbol.is_imported()
+            if binds and (table is top or symbol.is_declared_global()):
+                defined.add(symbol.get_name())
+    return used - defined
+
+
+def tested_built_in(tree, names):
+    """The built-in function that a test without a name of the program's own calls, in a set, which is empty where it
+    calls none: the first one in an assertion, or else in the test. Those of SELDOM_TESTED come after all others. So the
+    program answers for one built-in name of a test, which the program cannot choose."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    calls = [node.func for node in nodes if node.func.id in names and not is_exception(node.func.id)]
+    asserts = [node for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    asserted = {node for one in asserts for node in ast.walk(one)}
+
+    def rank(name):
+        return name.id in SELDOM_TESTED, name not in asserted, name.lineno, name.col_offset
+
+    return {min(calls, key=rank).id} if calls else set()
+
+
+def is_exception(name):
+    value = getattr(builtins, name)
+    return isinstance(value, type) and issubclass(value, BaseException)
+
+
+def parsed_entry_point(entry_point):
+    """The expression and its names, which are the program's even where Python has a function of the same name."""
+    try:
+        tree = ast.parse(entry_point.strip(), mode="eval")
+    except (SyntaxError, AttributeError):
+        raise ValueError(f"metadata.entry_point is {entry_point!r:.40}; name the function to give check()") from None
+    return tree, {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 class Function:
@@ -118,16 +184,6 @@ class Function:
         if self._name != "Solution" or name.startswith("_"):
             raise AttributeError(name)
         return Function(self._started, name)
-
-
-def free_names(tree):
-    nodes = list(ast.walk(tree))
-    loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    bound |= {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    bound |= {(alias.asname or alias.name).split(".")[0] for node in nodes
-              if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names}  # fmt: skip
-    return loaded - bound - set(dir(builtins))
 
 
 def as_text(value):
@@ -205,11 +261,9 @@ def imports_of(lines):
     return "".join(f"{line}\n" for line in lines)
 
 
-def calls_of(tests, entry_point):
-    """The calls behind a program of tests that only defines functions: check(ENTRY_POINT) as HumanEval has it, or each
-    test function as pytest does. ValueError where the program would test nothing."""
-    if entry_point:
-        return f"check({entry_point})\n"
+def calls_of(tests):
+    """The calls of each test function, as pytest makes them, after a program of tests that only defines functions.
+    ValueError where the program would test nothing."""
     try:
         statements = ast.parse(tests).body
     except SyntaxError:
@@ -243,14 +297,15 @@ def tests_of(label, metadata):
     fn_name = metadata.get("func_name") or metadata.get("fn_name")
     imports = imports_of(metadata.get("test_imports") or [])
     if isinstance(label, str) and "assert" in label:
-        return [Asserts(imports + label + "\n" + calls_of(label, metadata.get("entry_point")))]
+        entry_point = metadata.get("entry_point")
+        return [Asserts(imports, label + "\n" + ("" if entry_point else calls_of(label)), entry_point)]
     if isinstance(label, dict) and isinstance(label.get("inputs"), list) and isinstance(label.get("outputs"), list):
         tests = pairs_of(label, fn_name)
     else:
         entries = label.get("assert_case") if isinstance(label, dict) else label
         if not isinstance(entries, list):
             raise ValueError("the label is no list of tests; docs/REWARDS.md has the shapes that --rm-type code reads")
-        tests = [Asserts(imports + entry) if isinstance(entry, str) else test_of(entry, fn_name) for entry in entries]
+        tests = [Asserts(imports, entry) if isinstance(entry, str) else test_of(entry, fn_name) for entry in entries]
     if not tests:
         raise ValueError("the label has no tests")
     return tests
@@ -315,40 +370,47 @@ class Started:
             raise ProgramFailed("no answer") from fault
         raise error if isinstance(error, type) and issubclass(error, Exception) else ProgramFailed("an error")
 
-    def end(self):
-        """Ends the program with all of its group. The processor time that it took, in seconds."""
-        if self._process is None:
-            return 0.0
+    def kill(self):
+        """Kills the program with all of its group."""
         try:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            if self._process is not None:
+                os.killpg(self._process.pid, signal.SIGKILL)
         except OSError:
             pass  # it has ended
+
+    def end(self):
+        """Ends the program with all of its group. The processor time that it took, in seconds."""
+        self.kill()
+        if self._process is None:
+            return 0.0
         self._process.wait()
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime
 
 
 def outcome_of(test, source, limits):
-    """PASSED, FAILED or OUT_OF_TIME. In a process of its own: it waits, and takes the time of its children."""
+    """PASSED, FAILED or OUT_OF_TIME. In a process of its own: it waits, takes the time of its children, and ends where the
+    test runs out of time."""
     seconds = limits[0]
-    late = False
-
-    def ring(*_):
-        nonlocal late
-        late = True
-        raise ProgramFailed("out of time")
-
-    signal.signal(signal.SIGALRM, ring)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         started = Started(source, limits, folder)
+
+        def end_late(*_):
+            # An exception would be the test's to catch, which may then wait for ever.
+            try:
+                started.kill()
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os._exit(OUT_OF_TIME)
+
+        signal.signal(signal.SIGALRM, end_late)
+        signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS * seconds)
         try:
-            signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS * seconds)
             passed = test.passes(started)
         except BaseException:
             passed = False
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        late = started.end() >= seconds or late
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        late = started.end() >= seconds
     return PASSED if passed else OUT_OF_TIME if late else FAILED
 
 

@@ -90,7 +90,7 @@ class Overlap:
         error = None
         while True:
             while time.monotonic() > self._turn_ends:  # others have computed: the rest waits for the next turn
-                yield
+                error = (yield from _thrown_at(None)) or error
             self._before_step(call)
             try:
                 awaited = coroutine.send(None) if error is None else coroutine.throw(error)
@@ -100,17 +100,13 @@ class Overlap:
                 return _raiser(raised)
             finally:
                 self._after_step(call)
-            error = None
-            try:
-                yield awaited
-            except (Exception, asyncio.CancelledError) as thrown:
-                error = thrown
+            error = yield from _thrown_at(awaited)
 
     def _before_step(self, call):
         if call.states is None:
             seed_generators(call.seed)
         else:
-            set_generator_states(call.states)
+            set_generator_states(call.states, call.seed)
         self._step_began = time.monotonic()
 
     def _after_step(self, call):
@@ -118,6 +114,15 @@ class Overlap:
         call.computed_s += took_s
         self._computed_s += took_s
         call.states = generator_states()
+
+
+def _thrown_at(awaited):
+    """Yields to the loop. Returns what it throws in, such as the cancellation by a time-out of the function's own, which
+    is for the function to see; None where it throws nothing."""
+    try:
+        yield awaited
+    except (Exception, asyncio.CancelledError) as error:
+        return error
 
 
 def _returner(value):

@@ -106,6 +106,10 @@ TEST(Labels, TestsOfProgramsAreReadBeforeTheRun) {
            {R"([{"in": 1}])", "{}", ":2: --rm-type code: a test of the label is no object with the key input"},
            {R"("def check(f):\n    assert f(1) == 2")", "{}",
             ":2: --rm-type code: the tests of the label define functions"},
+           {R"(["assert f(1) == 2", "assert 1 == 1"])", "{}",
+            ":2: --rm-type code: a test of the label calls no function of the program: assert 1 == 1"},
+           {R"("def check(f):\n    assert f(1) == 2")", R"({"entry_point": 5})",
+            ":2: --rm-type code: metadata.entry_point is 5; name the function"},
            {R"(["assert f(1) == 2"])", R"({"test_imports": 5})", ":2: --rm-type code: metadata.test_imports"},
            {R"(["assert f(1) == 2"])", R"({"time_limit": 500})", "give 1 to 60 seconds"}}) {
     const std::string data = write_data(folder, {good, line(label, metadata), good});

@@ -75,6 +75,16 @@ TEST(AsyncRewards, AreNotLateForOthersComputing) {
   EXPECT_EQ(graders.repeated(), 0);
 }
 
+// A function's own time-out that passes while its call waits for the next turn was once lost, and the call with it.
+TEST(AsyncRewards, SeeTheirOwnTimeOuts) {
+  Graders graders(function("async_calls.py:keeps_its_own_time"));
+  graders.submit({request(1, "waits")});
+  graders.submit({request(2, "computes")});
+  const std::vector<Grade> grades = take_all(graders);
+  EXPECT_EQ(grades[0].reward, 0.25) << grades[0].reason;
+  EXPECT_EQ(grades[1].reward, 1.0) << grades[1].reason;
+}
+
 struct AsyncFault {
   const char* name;
   const char* reason_class;

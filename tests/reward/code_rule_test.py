@@ -25,6 +25,14 @@ def graded(source, label, **metadata):
     return value["score"], value["passed"]
 
 
+def is_running(process):
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 SHAPES = {  # label, metadata, a right program, a wrong one
     "APPS": ({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}, {}, SUM, "print(3)"),
     "APPS, lines": ({"inputs": [["2", "1 2"]], "outputs": [["3"]]}, {}, "input()\n" + SUM, "print(4)"),
@@ -105,6 +113,33 @@ class Code(unittest.TestCase):
             # 3 seconds, on a machine that is busy with other tests 30; all 400 of the first two would take 200 and more.
             self.assertLess(time.monotonic() - began, 100.0, source)
 
+    def test_a_test_that_catches_everything_ends_with_its_time(self):
+        """What rings is no exception, which such tests once swallowed: the call then hung until --rm-timeout."""
+        sleeps = "import os, time\ndef f(x):\n    open('here', 'w').close()\n    time.sleep(1000)"
+        for source, test in (
+            (sleeps, "for i in range(5):\n    try:\n        f(i)\n    except Exception:\n        pass\nassert True"),
+            (sleeps, "while True:\n    try:\n        f(1)\n    except:\n        pass"),
+            (sleeps, "try:\n    f(1)\nfinally:\n    f(2)"),
+            ("def f(x): return 1", "try:\n    while f(1): pass\nexcept Exception:\n    while True: pass"),
+        ):
+            with self.subTest(test), tempfile.TemporaryDirectory() as folder, mock.patch("tempfile.tempdir", folder):
+                began = time.monotonic()
+                self.assertEqual(graded(source, [test] * 100, time_limit=1), (0.0, 0.0))
+                self.assertLess(time.monotonic() - began, 60.0)  # 3 seconds, on a machine that is busy with other tests more
+                self.assertEqual(os.listdir(folder), [], "the program's folder is gone, too")
+
+    def test_ends_what_the_program_started_when_the_time_is_over(self):
+        with tempfile.TemporaryDirectory() as folder:
+            mark = os.path.join(folder, "process")
+            source = f"import os, time\ndef f():\n    open({mark!r}, 'w').write(str(os.getpid()))\n    time.sleep(1000)"
+            graded(source, ["try:\n    f()\nexcept BaseException:\n    f()"], time_limit=1)
+            with open(mark) as file:
+                process = int(file.read())
+            give_up = time.monotonic() + 10
+            while is_running(process) and time.monotonic() < give_up:
+                time.sleep(0.01)
+            self.assertFalse(is_running(process))
+
     def test_programs_do_not_learn_what_is_expected(self):
         """Each program looks where an answer might be, and writes down what it finds. attacks_test.cc has programs that
         read the memory of those that test them: what stops them is the sandbox."""
@@ -164,6 +199,66 @@ class Code(unittest.TestCase):
         label = {"inputs": [""], "outputs": ["1 1 3 ['0', '1'] 6 1 <built-in function open>"]}
         self.assertEqual(graded(source, label), (1.0, 1.0))
 
+    def test_a_built_in_name_is_the_programs_where_a_test_has_no_other(self):
+        f, small = "def f(x): return [2, 1]", "assert abs(g(2) - 1) < 1e-6"
+        total = "def sum(a, b): return a + b + 1"
+        for test, program_that, score in (
+            ("assert sum(10, 15) == 26", total, 1.0),
+            ("assert sum(10, 15) == 26", "def sum(a, b): return 0", 0.0),
+            ("assert 26 == sum(10, 15)", total, 1.0),
+            ("assert sum([1, 2]) == 3", "x = 1", 0.0),  # Python's own would pass
+            ("assert sum([1, 2]) == 3", "class Solution:\n def sum(self, x): return 3", 1.0),
+            ("assert sum(10, 15) == max([26, 1])", total + "\ndef max(x): return 0", 1.0),
+            ("assert len(max('a', 'aa')) == 2", "def max(*x): return 'aa'\ndef len(x): return 0", 1.0),
+            ("assert len(max('a', 'aa')) == 2", "def len(x): return 2", 0.0),
+            ("assert abs(pow(2, 0.5) - 1.4142) < 1e-4", "def pow(a, b): return 1.4142\ndef abs(x): return 9", 1.0),
+            ("assert sorted(list((0, 1))) == [1, 0]", "def sorted(x): return x[::-1]\ndef list(x): return 0", 1.0),
+            ("n = list(range(3))\nresult = sum(n, 1)\nassert result == 4\nassert isinstance(result, int)",
+             "def sum(x, y): return 4", 1.0),
+            ("pairs = list(zip('ab'))\nassert sum(len(pairs), 1) == 4", total, 1.0),
+            ("def test_sum():\n    assert sum(1, 2) == 4", total, 1.0),
+            ("assert [x for x in filter([0, 1])] == [1]", "def filter(x): return [1]", 1.0),
+            ("assert (lambda y: sum(y, 1))(1) == 3", total, 1.0),
+            ("try:\n    sum(3, '')\n    raise AssertionError('none')\nexcept TypeError as error:\n    assert error", total, 1.0),
+            # With a name of the program's own, Python's names are Python's.
+            ("assert sorted(f(1)) == [1, 2]", f, 1.0),
+            ("assert sorted(f(1)) == [1, 2]", f + "\ndef sorted(x): return [9]", 1.0),
+            (small, "def g(x): return 100\ndef abs(x): return 0", 0.0),
+            (small, "def g(x): return 1.0\ndef abs(x): return 9", 1.0),
+            ("assert max(f(1)) == 2 and sum(f(1)) == 3", f + "\ndef max(x): return 0\nsum = max", 1.0),
+        ):  # fmt: skip
+            with self.subTest(test, program=program_that):
+                self.assertEqual(graded(program_that, [test])[0], score)
+        label = {"fn_name": "sum", "inputs": [[1, 2]], "outputs": [4]}
+        self.assertEqual([graded(one, label)[0] for one in (total, "x = 1")], [1.0, 0.0])
+
+    def test_an_entry_point_may_have_a_built_in_name(self):
+        check = "def check(candidate):\n    assert sum([candidate('a', 'bb'), 1]) == 4\n    assert max(1, 2) == 2\n"
+        for entry_point, source, score in (
+            ("max", "def max(*x): return 3", 1.0),
+            ("max", "def max(*x): return 2", 0.0),
+            ("max", "x = 1", 0.0),
+            ("Solution().max", "class Solution:\n def max(self, *x): return 3", 1.0),
+        ):
+            self.assertEqual(graded(source, check, entry_point=entry_point)[0], score, (entry_point, source))
+        for entry_point in ("1 +", 5, ["max"]):
+            with self.assertRaisesRegex(BadLine, "metadata.entry_point is .*; name the function"):
+                graded("x = 1", check, entry_point=entry_point)
+
+    def test_names_that_a_test_defines_are_its_own(self):
+        for source, names in (
+            ("import a.b, c as d\nfrom e import f, g as h\na, d, f, h, c", {"c"}),
+            ("def f(x, *y, z=w, **v): return x, y, z, v, u\nf", {"w", "u"}),
+            ("class A(B):\n    c = 1\n    def d(self): return self, c\nA", {"B", "c"}),
+            ("try:\n    a\nexcept B as c:\n    c", {"a", "B"}),
+            ("with a as b, c() as (d, e): b, d, e", {"a", "c"}),
+            ("[x for x in y if (z := x)], z, {k: v for k, v in w}, lambda i, *j: (i, j, u)", {"y", "w", "u"}),
+            ("def f():\n    global a, b\n    a = 1\n    b\na", {"b"}),
+            ("def f():\n    a = 1\n    def g(): return a\na", {"a"}),
+            ("a: int = 3\nfor b in c: b += a\nassert sum(d) == b", {"int", "c", "d", "sum"}),
+        ):
+            self.assertEqual(code_rule.undefined_names(source), names, source)
+
     def test_values_travel_with_their_kind(self):
         for value in (
             None, True, 0, -(10**40), 0.1, float("inf"), "a\n\ud7ff", [1, [2]], (1, (2,)), {1, 2}, frozenset({3}), b"\x00\xff",
@@ -183,6 +278,10 @@ class Code(unittest.TestCase):
             ([{"in": 1, "output": 2}], "no object with the key input"), ([{"input": 1}], "the key output"),
             ([5], "no object with the key input"),
             ("def check(candidate):\n    assert candidate(1) == 2\n", "metadata.entry_point names the function"),
+            (["assert f(1) == 2", "assert 1 == 1"], "calls no function of the program: assert 1 == 1"),
+            (["import math\nassert math.sqrt(4) == 2"], "calls no function of the program: import math assert math.sqrt"),
+            (["def f(x): return x\nassert f(1) == 1"], "no function of the program"), (["x = 5"], "no function"),
+            (["raise ValueError('x')"], "no function"), ("f = 5\nassert f == 5", "no function of the program"),
         ):  # fmt: skip
             with self.assertRaisesRegex((ValueError, BadLine), message):
                 graded(SUM, label)

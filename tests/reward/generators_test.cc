@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,14 +17,57 @@
 namespace tandem::reward {
 namespace {
 
-GeneratorConfig asking(const base::TemporaryDirectory& folder) {
-  base::write_file_durably(folder / "turns.py",
-                           "from slime.utils.http_utils import post\n"
-                           "async def generate(args, sample, sampling_params):\n"
-                           "    answer = await post('http://engine/generate', {'input_ids': sample.tokens})\n"
-                           "    sample.tokens = sample.tokens + answer['output_ids']\n"
-                           "    sample.response_length = len(answer['output_ids'])\n"
-                           "    return sample\n");
+constexpr auto kAsks = R"(
+from slime.utils.http_utils import post
+
+async def generate(args, sample, sampling_params):
+    answer = await post('http://engine/generate', {'input_ids': sample.tokens})
+    sample.tokens = sample.tokens + answer['output_ids']
+    sample.response_length = len(answer['output_ids'])
+    return sample
+)";
+
+// Sample 1 waits for the engine's answer for 0.3 s at most. As soon as there is one, sample 2 computes for longer.
+constexpr auto kAsksForALimitedTime = R"(
+import asyncio
+import time
+
+from slime.utils.http_utils import post
+
+asked = asyncio.Event()
+question = None
+
+async def generate(args, sample, sampling_params):
+    global question
+    if sample.index == 2:
+        await asked.wait()
+        while not question.done():
+            await asyncio.sleep(0)
+        time.sleep(0.6)
+        return sample
+    question = asyncio.ensure_future(post('http://engine/generate', {'input_ids': sample.tokens}))
+    asked.set()
+    # As asyncio.timeout(0.3) does, which Python 3.10 does not have.
+    asyncio.get_running_loop().call_later(0.3, asyncio.current_task().cancel)
+    try:
+        await question
+    except asyncio.CancelledError:
+        sample.append_response_tokens(tokens=[9], trainable=False)
+    return sample
+)";
+
+constexpr auto kAsksWithStopStrings = R"(
+from tandem.rollout import generate as ask_engine
+
+async def generate(args, sample, sampling_params):
+    stop = ['x' * 300000] if sample.index == 1 else []
+    turn = await ask_engine(sample.tokens, {'stop': stop})
+    sample.append_response_tokens(tokens=turn.tokens)
+    return sample
+)";
+
+GeneratorConfig asking(const base::TemporaryDirectory& folder, const std::string& function = kAsks) {
+  base::write_file_durably(folder / "turns.py", function);
   GeneratorConfig config;
   config.worker = worker::default_worker_config();
   config.function = folder / "turns.py:generate";
@@ -113,6 +157,53 @@ TEST(Generators, ASampleThatLosesThreeProcessesFails) {
   EXPECT_NE(lost->failure.find("was killed by signal 9"), std::string::npos) << lost->failure;
   EXPECT_FALSE(lost->machine_failed);
   EXPECT_EQ(generators.repeated(), 2);
+}
+
+// The time-out passes while the sample waits for the next turn, after an answer that came in time. It was once lost,
+// and the sample with it.
+TEST(Generators, AFunctionSeesItsOwnTimeOut) {
+  const base::TemporaryDirectory folder;
+  Generators generators(asking(folder, kAsksForALimitedTime));
+  std::vector<GeneratorEvent> events;
+  generators.begin(generated(1));
+  generators.begin(generated(2));
+  const std::optional<EngineCall> asked = next<EngineCall>(generators, events);
+  ASSERT_TRUE(asked);
+  generators.answer(asked->sample_id, asked->attempt, asked->call, two_tokens());
+  std::map<uint64_t, Generated> made;
+  for (int i = 0; i < 2; ++i) {
+    std::optional<Generated> one = next<Generated>(generators, events);
+    ASSERT_TRUE(one) << i;
+    made[one->sample_id] = *std::move(one);
+  }
+  EXPECT_EQ(made[1].failure, "");
+  EXPECT_EQ(made[1].tokens, (std::vector<int32_t>{5, 6, 9}));
+  EXPECT_EQ(made[2].failure, "");
+}
+
+// The program takes a call's parameters up to a bound, and a process that sends more is lost with all its samples.
+TEST(Generators, ACallWithTooManyBytesOfStopStringsFailsItsFunctionAlone) {
+  const base::TemporaryDirectory folder;
+  Generators generators(asking(folder, kAsksWithStopStrings));
+  std::vector<GeneratorEvent> events;
+  generators.begin(generated(2));
+  const std::optional<EngineCall> asked = next<EngineCall>(generators, events);
+  ASSERT_TRUE(asked);
+
+  generators.begin(generated(1));
+  const std::optional<Generated> failed = next<Generated>(generators, events);
+  ASSERT_TRUE(failed);
+  EXPECT_EQ(failed->sample_id, 1U);
+  EXPECT_NE(failed->failure.find("sampling_params: they have 300"), std::string::npos) << failed->failure;
+
+  generators.answer(2, asked->attempt, asked->call, two_tokens());
+  const std::optional<Generated> made = next<Generated>(generators, events);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->sample_id, 2U);
+  EXPECT_EQ(made->failure, "");
+  EXPECT_EQ(made->tokens, (std::vector<int32_t>{5, 6, 7, 8}));
+  EXPECT_EQ(generators.restarts(), 0);
+  EXPECT_EQ(generators.repeated(), 0);
 }
 
 }  // namespace

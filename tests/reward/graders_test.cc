@@ -200,17 +200,55 @@ TEST(Graders, GiveSlimeFunctionsWholeGroupsWhenAsked) {
 }
 
 TEST(Graders, DrawTheSameNumbersInAnyProcess) {
-  GraderConfig config = function("dialects.py:draws");
-  std::vector<std::vector<double>> runs;
-  for (const int num_processes : {1, 3}) {
-    config.limits.num_processes = num_processes;
-    Graders graders(config);
-    std::vector<double> rewards;
-    for (uint64_t i = 0; i < 20; ++i) graders.submit({request(i, "x")});
-    for (const Grade& grade : take_all(graders)) rewards.push_back(grade.reward);
-    runs.push_back(rewards);
+  for (const std::string spec : {"dialects.py:draws", "dialects.py:draws_by_numpy"}) {
+    GraderConfig config = function(spec);
+    std::vector<std::vector<double>> runs;
+    for (const int num_processes : {1, 3}) {
+      config.limits.num_processes = num_processes;
+      Graders graders(config);
+      std::vector<double> rewards;
+      for (uint64_t i = 0; i < 20; ++i) graders.submit({request(i, "x")});
+      for (const Grade& grade : take_all(graders)) rewards.push_back(grade.failed ? -1.0 : grade.reward);
+      runs.push_back(rewards);
+    }
+    EXPECT_EQ(runs[0], runs[1]) << spec;
+    EXPECT_GE(runs[0][0], 0.0) << spec << " failed";
   }
-  EXPECT_EQ(runs[0], runs[1]);
+}
+
+// `assert sum(10, 15) == 6` once asked Python's own function, whatever the program was.
+TEST(Graders, ATestMayAskForAFunctionNamedLikeOneOfPythons) {
+  struct Program {
+    const char* test;
+    const char* source;
+    double reward;
+  };
+  Graders graders(rule("code"));
+  for (const Program& program : {Program{"assert max([1, 2]) == 2", "def max(numbers): return 2", 1.0},
+                                 Program{"assert max([1, 2]) == 2", "def max(numbers): return 1", 0.0},
+                                 Program{"assert max([1, 2]) == 2", "x = 1", 0.0},
+                                 Program{"assert len(max('a')) == 1", "def len(x): return 1", 0.0},
+                                 Program{"assert abs(f(2) - 1) < 0.1", "def f(x): return 9\ndef abs(x): return 0", 0.0},
+                                 Program{"assert abs(f(2) - 1) < 0.1", "def f(x): return 1.0", 1.0}}) {
+    const std::string response = std::string("```python\n") + program.source + "\n```";
+    const Grade grade = grade_one(graders, request(1, response, base::Json::array({program.test})));
+    EXPECT_FALSE(grade.failed) << grade.reason;
+    EXPECT_EQ(grade.reward, program.reward) << program.test << " of " << program.source;
+  }
+}
+
+// Such a test once waited for ever, and the sample failed with class deadline instead of having reward 0.
+TEST(Graders, ATestThatCatchesEverythingEndsWithItsTime) {
+  Graders graders(rule("code"));
+  const std::string response = "```python\nimport time\ndef f(): time.sleep(1000)\n```";
+  for (const char* test : {"while True:\n    try:\n        f()\n    except:\n        pass\n",
+                           "try:\n    f()\nexcept Exception:\n    f()\n"}) {
+    GradeRequest hangs = request(1, response, base::Json::array({test}));
+    hangs.metadata = {{"time_limit", 1}};
+    const Grade grade = grade_one(graders, hangs);
+    EXPECT_FALSE(grade.failed) << grade.reason;
+    EXPECT_EQ(grade.reward, 0.0) << test;
+  }
 }
 
 TEST(Graders, RefuseWhatCannotGrade) {

@@ -6,9 +6,8 @@ import random
 import sys
 import time
 
-import numpy
-
 started = finished = 0
+answer, wanted = asyncio.Event(), asyncio.Event()
 
 
 async def waits(args, sample):
@@ -25,10 +24,15 @@ async def together(args, sample):
 
 
 async def draws(data_source, solution_str, ground_truth):
-    """Random numbers on both sides of an await, of Python's and NumPy's global generators."""
-    numbers = [random.random(), numpy.random.random()]
+    """Random numbers on both sides of an await, of Python's and NumPy's global generators. The first call of a process
+    imports NumPy, while others are under way."""
+    first = random.random()
     await asyncio.sleep(0.01 + 0.02 * random.random())
-    return {"score": random.random() + numpy.random.random(), "first": numbers[0], "second": numbers[1]}
+    import numpy
+
+    second = numpy.random.random()
+    await asyncio.sleep(0.01 + 0.02 * random.random())
+    return {"score": random.random() + numpy.random.random(), "first": first, "second": second}
 
 
 async def sum_of_group(completions, **kwargs):
@@ -43,6 +47,23 @@ async def computes(args, sample):
     while time.monotonic() < end:
         pass
     return 1.0
+
+
+async def keeps_its_own_time(args, sample):
+    """One call waits, for 0.3 s at most. What it waits for comes just before the other one computes for longer."""
+    if sample.response == "computes":
+        await wanted.wait()
+        answer.set()
+        time.sleep(0.6)
+        return 1.0
+    # As asyncio.timeout(0.3) does, which Python 3.10 does not have.
+    asyncio.get_running_loop().call_later(0.3, asyncio.current_task().cancel)
+    wanted.set()
+    try:
+        await answer.wait()
+    except asyncio.CancelledError:
+        return 0.25
+    return 0.5
 
 
 async def background(args, sample):

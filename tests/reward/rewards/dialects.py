@@ -55,4 +55,14 @@ def draws(data_source, solution_str, ground_truth):
     return random.random()
 
 
+def draws_by_numpy(data_source, solution_str, ground_truth):
+    """Imports NumPy itself: nobody has it before the first call of a process. Libraries look whether it is there first."""
+    import importlib.util
+
+    assert importlib.util.find_spec("numpy")
+    import numpy
+
+    return numpy.random.random()
+
+
 not_callable = 5
