@@ -51,16 +51,20 @@ EvalSet EvalSet::without_reward() const {
   set.rm_type.clear();
   set.custom_rm_path.clear();
   set.reward_weights.clear();
+  set.options.reward_key.reset();
+  set.group_rm.reset();
   set.pass_reward.reset();
   set.pass_threshold.reset();
   return set;
 }
 
-void EvalSet::inherit_reward(const EvalSet& defaults) {
+void EvalSet::inherit_reward(const EvalSet& defaults, const EvalOptions& flags) {
+  if (!options.reward_key) options.reward_key = names_reward() ? flags.reward_key : defaults.options.reward_key;
   if (names_reward()) return;
   rm_type = defaults.rm_type;
   custom_rm_path = defaults.custom_rm_path;
   if (reward_weights.empty()) reward_weights = defaults.reward_weights;
+  if (!group_rm) group_rm = defaults.group_rm;
   if (!pass_reward) pass_reward = defaults.pass_reward;
   if (!pass_threshold) pass_threshold = defaults.pass_threshold;
 }

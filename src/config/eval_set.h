@@ -29,12 +29,12 @@ struct EvalSet {
   void visit_defaults(base::Options& table);
   void visit(base::Options& table);
 
-  // Returns a copy of these defaults without their reward, into which a table of the file is read: a table that names a
-  // reward does not use the defaults' reward.
+  // Returns a copy of these defaults without their reward and what belongs to it, into which a table of the file is
+  // read: a table that names a reward does not use the defaults' reward.
   EvalSet without_reward() const;
-  // It is called afterwards, and takes the reward of the defaults if this set has named none. Weights that it has named
-  // stay.
-  void inherit_reward(const EvalSet& defaults);
+  // It is called afterwards, and takes the reward of the defaults if this set has named none. Weights and keys that it
+  // has named stay. A reward of its own is read by the key of `flags`, not of the defaults.
+  void inherit_reward(const EvalSet& defaults, const EvalOptions& flags);
 
   // Returns the reward of this set: its own, or that of training with the set's reward key. Throws UserError if its own
   // is wrong.

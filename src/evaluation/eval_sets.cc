@@ -34,7 +34,7 @@ std::vector<config::EvalSet> read_eval_sets(const config::EvalOptions& eval) {
     base::Options options(base::home_directory());
     set.visit(options);
     file.read(i, options);
-    set.inherit_reward(defaults);
+    set.inherit_reward(defaults, eval);
     TANDEM_USER_CHECK(
         config::is_set_name(set.name),
         fmt::format("{}: name: '{}' is no name; give one of letters, digits, _ - .", set.place, set.name));

@@ -78,22 +78,17 @@ Report::~Report() {
 }
 
 void Report::log(const std::string& kind, int64_t step, const Metrics& metrics) {
-  if (metrics_) {
-    Metrics counted = metrics;
-    if (const int64_t kept = metrics_->num_kept(); kept > 0) {
-      counted["fault/unwritten_records"] = static_cast<double>(kept);
-    }
-    for (const auto& tracker : trackers_) {
-      if (const int64_t dropped = tracker->dropped(); dropped > 0)
-        counted[tracker->dropped_metric()] = static_cast<double>(dropped);
-    }
-    write(*metrics_, record(kind, step, seconds(), counted));
+  Metrics counted = metrics;
+  const int64_t num_kept = metrics_ ? metrics_->num_kept() : 0;
+  if (num_kept > 0) counted["fault/unwritten_records"] = static_cast<double>(num_kept);
+  for (const auto& tracker : trackers_) {
+    if (const int64_t dropped = tracker->dropped(); dropped > 0)
+      counted[tracker->dropped_metric()] = static_cast<double>(dropped);
   }
-  if (tensorboard_) tensorboard_->write(step, metrics);
-  if (trackers_.empty()) return;
-  Metrics with_axis = metrics;  // each kind of record counts on its own axis there
-  with_axis[kind + "/step"] = static_cast<double>(step);
-  for (const auto& tracker : trackers_) tracker->write(step, with_axis);
+  if (metrics_) write(*metrics_, record(kind, step, seconds(), counted));
+  if (tensorboard_) tensorboard_->write(step, counted);
+  counted[kind + "/step"] = static_cast<double>(step);  // each kind of record counts on its own axis in a tracker
+  for (const auto& tracker : trackers_) tracker->write(step, counted);
 }
 
 void Report::log_memory(const std::vector<std::string>& lines) {

@@ -215,16 +215,17 @@ std::map<std::string, double> pass_rates(std::span<const PassResult> results) {
     group.num_passed += result.passed ? 1 : 0;
   }
   std::map<std::string, double> rates;
-  if (groups.empty()) return rates;
-  int64_t smallest = std::ssize(results);
-  for (const auto& [id, group] : groups) smallest = std::min(smallest, group.size);
-  for (int64_t k = 1; k <= smallest; k *= 2) {
+  for (int64_t k = 1;; k *= 2) {
     double sum = 0.0;
-    for (const auto& [id, group] : groups)
+    int64_t num_results = 0;
+    for (const auto& [id, group] : groups) {
+      if (group.size < k) continue;
       sum += static_cast<double>(group.size) * pass_at_k(group.size, group.num_passed, k);
-    rates[fmt::format("pass@{}", k)] = sum / static_cast<double>(results.size());
+      num_results += group.size;
+    }
+    if (num_results == 0) return rates;
+    rates[fmt::format("pass@{}", k)] = sum / static_cast<double>(num_results);
   }
-  return rates;
 }
 
 }  // namespace tandem::rl

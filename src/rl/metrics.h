@@ -57,8 +57,9 @@ struct PassResult {
   bool passed = false;
 };
 
-// Returns the mean of pass@k over groups for k = 1, 2, 4, ... up to the smallest group: "pass@1", ... A group's weight
-// is its number of results, so that pass@1 is the share of the samples that passed. It is empty without results.
+// Returns the mean of pass@k for k = 1, 2, 4, ... up to the largest group, over the groups with k results or more:
+// "pass@1", ... A group's weight is its number of results, so that pass@1 is the share of the samples that passed. It
+// is empty without results.
 std::map<std::string, double> pass_rates(std::span<const PassResult> results);
 
 }  // namespace tandem::rl

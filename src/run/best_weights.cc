@@ -43,8 +43,14 @@ BestWeights::BestWeights(evaluation::Evaluation::RewardMetric metric, const sess
 void BestWeights::observe(int64_t step, const report::Metrics& metrics) {
   if (metric_.name.empty()) return;
   const auto found = metrics.find(metric_.name);
-  // There is no number if grading failed for a whole data set.
-  if (found == metrics.end() || (best_ && found->second <= best_->value)) return;
+  // There is no number if grading failed for a whole data set, or if no prompt has as many samples as pass@K counts.
+  if (found == metrics.end()) {
+    if (mesh_.is_conductor())
+      base::log_warning("--save-best {}: the evaluation behind rollout {} has no such number, so it saves nothing",
+                        metric_.name, step);
+    return;
+  }
+  if (best_ && found->second <= best_->value) return;
   const checkpoint::BestEvaluation best = {.metric = metric_.name,
                                            .step = step,
                                            .value = found->second,

@@ -106,6 +106,23 @@ TEST(EvalSets, ASetsOwnRewardHasItsOwnRuleOfPassing) {
             std::string::npos);
 }
 
+// How the defaults' reward is read says nothing of another one: a rule has no dict to take a key from.
+TEST(EvalSets, TheDefaultsKeyAndGroupsAreThoseOfTheirReward) {
+  const std::vector<config::EvalSet> sets = read(
+      "[eval.defaults]\ncustom_rm_path = \"a.py:judge\"\nreward_key = \"score\"\ngroup_rm = true\n"
+      "[[eval.datasets]]\nname = \"rule\"\npath = \"a\"\nrm_type = \"math\"\n"
+      "[[eval.datasets]]\nname = \"judged\"\npath = \"a\"\n"
+      "[[eval.datasets]]\nname = \"by_line\"\npath = \"a\"\nreward_key = \"acc\"\ngroup_rm = false\n");
+  const config::RewardOptions rule = sets.at(0).reward({}), judged = sets.at(1).reward({}),
+                              by_line = sets.at(2).reward({});
+  EXPECT_TRUE(rule.reward_key.empty() && !rule.group_rm);
+  EXPECT_EQ(judged.reward_key, "score");
+  EXPECT_TRUE(judged.group_rm);
+  EXPECT_EQ(by_line.custom_rm_path, judged.custom_rm_path);
+  EXPECT_EQ(by_line.reward_key, "acc");
+  EXPECT_FALSE(by_line.group_rm);
+}
+
 // A data set's --rm-type and --custom-rm-path are added up as in training.
 TEST(EvalSets, SeveralRewardsOfASetAreAddedUp) {
   config::RewardOptions training;

@@ -76,6 +76,7 @@ TEST(Report, KeepsRecordsThatTheDiskRefusesWhereAskedTo) {
   {
     Report::Options options = files_in(folder);
     options.keep_unwritten = true;
+    options.tensorboard_folder = folder / "tensorboard";
     Report report(options);
     report.log("train", 0, {});
     disk.is_full = true;
@@ -95,6 +96,10 @@ TEST(Report, KeepsRecordsThatTheDiskRefusesWhereAskedTo) {
   EXPECT_FALSE(lines[1].contains("fault/unwritten_records"));
   EXPECT_EQ(lines[2]["fault/unwritten_records"], 1);
   EXPECT_EQ(lines[3]["fault/unwritten_records"], 2);
+  const std::vector<std::string> events = base::list_directory(folder / "tensorboard");
+  ASSERT_EQ(events.size(), 1U);
+  EXPECT_NE(base::read_file(folder / "tensorboard" + "/" + events[0]).find("fault/unwritten_records"),
+            std::string::npos);
 
   Report::Options options = files_in(folder);
   options.append = true;

@@ -190,9 +190,21 @@ TEST(PassAtK, WeighsGroupsByTheirSamples) {
   for (int i = 0; i < 3; ++i) results.push_back({.group_id = 0, .passed = i < 2});
   for (int i = 0; i < 2; ++i) results.push_back({.group_id = 1, .passed = false});
   const std::map<std::string, double> rates = pass_rates(results);
-  ASSERT_EQ(rates.size(), 2U);  // the smallest group has two
+  ASSERT_EQ(rates.size(), 2U);
   EXPECT_NEAR(rates.at("pass@1"), 2.0 / 5.0, 1e-15);
   EXPECT_NEAR(rates.at("pass@2"), (3.0 * 1.0 + 2.0 * 0.0) / 5.0, 1e-15);
+}
+
+// A sample that was lost makes its own group too small for the largest k, and takes that k from no other group.
+TEST(PassAtK, LeavesOutGroupsWithFewerSamples) {
+  std::vector<PassResult> results;
+  for (int i = 0; i < 4; ++i) results.push_back({.group_id = 0, .passed = i < 1});
+  for (int i = 0; i < 3; ++i) results.push_back({.group_id = 1, .passed = false});
+  const std::map<std::string, double> rates = pass_rates(results);
+  ASSERT_EQ(rates.size(), 3U);
+  EXPECT_NEAR(rates.at("pass@1"), 1.0 / 7.0, 1e-15);
+  EXPECT_NEAR(rates.at("pass@2"), (4.0 * 0.5 + 3.0 * 0.0) / 7.0, 1e-15);
+  EXPECT_NEAR(rates.at("pass@4"), 1.0, 1e-15);
 }
 
 }  // namespace

@@ -82,9 +82,14 @@ TEST_F(BestWeightsTest, AreNotKeptWithoutAMetric) {
   EXPECT_FALSE(step_of(best).has_value());
 }
 
-TEST_F(BestWeightsTest, AnEvaluationWithoutItsNumberIsNone) {
+TEST_F(BestWeightsTest, AnEvaluationWithoutItsNumberIsNoneAndThatIsSaid) {
   BestWeights best = this->best();
+  base::set_log_level(base::LogLevel::kWarning);
+  testing::internal::CaptureStderr();
   best.observe(2, {{"eval/other", 0.5}});
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("--save-best eval/math: the evaluation behind rollout 2 has no such number"), std::string::npos)
+      << said;
   EXPECT_FALSE(is_written(2));
   EXPECT_FALSE(step_of(best).has_value());
 }
