@@ -43,6 +43,7 @@ LONGEST_SECONDS, MOST_MB = 60, 1 << 16
 SECONDS_OF = {"": 1, "s": 1, "sec": 1, "second": 1, "seconds": 1, "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3}
 MB_OF = {"": 1, "mb": 1, "megabyte": 1, "megabytes": 1, "gb": 1024, "gigabyte": 1024, "gigabytes": 1024, "kb": 2**-10,
          "kilobyte": 2**-10, "kilobytes": 2**-10, "byte": 2**-20, "bytes": 2**-20}  # fmt: skip
+GRACE_SECONDS = 1
 WALL_SECONDS = 3  # for each second of processor time: tests run beside each other
 MOST_AT_ONCE = 8
 PASSED, FAILED, OUT_OF_TIME = 0, 1, 2
@@ -98,16 +99,17 @@ class Calls:
 
 
 class Asserts:
-    """A test that is Python, after lines of imports. Names that it has from nowhere else are functions of the program.
-    A test with an entry point, an expression of such names, defines check(), which is given the value of that."""
+    """A test that is Python, after lines of imports. Names that it has from nowhere else are functions of the program,
+    as are those that it imports from `solution`. A test with an entry point, an expression of such names, defines check(),
+    which is given the value of that."""
 
     def __init__(self, imports, source, entry_point=""):
         try:
-            self._tree = ast.parse(imports + source)
-            names = undefined_names(imports + source)
+            self._tree, self._imported = without_solution(ast.parse(imports + source))
+            names = undefined_names(ast.unparse(self._tree))
         except SyntaxError as error:
             raise ValueError(f"a test of the label is no Python: {one_line(error)}") from None
-        self._names = names - BUILT_IN
+        self._names = names - BUILT_IN | set(self._imported)
         self._entry_point = None
         if entry_point:
             self._entry_point, self._entry_names = parsed_entry_point(entry_point)
@@ -117,12 +119,27 @@ class Asserts:
                 raise ValueError(f"a test of the label calls no function of the program: {one_line(source, 100)}")
 
     def passes(self, started):
-        names = {name: Function(started, name) for name in self._names}
+        names = {name: Function(started, self._imported.get(name, name)) for name in self._names}
         exec(compile(self._tree, "test", "exec"), names)
         if self._entry_point is not None:
             programs = {name: Function(started, name) for name in self._entry_names}
             names["check"](eval(compile(self._entry_point, "entry_point", "eval"), programs))
         return True
+
+
+def without_solution(tree):
+    """The test without its imports from the module `solution`, as KodCode's tests call the program; and what they import,
+    the program's name for each of the test's."""
+    imported = {}
+
+    class Without(ast.NodeTransformer):
+        def visit_ImportFrom(self, node):
+            if node.module != "solution" or node.level:
+                return node
+            imported.update({one.asname or one.name: one.name for one in node.names if one.name != "*"})
+            return ast.Pass()
+
+    return ast.fix_missing_locations(Without().visit(tree)), imported
 
 
 def undefined_names(source):
@@ -429,18 +446,21 @@ def begin(test, source, limits):
 def number_passed(tests, source, limits):
     """Several tests at once. After one that runs out of time no other begins: a program that is too slow is wrong."""
     at_once = max(1, min(MOST_AT_ONCE, len(os.sched_getaffinity(0))))
-    waiting, running, passed, late = list(reversed(tests)), set(), 0, False
+    waiting, running, passed, late = list(reversed(tests)), {}, 0, False  # running: when each is to have ended
     try:
         while running or (waiting and not late):
             while waiting and not late and len(running) < at_once:
-                running.add(begin(waiting.pop(), source, limits))
-            for child in list(running):
+                running[begin(waiting.pop(), source, limits)] = time.monotonic() + WALL_SECONDS * limits[0] + GRACE_SECONDS
+            for child, latest in list(running.items()):
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:
-                    running.remove(child)
+                    del running[child]
                     outcome = os.waitstatus_to_exitcode(status)
                     passed += outcome == PASSED
                     late = late or outcome == OUT_OF_TIME
+                elif time.monotonic() > latest:  # its own alarm waits for a call in C that does not end
+                    os.kill(child, signal.SIGKILL)
+                    late = True
             time.sleep(0.002)
     finally:
         for child in running:

@@ -175,10 +175,13 @@ class Ops {
 
   // Returns silu(gate) * up of gate_up_T[2F] = [gate | up].
   virtual Tensor silu_mul(const Tensor& gate_up_T2F) const = 0;
+  // Returns dgate_up_T2F, and leaves silu_mul(gate_up_T2F), bit for bit, in the place of dy_TF: the product behind it
+  // needs that for its weight's gradient, and here gate and up are read already.
   virtual Tensor silu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const = 0;
   // Returns gelu(gate) * up with the tanh form of GELU (Hendrycks and Gimpel 2016), HF's gelu_pytorch_tanh:
   //   gelu(g) = g / 2 (1 + tanh(z)) = g sigmoid(2 z)    with z = sqrt(2 / pi) (g + 0.044715 g^3)
   virtual Tensor gelu_mul(const Tensor& gate_up_T2F) const = 0;
+  // As silu_mul_backward().
   virtual Tensor gelu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const = 0;
 
   // The next eleven are a layer of experts (device/experts.h). Where a place's row is said to be of its token, it is

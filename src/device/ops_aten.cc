@@ -295,6 +295,7 @@ class AtenOps final : public Ops {
     dgate_up_T2F.narrow(1, width, width).copy_((dy * gate).mul_(sigmoid));
     const Tensor slope = (1.0 - sigmoid).mul_(gate).add_(1.0);  // derivative of silu, divided by sigmoid
     dgate_up_T2F.narrow(1, 0, width).copy_(slope.mul_(sigmoid).mul_(up).mul_(dy));
+    dy_TF.copy_(sigmoid.mul_(gate).mul_(up));
     return dgate_up_T2F;
   }
 
@@ -311,6 +312,7 @@ class AtenOps final : public Ops {
     const Tensor du = (gate * gate).mul_(3.0 * kGeluCubic).add_(1.0).mul_(kGeluScale);
     const Tensor slope = (1.0 - sigmoid).mul_(gate).mul_(du).add_(1.0);
     dgate_up_T2F.narrow(1, 0, width).copy_(slope.mul_(sigmoid).mul_(up).mul_(dy));
+    dy_TF.copy_(sigmoid.mul_(gate).mul_(up));
     return dgate_up_T2F;
   }
 

@@ -122,8 +122,8 @@ Results rope(Draws& draw, const Sizes& s) { return rotation(draw, s, /*normalise
 Results qk_norm_rope(Draws& draw, const Sizes& s) { return rotation(draw, s, /*normalises=*/true); }
 
 Results silu_mul(Draws& draw, const Sizes& s) {
-  const Tensor gate_up = draw.normal({s.rows, 2 * s.narrow}, 0.0, 3.0);
-  return {draw.ops().silu_mul(gate_up), draw.ops().silu_mul_backward(draw.normal({s.rows, s.narrow}), gate_up)};
+  const Tensor gate_up = draw.normal({s.rows, 2 * s.narrow}, 0.0, 3.0), dy = draw.normal({s.rows, s.narrow});
+  return {draw.ops().silu_mul(gate_up), draw.ops().silu_mul_backward(dy, gate_up), dy};
 }
 
 constexpr int64_t kExperts = 16;

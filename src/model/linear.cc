@@ -56,8 +56,16 @@ at::Tensor Linear::forward_add(const at::Tensor& x_TK, const at::Tensor& residua
   return y_TN;
 }
 
-at::Tensor Linear::backward(const at::Tensor& dy, const at::Tensor& x_TK, const GradientSlot& sink) const {
-  const at::Tensor dy_TN = is_cut_by(Cut::kColumns) ? stream_.whole(dy, x_TK.size(0)) : dy;
+Linear::InputGradient Linear::input_gradient(const at::Tensor& dy_TN) const {
+  InputGradient gradient = {.dx_TK = gradient_by_weight(dy_TN), .du_TR = {}};
+  if (!has_adapter()) return gradient;
+  gradient.du_TR = narrowed_gradient(dy_TN);
+  add_adapter_gradient_to(gradient.dx_TK, gradient.du_TR);
+  return gradient;
+}
+
+void Linear::add_weight_gradient(const at::Tensor& dy_TN, const at::Tensor& du_TR, const at::Tensor& x_TK,
+                                 const GradientSlot& sink) const {
   if (bias_N_.defined()) {
     if (const GradientTarget dbias_N = sink(bias_name_); dbias_N.is_wanted()) {
       ops_.add_bias_backward(dy_TN, dbias_N.accumulator());
@@ -67,12 +75,16 @@ at::Tensor Linear::backward(const at::Tensor& dy, const at::Tensor& x_TK, const 
     TANDEM_CHECK(!quantised_NK_, name_, "is quantised and has no gradient");
     ops_.linear_grad_weight(dy_TN, x_TK, dw_NK.memory, dw_NK.use);
   }
-  at::Tensor dx_TK = input_gradient(dy_TN);
-  if (has_adapter()) adapter_backward(dy_TN, x_TK, dx_TK, sink);
-  return dx_TK;
+  if (has_adapter()) add_adapter_gradient(dy_TN, du_TR, x_TK, sink);
 }
 
-at::Tensor Linear::input_gradient(const at::Tensor& dy_TN) const {
+at::Tensor Linear::backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const {
+  InputGradient gradient = input_gradient(dy_TN);
+  add_weight_gradient(dy_TN, gradient.du_TR, x_TK, sink);
+  return std::move(gradient.dx_TK);
+}
+
+at::Tensor Linear::gradient_by_weight(const at::Tensor& dy_TN) const {
   if (quantised_NK_) return ops_.linear_quantised_grad_input(dy_TN, *quantised_NK_, dy_TN.scalar_type());
   const at::ScalarType dtype = weight_NK_.scalar_type();
   if (!is_cut_by(Cut::kRows)) return ops_.linear_grad_input(dy_TN, weight_NK_, dtype);
@@ -119,15 +131,11 @@ void Linear::add_adapter(const at::Tensor& x_TK, const at::Tensor& y_TN) const {
   }
 }
 
-at::Tensor Linear::narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const {
-  const GradientTarget db_NR = sink(b_name_);
-  const at::Tensor u_TR = narrowed(x_TK);
+at::Tensor Linear::narrowed_gradient(const at::Tensor& dy_TN) const {
   std::vector<at::Tensor> du;
   int64_t row = 0;
-  for (size_t j = 0; j < adapter_.windows.size(); ++j) {
-    const auto [begin, count] = adapter_.windows[j];
+  for (const auto [begin, count] : adapter_.windows) {
     const at::Tensor dy_j = dy_TN.narrow(1, begin, count).contiguous();
-    ops_.linear_grad_weight(dy_j, part_of(u_TR, j), db_NR.memory.narrow(0, row, count), db_NR.use);
     du.push_back(ops_.linear_grad_input(dy_j, b_NR_.narrow(0, row, count), b_NR_.scalar_type()));
     row += count;
   }
@@ -135,20 +143,32 @@ at::Tensor Linear::narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& 
   return adapter_.scale == 1.0 ? du_TR : du_TR.mul_(adapter_.scale);
 }
 
-void Linear::adapter_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const at::Tensor& dx_TK,
-                              const GradientSlot& sink) const {
-  const at::Tensor du_TR = narrowed_backward(dy_TN, x_TK, sink);
-  const GradientTarget da_RK = sink(a_name_);
-  if (dropout() != nullptr) {
-    for (size_t j = 0; j < adapter_.windows.size(); ++j) {
-      const at::Tensor du_j = part_of(du_TR, j);
-      ops_.linear_grad_weight(du_j, dropped(x_TK, j), a_of(da_RK.memory, j), da_RK.use);
-      dx_TK.add_(dropped(ops_.linear_grad_input(du_j, a_of(a_RK_, j), a_RK_.scalar_type()), j));
-    }
+void Linear::add_adapter_gradient_to(const at::Tensor& dx_TK, const at::Tensor& du_TR) const {
+  if (dropout() == nullptr) {
+    dx_TK.add_(ops_.linear_grad_input(du_TR, a_RK_, a_RK_.scalar_type()));
     return;
   }
-  ops_.linear_grad_weight(du_TR, x_TK, da_RK.memory, da_RK.use);
-  dx_TK.add_(ops_.linear_grad_input(du_TR, a_RK_, a_RK_.scalar_type()));
+  for (size_t j = 0; j < adapter_.windows.size(); ++j) {
+    dx_TK.add_(dropped(ops_.linear_grad_input(part_of(du_TR, j), a_of(a_RK_, j), a_RK_.scalar_type()), j));
+  }
+}
+
+void Linear::add_adapter_gradient(const at::Tensor& dy_TN, const at::Tensor& du_TR, const at::Tensor& x_TK,
+                                  const GradientSlot& sink) const {
+  const GradientTarget db_NR = sink(b_name_), da_RK = sink(a_name_);
+  {
+    const at::Tensor u_TR = narrowed(x_TK);
+    int64_t row = 0;
+    for (size_t j = 0; j < adapter_.windows.size(); ++j) {
+      const auto [begin, count] = adapter_.windows[j];
+      ops_.linear_grad_weight(dy_TN.narrow(1, begin, count).contiguous(), part_of(u_TR, j),
+                              db_NR.memory.narrow(0, row, count), db_NR.use);
+      row += count;
+    }
+  }
+  if (dropout() == nullptr) return ops_.linear_grad_weight(du_TR, x_TK, da_RK.memory, da_RK.use);
+  for (size_t j = 0; j < adapter_.windows.size(); ++j)
+    ops_.linear_grad_weight(part_of(du_TR, j), dropped(x_TK, j), a_of(da_RK.memory, j), da_RK.use);
 }
 
 }  // namespace tandem::model

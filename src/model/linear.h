@@ -113,8 +113,17 @@ class Linear {
   // of the residual, and returns what it keeps of the sum.
   at::Tensor forward_add(const at::Tensor& x_TK, const at::Tensor& residual_TN) const;
 
-  // Adds the gradients of weight, bias and adapter to the sink, as far as it wants them, and returns dx_TK in the model
-  // dtype. x_TK is what forward() was given. For a matrix that is cut by columns, dy_TN is what the stream keeps of it.
+  // The gradients take dy_TN of all rows: where a matrix is cut by columns, the stream gives those that it has not
+  // kept. dx_TK has the model dtype. du_TR is the gradient of what the adapter makes of x first, undefined without one.
+  struct InputGradient {
+    at::Tensor dx_TK, du_TR;
+  };
+  InputGradient input_gradient(const at::Tensor& dy_TN) const;
+  // Adds the gradients of weight, bias and adapter to the sink, as far as it wants them. x_TK is what forward() was
+  // given.
+  void add_weight_gradient(const at::Tensor& dy_TN, const at::Tensor& du_TR, const at::Tensor& x_TK,
+                           const GradientSlot& sink) const;
+  // Does both, and returns dx_TK.
   at::Tensor backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const;
 
  private:
@@ -122,7 +131,7 @@ class Linear {
   bool is_alone() const { return stream_.ranks().is_alone(); }
   bool is_cut_by(Cut cut) const { return cut_ == cut && !is_alone(); }
   at::Tensor product(const at::Tensor& x_TK, at::ScalarType out) const;
-  at::Tensor input_gradient(const at::Tensor& dy_TN) const;
+  at::Tensor gradient_by_weight(const at::Tensor& dy_TN) const;
   // Returns the dropout that holds at present, or null.
   const AdapterDropout* dropout() const { return adapter_.dropout == nullptr ? nullptr : *adapter_.dropout; }
   // Returns x as window j reads it, or the gradient of x from that of what the window reads.
@@ -133,11 +142,12 @@ class Linear {
   at::Tensor part_of(const at::Tensor& u_TR, size_t j) const;
   at::Tensor a_of(const at::Tensor& a_RK, size_t j) const;
   void add_adapter(const at::Tensor& x_TK, const at::Tensor& y_TN) const;
-  // Adds the adapter's gradients to the sink, and its part of the input's gradient to dx.
-  void adapter_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const at::Tensor& dx_TK,
-                        const GradientSlot& sink) const;
-  // Adds B's gradients and returns that of x a^T.
-  at::Tensor narrowed_backward(const at::Tensor& dy_TN, const at::Tensor& x_TK, const GradientSlot& sink) const;
+  // Returns the gradient of x a^T.
+  at::Tensor narrowed_gradient(const at::Tensor& dy_TN) const;
+  // Adds the adapter's part of the input's gradient to dx, and the adapter's gradients to the sink.
+  void add_adapter_gradient_to(const at::Tensor& dx_TK, const at::Tensor& du_TR) const;
+  void add_adapter_gradient(const at::Tensor& dy_TN, const at::Tensor& du_TR, const at::Tensor& x_TK,
+                            const GradientSlot& sink) const;
 
   const device::Ops& ops_;
   const ResidualStream& stream_;

@@ -145,7 +145,8 @@ void check_lines(reward::Graders& graders, const reward::GraderConfig& config, c
   if (faults.empty()) return;
   const auto& [index, reason] = *faults.begin();
   throw UserError(
-      fmt::format("{}: --rm-type {}: {}", place_of(set, *lines[index]), rule_of(*lines[index], config), reason));
+      fmt::format("{}: --rm-type {}: {}; mend the line or take it out (--skip-bad-lines does not look so far)",
+                  place_of(set, *lines[index]), rule_of(*lines[index], config), reason));
 }
 
 }  // namespace

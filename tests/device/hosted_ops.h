@@ -120,10 +120,12 @@ class HostedOps : public Ops {
   Tensor silu_mul(const Tensor& gate_up) const override { return back(inner_->silu_mul(there(gate_up))); }
   Tensor gelu_mul(const Tensor& gate_up) const override { return back(inner_->gelu_mul(there(gate_up))); }
   Tensor gelu_mul_backward(const Tensor& dy, const Tensor& gate_up) const override {
-    return back(inner_->gelu_mul_backward(there(dy), there(gate_up)));
+    const Written written(*this, {dy});
+    return back(inner_->gelu_mul_backward(written[0], there(gate_up)));
   }
   Tensor silu_mul_backward(const Tensor& dy, const Tensor& gate_up) const override {
-    return back(inner_->silu_mul_backward(there(dy), there(gate_up)));
+    const Written written(*this, {dy});
+    return back(inner_->silu_mul_backward(written[0], there(gate_up)));
   }
   Routing route(const Tensor& logits, const RouteRule& rule) const override {
     const Routing made = inner_->route(there(logits), rule);

@@ -132,6 +132,9 @@ uint64_t silu_mul(const KernelTable& kernels, Elem elem) {
 uint64_t silu_mul_backward(const KernelTable& kernels, Elem elem) {
   Array dy(1, kRows * kWidth, elem), gate_up(2, kRows * 2 * kWidth, elem), dx(3, kRows * 2 * kWidth, elem);
   kernels.silu_mul_backward(dy.data(), gate_up.data(), dx.data(), kRows, kWidth, elem);
+  Array y(2, kRows * kWidth, elem);
+  kernels.silu_mul(gate_up.data(), y.data(), kRows, kWidth, elem);
+  EXPECT_EQ(sum_of({&dy}), sum_of({&y})) << "it leaves the result in the place of its gradient";
   return sum_of({&dx});
 }
 

@@ -309,9 +309,11 @@ TEST_P(OpsTest, AddBiasAndItsGradient) {
 TEST_P(OpsTest, SiluMulAndItsGradient) {
   for (const int64_t F : {160, 37}) {
     const Tensor gate_up = normal({9, 2 * F}, 0.0, 4.0), dy = normal({9, F});
-    expect_close("silu_mul", ops_->silu_mul(gate_up), reference::silu_mul(to_values(gate_up), F));
-    expect_close("silu_mul_backward", ops_->silu_mul_backward(dy, gate_up),
-                 reference::silu_mul_backward(to_values(dy), to_values(gate_up), F));
+    const Tensor activated = ops_->silu_mul(gate_up);
+    expect_close("silu_mul", activated, reference::silu_mul(to_values(gate_up), F));
+    const Values want = reference::silu_mul_backward(to_values(dy), to_values(gate_up), F);
+    expect_close("silu_mul_backward", ops_->silu_mul_backward(dy, gate_up), want);
+    EXPECT_TRUE(at::equal(dy, activated)) << "its backward leaves it in the place of its gradient";
   }
   // Far from zero the sigmoid saturates: no overflow, no NaN.
   const Tensor far = normal({1, 2}, 0.0, 0.0);
@@ -326,9 +328,11 @@ TEST_P(OpsTest, SiluMulAndItsGradient) {
 TEST_P(OpsTest, GeluMulAndItsGradient) {
   for (const int64_t F : {160, 37}) {
     const Tensor gate_up = normal({9, 2 * F}, 0.0, 2.0), dy = normal({9, F});
-    expect_close("gelu_mul", ops_->gelu_mul(gate_up), reference::gelu_mul(to_values(gate_up), F));
-    expect_close("gelu_mul_backward", ops_->gelu_mul_backward(dy, gate_up),
-                 reference::gelu_mul_backward(to_values(dy), to_values(gate_up), F));
+    const Tensor activated = ops_->gelu_mul(gate_up);
+    expect_close("gelu_mul", activated, reference::gelu_mul(to_values(gate_up), F));
+    const Values want = reference::gelu_mul_backward(to_values(dy), to_values(gate_up), F);
+    expect_close("gelu_mul_backward", ops_->gelu_mul_backward(dy, gate_up), want);
+    EXPECT_TRUE(at::equal(dy, activated)) << "its backward leaves it in the place of its gradient";
   }
   const Tensor far = normal({1, 2}, 0.0, 0.0);
   for (const float gate : {-200.0F, 200.0F}) {

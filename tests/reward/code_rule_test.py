@@ -33,7 +33,12 @@ def is_running(process):
         return False
 
 
+KODCODE = "from solution import add\n\ndef test_small():\n    assert add(1, 2) == 3\n\ndef test_list():\n    assert add([1], [2]) == [1, 2]\n"
+RENAMED = "from solution import sum as total\nfrom math import inf\nassert total(1, inf) == 6 and sum([1, 2]) == 3"
 SHAPES = {  # label, metadata, a right program, a wrong one
+    "KodCode": (KODCODE, {}, ADD, "add = max"),
+    "KodCode, renamed": (RENAMED, {}, "def sum(*x): return 6", "def sum(*x): return 3"),
+    "KodCode, all": ("from solution import *\nassert add(1, 2) == 3", {}, ADD, "add = max"),
     "APPS": ({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}, {}, SUM, "print(3)"),
     "APPS, lines": ({"inputs": [["2", "1 2"]], "outputs": [["3"]]}, {}, "input()\n" + SUM, "print(4)"),
     "APPS, call": ({"fn_name": "add", "inputs": [[1, 2], [[1], [2]]], "outputs": [3, [[1, 2]]]}, {}, ADD, "add = max"),
@@ -127,6 +132,13 @@ class Code(unittest.TestCase):
                 self.assertEqual(graded(source, [test] * 100, time_limit=1), (0.0, 0.0))
                 self.assertLess(time.monotonic() - began, 60.0)  # 3 seconds, on a machine that is busy with other tests more
                 self.assertEqual(os.listdir(folder), [], "the program's folder is gone, too")
+
+    def test_a_call_in_c_that_does_not_end_is_ended(self):
+        """Python's handlers of signals wait until such a call returns."""
+        began = time.monotonic()
+        endless = "import itertools\nassert 'x' in itertools.cycle([f(1)])"
+        self.assertEqual(graded("def f(x): return 1", [endless] * 100, time_limit=1), (0.0, 0.0))
+        self.assertLess(time.monotonic() - began, 60.0)  # 4 seconds
 
     def test_ends_what_the_program_started_when_the_time_is_over(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -431,7 +431,7 @@ class CpuOps : public Ops {
     Tensor dx_T2F = at::empty_like(gate_up_T2F);
     const Elem elem = elem_of(dy_TF);
     threads_.for_pieces(dy_TF.size(0), kRowChunk, [&](int64_t begin, int64_t rows) {
-      kernel(offset(in(dy_TF), begin * width, elem), offset(in(gate_up_T2F), begin * 2 * width, elem),
+      kernel(offset(dy_TF.mutable_data_ptr(), begin * width, elem), offset(in(gate_up_T2F), begin * 2 * width, elem),
              offset(dx_T2F.data_ptr(), begin * 2 * width, elem), rows, width, elem);
     });
     return dx_T2F;

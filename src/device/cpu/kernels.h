@@ -159,12 +159,10 @@ struct KernelTable {
   void (*rope_backward)(const void* dq, const void* dk, const void* dv, const float* const* cos_sin, void* dqkv,
                         int64_t rows, const RopeArgs& args);
   void (*silu_mul)(const void* gate_up, void* y, int64_t rows, int64_t width, Elem elem);
-  void (*silu_mul_backward)(const void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width,
-                            Elem elem);
+  void (*silu_mul_backward)(void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width, Elem elem);
 
   void (*gelu_mul)(const void* gate_up, void* y, int64_t rows, int64_t width, Elem elem);
-  void (*gelu_mul_backward)(const void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width,
-                            Elem elem);
+  void (*gelu_mul_backward)(void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width, Elem elem);
 
   // Writes ids and weights [rows, chosen] of logits [rows, experts].
   void (*route)(const float* logits, int32_t* ids, float* weights, int64_t rows, const RouteArgs& args);

@@ -242,7 +242,7 @@ struct Rowwise {
     });
   }
 
-  // These are Ops::silu_mul() and gelu_mul(), by the activation, and their backward.
+  // These are Ops::silu_mul() and gelu_mul(), by the activation, and their backward, which leaves the result in dy.
   template <class Activation>
   static void gated(const void* gate_up, void* y, int64_t rows, int64_t width, Elem elem) {
     with_elem(elem == Elem::kF32, [&](auto* type) {
@@ -261,25 +261,24 @@ struct Rowwise {
   }
 
   template <class Activation>
-  static void gated_backward(const void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width,
-                             Elem elem) {
+  static void gated_backward(void* dy, const void* gate_up, void* dgate_up, int64_t rows, int64_t width, Elem elem) {
     with_elem(elem == Elem::kF32, [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
       const F one = S::set1(1.0F);
       for (int64_t r = 0; r < rows; ++r) {
         const T* gate = static_cast<const T*>(gate_up) + r * 2 * width;
         const T* up = gate + width;
-        const T* d = static_cast<const T*>(dy) + r * width;
+        T* d = static_cast<T*>(dy) + r * width;
         T* dgate = static_cast<T*>(dgate_up) + r * 2 * width;
         for (int64_t i = 0; i < width; i += 16) {
           const int64_t left = width - i;
-          const F g = M::load(gate + i, left);
-          const F s = M::sigmoid(Activation::u(g));
+          const F g = M::load(gate + i, left), u = M::load(up + i, left);
+          const F s = M::sigmoid(Activation::u(g)), activated = S::mul(g, s);
           const F gradient = M::load(d + i, left);
           const F slope = S::mul(s, S::fma(Activation::times_du(g), S::sub(one, s), one));
-          const F du = S::mul(gradient, S::mul(g, s));
-          M::store(dgate + i, S::mul(S::mul(gradient, M::load(up + i, left)), slope), left);
-          M::store(dgate + width + i, du, left);
+          M::store(dgate + i, S::mul(S::mul(gradient, u), slope), left);
+          M::store(dgate + width + i, S::mul(gradient, activated), left);
+          M::store(d + i, S::mul(activated, u), left);
         }
       }
     });

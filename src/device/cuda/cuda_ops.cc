@@ -319,7 +319,7 @@ class CudaOps final : public Ops {
     const int64_t T = gate_up_T2F.size(0), F = gate_up_T2F.size(1) / 2;
     if (!are_vectors(F, dy_TF, gate_up_T2F)) return aten_->silu_mul_backward(dy_TF, gate_up_T2F);
     const Tensor dgate_up_T2F = at::empty_like(gate_up_T2F);
-    check(cuda::silu_mul_backward(data(dy_TF), data(gate_up_T2F), mutable_data(dgate_up_T2F), T, F, stream()),
+    check(cuda::silu_mul_backward(mutable_data(dy_TF), data(gate_up_T2F), mutable_data(dgate_up_T2F), T, F, stream()),
           "gradient of silu");
     return dgate_up_T2F;
   }

@@ -193,7 +193,7 @@ __global__ void silu_mul_kernel(const bf16* gate_up, bf16* out, uint32_t vectors
   store(out + i * kVector, pack(gate));
 }
 
-__global__ void silu_mul_backward_kernel(const bf16* dout, const bf16* gate_up, bf16* dgate_up, uint32_t vectors,
+__global__ void silu_mul_backward_kernel(bf16* dout, const bf16* gate_up, bf16* dgate_up, uint32_t vectors,
                                          uint32_t row_vectors) {
   const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= vectors) return;
@@ -208,7 +208,9 @@ __global__ void silu_mul_backward_kernel(const bf16* dout, const bf16* gate_up, 
     const float s = sigmoid(gate[j]);
     dup[j] = d[j] * gate[j] * s;
     dgate[j] = ((1.0F - s) * gate[j] + 1.0F) * s * up[j] * d[j];
+    d[j] = s * gate[j] * up[j];
   }
+  store(dout + i * kVector, pack(d));
   store(dgate_up + at, pack(dgate));
   store(dgate_up + at + row_vectors * kVector, pack(dup));
 }
@@ -527,7 +529,7 @@ cudaError_t silu_mul(const bf16* gate_up, bf16* out, int64_t T, int64_t F, cudaS
                           F / kVector);
 }
 
-cudaError_t silu_mul_backward(const bf16* dout, const bf16* gate_up, bf16* dgate_up, int64_t T, int64_t F,
+cudaError_t silu_mul_backward(bf16* dout, const bf16* gate_up, bf16* dgate_up, int64_t T, int64_t F,
                               cudaStream_t stream) {
   const int64_t vectors = T * F / kVector;
   if (vectors == 0) return cudaSuccess;

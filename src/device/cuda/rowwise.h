@@ -39,7 +39,7 @@ cudaError_t rms_norm_backward(const bf16* dy, const bf16* x, const bf16* w, bf16
 
 // These compute out_TF = silu(gate) * up of gate_up [T, 2 F], and d(gate_up) of d(out).
 cudaError_t silu_mul(const bf16* gate_up, bf16* out, int64_t T, int64_t F, cudaStream_t stream);
-cudaError_t silu_mul_backward(const bf16* dout, const bf16* gate_up, bf16* dgate_up, int64_t T, int64_t F,
+cudaError_t silu_mul_backward(bf16* dout, const bf16* gate_up, bf16* dgate_up, int64_t T, int64_t F,
                               cudaStream_t stream);
 
 // The frequencies of the rotation, [head_dim / 2], are handed to kernels by value.

@@ -21,6 +21,7 @@ class GatedActivation {
   Tensor forward(const Tensor& gate_up_T2F) const {
     return is_silu_ ? ops_.silu_mul(gate_up_T2F) : ops_.gelu_mul(gate_up_T2F);
   }
+  // Leaves forward(gate_up) in the place of dy.
   Tensor backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const {
     return is_silu_ ? ops_.silu_mul_backward(dy_TF, gate_up_T2F) : ops_.gelu_mul_backward(dy_TF, gate_up_T2F);
   }
@@ -36,6 +37,7 @@ class GatedMlp final : public MlpPiece {
   explicit GatedMlp(const Layer& layer)
       : activation_(layer.family.activation, layer.ops),
         ops_(layer.ops),
+        stream_(layer.stream),
         sink_(layer.sink),
         norms_(layer, name_if(layer.family.norms.mlp_input, "post_norm"),
                name_if(layer.family.norms.mlp_output, "mlp_output_norm")),
@@ -55,8 +57,7 @@ class GatedMlp final : public MlpPiece {
       const auto backward = [this, middle_TE, gate_up_T2F, given_TE = out.given_TE,
                              num_tokens](const Tensors& d) -> Tensors {
         const Tensor ddown_TE = norms_.output_backward(d[0], given_TE, sink_);
-        const Tensor dactivated_TF = down_.backward(ddown_TE, activation_.forward(gate_up_T2F), sink_);
-        const Tensor dgate_up_T2F = activation_.backward(dactivated_TF, gate_up_T2F);
+        const Tensor dgate_up_T2F = gate_up_gradient(stream_.whole(ddown_TE, num_tokens), gate_up_T2F);
         const Tensor dinput_TE = gate_up_.backward(dgate_up_T2F, norms_.input(middle_TE, num_tokens), sink_);
         return {ops_.add(d[0], norms_.input_backward(dinput_TE, middle_TE, sink_))};
       };
@@ -65,8 +66,17 @@ class GatedMlp final : public MlpPiece {
   }
 
  private:
+  Tensor gate_up_gradient(const Tensor& ddown_TE, const Tensor& gate_up_T2F) const {
+    const Linear::InputGradient down = down_.input_gradient(ddown_TE);
+    Tensor dgate_up_T2F = activation_.backward(down.dx_TK, gate_up_T2F);
+    const Tensor& activated_TF = down.dx_TK;  // by now
+    down_.add_weight_gradient(ddown_TE, down.du_TR, activated_TF, sink_);
+    return dgate_up_T2F;
+  }
+
   const GatedActivation activation_;
   const device::Ops& ops_;
+  const ResidualStream& stream_;
   const GradientSlot& sink_;
   PieceNorms norms_;
   Linear gate_up_, down_;
@@ -84,7 +94,8 @@ std::unique_ptr<MlpPiece> make_mlp(const Layer& layer) {
 }  // namespace
 
 AttentionPiece::AttentionPiece(const Layer& layer)
-    : sink_(layer.sink),
+    : stream_(layer.stream),
+      sink_(layer.sink),
       norms_(layer, name_if(layer.family.norms.attention_input, "input_norm"),
              name_if(layer.family.norms.attention_output, "attention_output_norm")),
       qkv_(layer.linear("qkv", Cut::kRows, has_qkv_bias(layer) ? "qkv_bias" : "")),
@@ -121,7 +132,7 @@ Tensor AttentionPiece::add_output(const Tensor& hidden_TE, const Tensor& attende
     PieceNorms::Sum out = norms_.add(o_, attended_TN, hidden_TE);
     const auto backward = [this, attended_TN, given_TE = out.given_TE,
                            shape = attended_THK.sizes().vec()](const Tensors& d) -> Tensors {
-      const Tensor dproduct_TE = norms_.output_backward(d[0], given_TE, sink_);
+      const Tensor dproduct_TE = stream_.whole(norms_.output_backward(d[0], given_TE, sink_), attended_TN.size(0));
       return {d[0], o_.backward(dproduct_TE, attended_TN, sink_).view(shape)};
     };
     return Piece{{std::move(out.sum_TE)}, backward};

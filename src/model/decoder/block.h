@@ -40,6 +40,7 @@ class AttentionPiece {
   at::Tensor add_output(const at::Tensor& hidden_TE, const at::Tensor& attended_THK) const;
 
  private:
+  const ResidualStream& stream_;
   const GradientSlot& sink_;
   PieceNorms norms_;
   Linear qkv_, o_;

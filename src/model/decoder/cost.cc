@@ -65,12 +65,7 @@ void LinearCost::forward_add(Walk& walk, Size inner) const {
   sum(walk, ops_.linear(rows_, inner, hidden_, kFloatBytes));
 }
 
-void LinearCost::backward_of_add(Walk& walk, Size inner) const {
-  const Size all_rows = cuts_rows_ ? rows_ * hidden_ * element_ : Size(0);  // of the gradient, gathered
-  walk.take(all_rows);
-  walk.run(input_gradient(inner, hidden_));
-  walk.drop(all_rows);
-}
+void LinearCost::gradient_of_add(Walk& walk, Size inner) const { walk.run(input_gradient(inner, hidden_)); }
 
 void LinearCost::hidden_gradient(Walk& walk, Size outer) const {
   if (ranks_.is_alone()) return walk.run(input_gradient(hidden_, outer));
@@ -124,26 +119,21 @@ void AdapterCost::forward(Walk& walk, const std::string& matrix) const {
   walk.drop(num_windows * rows_ * rank_ * element_);
 }
 
-void AdapterCost::backward(Walk& walk, const std::string& matrix) const {
+void AdapterCost::input_gradient(Walk& walk, const std::string& matrix) const {
   const auto found = matrices_.find(matrix);
   if (found == matrices_.end()) return;
   const Shape& shape = found->second;
   const Size num_windows = static_cast<int64_t>(shape.widths.size()), part = rows_ * rank_ * element_;
-  narrowed(walk, shape);
   for (const Size width : shape.widths) {
-    // The columns of a window are copied, unless they are all.
-    const Size copied = width < shape.outer ? rows_ * width * element_ : Size(0);
-    const Size of_b = num_windows > 1 ? part : Size(0);
     const device::OpBytes gradient = ops_.linear_grad_input(rows_, rank_, width, element_);
-    walk.run({.result = gradient.result, .most = copied + std::max(of_b, gradient.most)});
+    walk.run({.result = gradient.result, .most = copied(shape, width) + gradient.most});
   }
   if (num_windows > 1) {
     walk.take(num_windows * part);
     walk.drop(num_windows * part);  // the parts
   }
-  walk.drop(num_windows * part);
   if (has_dropout_) {
-    // The input's gradient of a window, and what dropout leaves of it; before them the input is dropped again.
+    // The input's gradient of a window, and what dropout leaves of it
     const device::OpBytes gradient = ops_.linear_grad_input(rows_, shape.inner, rank_, element_);
     walk.run({.result = 0,
               .most = (num_windows > 1 ? part : Size(0)) +
@@ -151,7 +141,23 @@ void AdapterCost::backward(Walk& walk, const std::string& matrix) const {
   } else {
     walk.run({.result = 0, .most = ops_.linear_grad_input(rows_, shape.inner, num_windows * rank_, element_).most});
   }
+}
+
+void AdapterCost::weight_gradient(Walk& walk, const std::string& matrix) const {
+  const auto found = matrices_.find(matrix);
+  if (found == matrices_.end()) return;
+  const Shape& shape = found->second;
+  const Size num_windows = static_cast<int64_t>(shape.widths.size()), part = rows_ * rank_ * element_;
+  const Size part_of_several = num_windows > 1 ? part : Size(0);
+  narrowed(walk, shape);
+  for (const Size width : shape.widths) walk.run({.result = 0, .most = copied(shape, width) + part_of_several});
   walk.drop(num_windows * part);
+  if (has_dropout_) walk.run({.result = 0, .most = part_of_several + ops_.dropout(rows_, shape.inner).most});
+  walk.drop(num_windows * part);
+}
+
+Size AdapterCost::copied(const Shape& shape, Size width) const {
+  return width < shape.outer ? rows_ * width * element_ : Size(0);
 }
 
 std::vector<Size> AdapterCost::widths(const std::string& matrix) const {
@@ -281,8 +287,11 @@ void walk_add(Walk& walk, const LayerCost& layer, Size inner, const std::string&
 void walk_backward_of_add(Walk& walk, const LayerCost& layer, Size inner, const std::string& matrix,
                           const char* output_norm) {
   if (output_norm != nullptr) walk.run(layer.norm_backward());
-  layer.linear.backward_of_add(walk, inner);
-  layer.adapters.backward(walk, matrix);
+  walk.take(layer.linear.gathered());
+  layer.linear.gradient_of_add(walk, inner);
+  layer.adapters.input_gradient(walk, matrix);
+  layer.adapters.weight_gradient(walk, matrix);
+  walk.drop(layer.linear.gathered());
   if (output_norm != nullptr) walk.drop(layer.size.hidden);
 }
 
@@ -346,10 +355,11 @@ void walk_projection_backward(Walk& walk, const LayerCost& layer) {
   walk_rotation_backward(walk, layer);
   const char* const input_norm = layer.family.norms.attention_input;
   const Size input = walk_input(walk, layer, input_norm);
+  layer.linear.hidden_gradient(walk, layer.qkv_width());
+  layer.adapters.input_gradient(walk, "qkv");
   if (layer.family.qkv_bias || layer.config.attention_bias)
     walk.run(layer.ops.add_bias_backward(layer.rows, layer.qkv_width()));
-  layer.linear.hidden_gradient(walk, layer.qkv_width());
-  layer.adapters.backward(walk, "qkv");
+  layer.adapters.weight_gradient(walk, "qkv");
   walk.drop(input);
   if (input_norm != nullptr) walk.run(layer.norm_backward());
 }
@@ -393,14 +403,16 @@ PieceCost gated_cost(const LayerCost& layer) {
   };
   piece.backward = [&layer, is_silu, input_norm, output_norm](Walk& walk) {
     if (output_norm != nullptr) walk.run(layer.norm_backward());  // stays to the end
-    walk.run(is_silu ? layer.ops.silu_mul(layer.rows) : layer.ops.gelu_mul(layer.rows));
-    layer.linear.backward_of_add(walk, layer.config.mlp);
-    layer.adapters.backward(walk, "down");
-    walk.drop(layer.size.activated);
+    walk.take(layer.linear.gathered());
+    layer.linear.gradient_of_add(walk, layer.config.mlp);
+    layer.adapters.input_gradient(walk, "down");
     walk.run(is_silu ? layer.ops.silu_mul_backward(layer.rows) : layer.ops.gelu_mul_backward(layer.rows));
+    layer.adapters.weight_gradient(walk, "down");
+    walk.drop(layer.linear.gathered() + layer.size.activated);
     const Size input = walk_input(walk, layer, input_norm);
     layer.linear.hidden_gradient(walk, 2 * layer.config.mlp);
-    layer.adapters.backward(walk, "gate_up");
+    layer.adapters.input_gradient(walk, "gate_up");
+    layer.adapters.weight_gradient(walk, "gate_up");
     walk.drop(input);
     if (input_norm != nullptr) walk.run(layer.norm_backward());
     walk.run(layer.ops.add(stream_rows(layer.config, layer.rows)));

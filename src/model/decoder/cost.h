@@ -41,9 +41,10 @@ class LinearCost {
   void forward(Walk& walk, Size inner, Size outer) const;
   // Counts Linear::forward_add() of a matrix that reads so many columns, and is cut by them.
   void forward_add(Walk& walk, Size inner) const;
-  // Counts the backward of forward_add(), from the gradient of what the stream keeps of the result to that of the
-  // input.
-  void backward_of_add(Walk& walk, Size inner) const;
+  // Counts the gradient of forward_add()'s input, from that of all rows of the result; and returns the bytes of those
+  // rows where they are gathered from what the stream keeps.
+  void gradient_of_add(Walk& walk, Size inner) const;
+  Size gathered() const { return cuts_rows_ ? rows_ * hidden_ * element_ : Size(0); }
   // Counts the input's gradient of a matrix that reads the hidden state, has so many rows and is cut by them.
   void hidden_gradient(Walk& walk, Size outer) const;
   const TensorRanksPlan& ranks() const { return ranks_; }
@@ -66,9 +67,11 @@ class LinearCost {
 class AdapterCost {
  public:
   AdapterCost(const ModelConfig& config, Dtype dtype, const device::OpsPlan& ops, Size rows);
-  // Counts what follows the product of a packed matrix, such as "qkv"; and what follows the gradient of its input.
+  // Counts what follows the product of a packed matrix, such as "qkv"; what follows the gradient of its input, of which
+  // the gradient of x a^T stays; and the gradients of A and B, after which it is gone.
   void forward(Walk& walk, const std::string& matrix) const;
-  void backward(Walk& walk, const std::string& matrix) const;
+  void input_gradient(Walk& walk, const std::string& matrix) const;
+  void weight_gradient(Walk& walk, const std::string& matrix) const;
   // Returns the widths of the windows of a packed matrix (AdapterWindow): none where it has no adapter.
   std::vector<Size> widths(const std::string& matrix) const;
   Size rank() const { return rank_; }
@@ -80,6 +83,8 @@ class AdapterCost {
   };
   // Counts what gives x a^T of all windows, which stays.
   void narrowed(Walk& walk, const Shape& shape) const;
+  // Returns the bytes of a window's columns of a gradient, which are copied unless they are all.
+  Size copied(const Shape& shape, Size width) const;
 
   const device::OpsPlan& ops_;
   const Size rows_, element_, rank_;
