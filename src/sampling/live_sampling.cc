@@ -51,7 +51,10 @@ void LiveSampling::work(uint64_t number) {
     if (!is_pausing) drawing.draw();
     {
       const std::scoped_lock lock(mutex_);
-      if (wants_ && drawing.is_over()) {
+      const bool is_alone = in_flight.pool.num_samplers() == 0;
+      // Where completions are not paused, the next rollout's groups are sampled with the weights of now. After a resume
+      // this rollout's groups may all be there before a worker is: who came later would have the next weights.
+      if (wants_ && drawing.is_over() && (asked.pauses_completions || !is_alone)) {
         Coordinator::Numbers numbers = coordinator.numbers();
         numbers.counted = numbers.counted - std::exchange(before, numbers.counted);
         numbers.counted += std::exchange(earlier_, {});
@@ -65,7 +68,6 @@ void LiveSampling::work(uint64_t number) {
       if (is_ending_) return;
       is_pausing = is_pausing_ && !connections_.are_copying();  // they sample until they have copied new weights
       // Workers that join are given the weights that this pause is for: nobody waits for them before.
-      const bool is_alone = in_flight.pool.num_samplers() == 0;
       if (is_pausing && (asked.pauses_completions || is_stopping_ || is_alone) && !std::exchange(has_paused, true)) {
         coordinator.pause();
       }

@@ -70,6 +70,22 @@ TEST_F(LiveRollouts, OneStepOffIsAFunctionOfTheFlags) {
   EXPECT_EQ(samples("one_off"), samples("one_off_again"));
 }
 
+// The checkpoint has all groups of the next rollout, which a resumed run could take before a worker has joined it.
+TEST_F(LiveRollouts, OneStepOffGoesOnFromACheckpointToTheSameBits) {
+  const Arguments words = live("one_off_whole", 1, {"--save-interval", "2", "--keep-latest", "9"});
+  const Captured whole = run_program(words);
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  for (const char* step : {"2", "4"}) {
+    const std::string name = fmt::format("one_off_from_{}", step);
+    Arguments rest = with_flag(going_on(words, path("one_off_whole")), "--save", path(name));
+    rest.insert(rest.end(), {"--ckpt-step", step});
+    const Captured result = run_program(rest);
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(weights_of(path("one_off_whole")), weights_of(path(name))) << step;
+    EXPECT_EQ(samples("one_off_whole", std::stol(step)), samples(name, std::stol(step)));
+  }
+}
+
 TEST_F(LiveRollouts, AScheduleRepeatsARunWhateverHappenedToIt) {
   std::mt19937_64 random(11);
   int64_t num_joined = 0;
