@@ -115,10 +115,10 @@ std::optional<double> highest_without_pass(const sampling::Rollout& rollout, con
 }
 
 report::Metrics rollout_report(const sampling::Rollout& rollout, bool per_token,
-                               const std::optional<config::PassRule>& pass, rl::SignalOf signal) {
+                               const std::optional<config::PassRule>& pass, rl::SignalOf signal, bool count_removed) {
   const std::vector<const rl::Sample*> samples = rollout.views();
   report::Metrics metrics;
-  for (const auto& [name, value] : rl::rollout_metrics(samples, per_token, signal)) {
+  for (const auto& [name, value] : rl::rollout_metrics(samples, per_token, signal, count_removed)) {
     metrics["rollout/" + name] = value;
   }
   if (pass) {

@@ -37,7 +37,7 @@ std::optional<double> highest_without_pass(const sampling::Rollout& rollout, con
 // that rewards return or log; with `pass` also passrate/*.
 report::Metrics rollout_report(const sampling::Rollout& rollout, bool per_token,
                                const std::optional<config::PassRule>& pass,
-                               rl::SignalOf signal = rl::SignalOf::kAdvantages);
+                               rl::SignalOf signal = rl::SignalOf::kAdvantages, bool count_removed = true);
 // Returns perf/* of its generation.
 report::Metrics rollout_times(const sampling::Rollout& rollout);
 

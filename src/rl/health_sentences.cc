@@ -22,17 +22,24 @@ std::string share(int64_t part, int64_t whole, const std::string& what) {
   return fmt::format("{} of {} {} ({:.0f} %)", part, whole, what, std::min(percent, 99.0));
 }
 
-// Returns the flag of the limit that the completions ran into.
+// Returns "64", or "up to 64" where not all completions were cut there: the context leaves the longest prompts least.
+std::string most_tokens(const Streak& stretch) {
+  return fmt::format("{}{}", stretch.cuts_differ ? "up to " : "", stretch.longest_tokens);
+}
+
+// Returns the flag of the limit that the completions ran into, after that of a generate function where there is one.
 std::string limit_flag(const HealthSettings& settings, const Streak& stretch) {
   const bool by_context = settings.max_response_tokens == 0 || stretch.longest_tokens < settings.max_response_tokens;
-  return by_context ? "--rollout-max-context-len (the model's context, where it is unset)"
-                    : "--rollout-max-response-len";
+  const std::string flag =
+      by_context ? "--rollout-max-context-len (the model's context, where it is unset)" : "--rollout-max-response-len";
+  if (settings.generate.empty()) return flag;
+  return fmt::format("max_new_tokens where {} asks for fewer tokens than it may, or else {}", settings.generate, flag);
 }
 
 std::string truncated(const HealthSettings& settings, const Streak& stretch) {
   const std::string opening =
       fmt::format("{}: {} were cut at {} tokens", title(stretch),
-                  share(stretch.num_affected, stretch.num_samples, "completions"), stretch.longest_tokens);
+                  share(stretch.num_affected, stretch.num_samples, "completions"), most_tokens(stretch));
   const std::string limit = limit_flag(settings, stretch);
   if (stretch.came_later.value_or(false)) {
     return fmt::format(
@@ -53,7 +60,7 @@ std::string eos_never_sampled(const HealthSettings& settings, const Streak& stre
     return fmt::format(
         "{}: all {} completions ran into the limit of {} tokens because nothing can end them, the checkpoint names no "
         "EOS: add eos_token_id to its generation_config.json, or give --rollout-stop-token-ids or --rollout-stop",
-        title(stretch), stretch.num_samples, stretch.longest_tokens);
+        title(stretch), stretch.num_samples, most_tokens(stretch));
   }
   const std::string repetitive =
       stretch.num_repetitive == 0 ? "" : fmt::format(" ({} repeat themselves)", stretch.num_repetitive);
@@ -125,16 +132,22 @@ std::string collapsed(const HealthSettings& settings, const Streak& stretch, con
 std::string answer_never_right(const HealthSettings& settings, const Streak& stretch) {
   const std::string opening = fmt::format("{}: all {} rewards are {:.6g}, {}", title(stretch), stretch.num_samples,
                                           stretch.lowest_reward, effect(settings, stretch));
+  if (settings.gives_only_zero) {
+    return fmt::format(
+        "{}: {} gives every completion 0: give another --rm-type or --custom-rm-path, or --use-opd to learn from a "
+        "teacher",
+        opening, settings.grader);
+  }
   if (stretch.differed_until) return collapsed(settings, stretch, opening);
   if (settings.ignore_eos) {
     return fmt::format(
         "{}: --ignore-eos lets every completion run on to {} tokens, past its answer: leave it out, unless {} finds an "
         "answer in the midst of a text",
-        opening, stretch.longest_tokens, settings.grader);
+        opening, most_tokens(stretch), settings.grader);
   }
   if (2 * stretch.num_truncated > stretch.num_samples) {
     return fmt::format("{}: most likely because {} were cut at {} tokens, before their answer: raise {}", opening,
-                       share(stretch.num_truncated, stretch.num_samples, "completions"), stretch.longest_tokens,
+                       share(stretch.num_truncated, stretch.num_samples, "completions"), most_tokens(stretch),
                        limit_flag(settings, stretch));
   }
   return fmt::format(

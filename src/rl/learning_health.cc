@@ -49,6 +49,8 @@ void add(Streak& stretch, int64_t rollout, const RolloutStats& signal, int64_t n
   stretch.num_identical_groups += signal.num_identical_groups;
   stretch.num_truncated += signal.num_truncated;
   stretch.num_repetitive += signal.num_repetitive;
+  const bool has_other_limit = stretch.num_rollouts > 1 && signal.longest_tokens != stretch.longest_tokens;
+  stretch.cuts_differ = stretch.cuts_differ || signal.cuts_differ || has_other_limit;
   stretch.longest_tokens = std::max(stretch.longest_tokens, signal.longest_tokens);
   if (signal.highest_reward > stretch.highest_reward) stretch.num_best = 0;
   if (signal.highest_reward >= stretch.highest_reward) stretch.num_best += signal.num_best;

@@ -27,6 +27,8 @@ namespace tandem::rl {
 struct HealthSettings {
   std::string grader;                   // "--rm-type math", "--custom-rm-path reward.py:reward"
   std::optional<double> lowest_reward;  // lowest reward of the grader, if it is known
+  bool gives_only_zero = false;         // the grader is --rm-type none
+  std::string generate;                 // "--custom-generate-function-path agent.py:run", which may ask for few tokens
   bool compares_group = true;           // the advantage of a sample depends on the rest of its group
   bool learns_from_teacher = false;     // rewards need not differ: a teacher tells completions apart (distillation.h)
   std::string advantages;               // what makes them in the place of an estimator: "--custom-advantage-path f"
@@ -78,6 +80,7 @@ struct Streak {
   int64_t num_samples = 0, num_affected = 0;
   int64_t num_groups = 0, num_identical_groups = 0;
   int64_t num_truncated = 0, num_repetitive = 0, longest_tokens = 0;
+  bool cuts_differ = false;  // some completions were cut at fewer than longest_tokens
   double lowest_reward = 0.0, highest_reward = 0.0;
   int64_t num_best = 0;  // samples with the highest reward
   bool all_advantages_zero = true;

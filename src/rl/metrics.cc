@@ -109,8 +109,9 @@ void add_statuses(std::span<const Sample* const> samples, std::map<std::string, 
   metrics["repetition_frac"] = num_repetitive / count;
 }
 
-void add_token_means(std::span<const Sample* const> samples, bool per_token, std::map<std::string, double>& metrics) {
-  Reducer rollout(per_token), reference(per_token), teacher(per_token), advantages(per_token);
+void add_token_means(std::span<const Sample* const> samples, const Reducer& empty,
+                     std::map<std::string, double>& metrics) {
+  Reducer rollout = empty, reference = empty, teacher = empty, advantages = empty;
   bool has_rollout = std::ranges::any_of(samples, [](const Sample* sample) { return !sample->is_given; });
   bool has_reference = has_rollout, has_teacher = has_rollout, has_advantages = has_rollout;
   for (const Sample* sample : samples) {
@@ -121,10 +122,12 @@ void add_token_means(std::span<const Sample* const> samples, bool per_token, std
     has_teacher =
         has_teacher && !sample->completion.empty() && sample->teacher_logprobs.size() == sample->completion.size();
     has_advantages = has_advantages && !sample->advantages.empty();
-    if (has_rollout) rollout.add(sample->loss_mask, sample->rollout_logprobs);
-    if (has_reference) reference.add(sample->loss_mask, sample->ref_logprobs);
-    if (has_teacher) teacher.add(sample->loss_mask, sample->teacher_logprobs);
-    if (has_advantages) advantages.add(sample->loss_mask, sample->advantages);
+    const std::vector<uint8_t> mask =
+        sample->remove ? std::vector<uint8_t>(sample->loss_mask.size(), 0) : sample->loss_mask;
+    if (has_rollout) rollout.add(mask, sample->rollout_logprobs);
+    if (has_reference) reference.add(mask, sample->ref_logprobs);
+    if (has_teacher) teacher.add(mask, sample->teacher_logprobs);
+    if (has_advantages) advantages.add(mask, sample->advantages);
   }
   if (has_rollout) metrics["rollout_log_probs"] = rollout.value();
   if (has_reference) metrics["ref_log_probs"] = reference.value();
@@ -156,6 +159,7 @@ void Reducer::add_sample(std::span<const uint8_t> mask, std::span<const Number> 
     sum += static_cast<double>(values[values.size() == 1 ? 0 : t]);
     count += 1;
   }
+  if (count == 0 && !count_removed_) return;
   const int64_t divisor = std::max<int64_t>(count, 1);
   sum_ += per_token_ ? sum : sum / static_cast<double>(divisor);
   num_samples_ += 1;
@@ -170,7 +174,8 @@ double Reducer::value() const {
   return sum_ / static_cast<double>(per_token_ ? num_tokens_ : num_samples_);
 }
 
-std::map<std::string, double> rollout_metrics(std::span<const Sample* const> samples, bool per_token, SignalOf signal) {
+std::map<std::string, double> rollout_metrics(std::span<const Sample* const> samples, bool per_token, SignalOf signal,
+                                              bool count_removed) {
   std::map<std::string, double> metrics;
   if (samples.empty()) return metrics;
   add_rewards(samples, metrics);
@@ -178,7 +183,7 @@ std::map<std::string, double> rollout_metrics(std::span<const Sample* const> sam
   add_statuses(samples, metrics);
   add_zero_std(samples, metrics);
   add_signal(samples, signal, metrics);
-  add_token_means(samples, per_token, metrics);
+  add_token_means(samples, Reducer(per_token, count_removed), metrics);
   return metrics;
 }
 

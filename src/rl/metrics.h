@@ -13,10 +13,11 @@
 namespace tandem::rl {
 
 // R(x) is 1/G sum over samples of (sum m x / max(sum m, 1)), or with `per_token` sum m x / sum over samples of max(sum
-// m, 1): vime's get_sum_of_sample_mean. A sample without trained tokens adds 0 and counts.
+// m, 1): vime's get_sum_of_sample_mean. A sample without trained tokens adds 0 and counts, or with `count_removed` off
+// is left out, as LossNormaliser has it.
 class Reducer {
  public:
-  explicit Reducer(bool per_token) : per_token_(per_token) {}
+  explicit Reducer(bool per_token, bool count_removed = true) : per_token_(per_token), count_removed_(count_removed) {}
   // `values` has one per token of the mask, or one for all of them.
   void add(std::span<const uint8_t> mask, std::span<const float> values) { add_sample(mask, values); }
   void add(std::span<const uint8_t> mask, std::span<const double> values) { add_sample(mask, values); }
@@ -26,7 +27,7 @@ class Reducer {
   template <typename Number>
   void add_sample(std::span<const uint8_t> mask, std::span<const Number> values);
 
-  bool per_token_;
+  bool per_token_, count_removed_;
   double sum_ = 0.0;
   int64_t num_samples_ = 0;
   int64_t num_tokens_ = 0;
@@ -37,9 +38,10 @@ class Reducer {
 // truncated_ratio, repetition_frac, zero_std/count_{reward} (rounded to tenths), groups_without_signal,
 // groups_with_equal_rewards, rollout_log_probs, ref_log_probs, advantages, and if there are any: groups_without_reward,
 // failed, aborted, removed (numbers of samples). Samples without a reward stay out of raw_reward, rewards and zero_std;
-// if none has one, those are absent. `signal` says which groups are without one.
+// if none has one, those are absent. `signal` says which groups are without one. Samples that are out of the loss are
+// so of the means over tokens: their masks are 0, and `count_removed` is LossConfig::count_removed_samples.
 std::map<std::string, double> rollout_metrics(std::span<const Sample* const> samples, bool per_token,
-                                              SignalOf signal = SignalOf::kAdvantages);
+                                              SignalOf signal = SignalOf::kAdvantages, bool count_removed = true);
 
 // Returns true when the text's last 10,000 characters deflate to less than a tenth: a completion that repeats itself.
 bool is_repetitive(std::string_view text);

@@ -69,7 +69,7 @@ std::map<std::string, double> shaping_metrics(const LossConfig& config, std::spa
         static_cast<double>(std::ranges::count_if(samples, [](const Sample* sample) { return is_truncated(*sample); }));
   }
   if (config.kl_coef > 0.0) {
-    Reducer kl(per_token);
+    Reducer kl(per_token, config.count_removed_samples);
     for (const Sample* sample : samples) {
       if (sample->is_given) continue;
       std::vector<uint8_t> mask;

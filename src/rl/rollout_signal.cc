@@ -71,6 +71,10 @@ RolloutStats measure_signal(std::span<const Sample* const> samples) {
     has_effect = has_effect || std::any_of(sample->advantages.begin(), sample->advantages.end(),
                                            [](double advantage) { return std::abs(advantage) > kZeroAdvantage; });
   }
+  signal.cuts_differ = std::ranges::any_of(samples, [&signal](const Sample* sample) {
+    return !sample->is_given && sample->status == SampleStatus::kTruncated &&
+           std::ssize(sample->completion) < signal.longest_tokens;
+  });
   signal.num_best = std::count_if(samples.begin(), samples.end(), [&signal](const Sample* sample) {
     return sample->has_reward && sample->reward == signal.highest_reward;
   });

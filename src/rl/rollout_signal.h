@@ -19,6 +19,7 @@ struct RolloutStats {
   int64_t num_empty = 0;       // only white space, or no token
   int64_t num_repetitive = 0;  // truncated and repetitive: is_repetitive()
   int64_t longest_tokens = 0;  // tokens of the longest completion
+  bool cuts_differ = false;    // some completion was cut at fewer tokens than that
 
   // The next counts are over samples with a reward. A group takes part when it has two of them.
   int64_t num_groups = 0;

@@ -30,9 +30,10 @@ rl::HealthSettings signal_settings(const config::TrainConfig& config, const mode
                                    const session::PromptSet& prompts, int64_t num_steps) {
   rl::HealthSettings settings = signal_settings(config.optimizer, num_steps);
   settings.grader = config.reward.name();
+  settings.gives_only_zero = settings.grader == "--rm-type none" && !config.custom_generate.is_on();
   if (config.custom_generate.is_on()) {
-    settings.grader =
-        fmt::format("--custom-generate-function-path {} or {}", config.custom_generate.function, settings.grader);
+    settings.generate = "--custom-generate-function-path " + config.custom_generate.function;
+    settings.grader = fmt::format("{} or {}", settings.generate, settings.grader);
   }
   settings.lowest_reward = config.reward.lowest_reward();
   settings.compares_group =

@@ -156,7 +156,7 @@ void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, 
   if (inputs_.config.output.log_passrate) pass = inputs_.config.reward.pass_rule();
   // Whole distributions of a teacher train every token, whatever its advantage is.
   const rl::SignalOf signal = loss.opd.has_loss() ? rl::SignalOf::kEveryTrainedToken : rl::SignalOf::kAdvantages;
-  log.add(evaluation::rollout_report(rollout, per_token, pass, signal));
+  log.add(evaluation::rollout_report(rollout, per_token, pass, signal, loss.count_removed_samples));
   for (const auto& [name, value] : rl::shaping_metrics(loss, rollout.views(), per_token)) {
     log.add({{"rollout/" + name, value}});
   }

@@ -101,10 +101,12 @@ class SampleMaker {
   bool ends_answer(int32_t token) const;
   bool is_eos(int32_t token) const;
   std::optional<int32_t> own_eos() const;
+  size_t unit_end(size_t begin) const;
+  void use_or_leave_out(std::span<const Answer> unit);
   void join(const Answer& answer);
   void begin_sample(const Answer& answer);
   void join_pairs();
-  void leave_out(const Answer& answer, int64_t length);
+  void leave_out(const Answer& answer);
   void log_prefix() const;
   void log_left_out() const;
   void warn_of_ends();
@@ -120,9 +122,9 @@ class SampleMaker {
       wholes_;  // conversations of the answers that the template renders, in their order
   SftSamples result_;
   bool joins_ = false;  // true while the last sample belongs to the record whose answers are being joined
-  int64_t num_answers_ = 0, num_too_long_ = 0, num_prefixed_ = 0;
-  int64_t num_beyond_context_ = 0;                       // answers
-  std::string first_beyond_context_;                     // what is wrong with the first of them
+  int64_t num_answers_ = 0, num_prefixed_ = 0;
+  int64_t num_units_ = 0, num_too_long_ = 0, num_beyond_context_ = 0;  // units: unit_end()
+  std::string first_beyond_context_;                                   // what is wrong with the first of them
   int64_t num_with_reasoning_ = 0, num_without_it_ = 0;  // answers with reasoning, and those whose text lacks it
   std::map<int32_t, int64_t> ends_;                      // tokens with which the template ends answers, to how many
 };
@@ -135,7 +137,8 @@ SftSamples SampleMaker::make() {
   result_.num_records = std::ssize(data.records);
   for (int64_t i = 0; i < result_.num_records; ++i) {
     add(data.records[static_cast<size_t>(i)]);
-    if (answers_.size() < kAnswersAtOnce) continue;
+    const bool is_half_a_pair = kind_ == rl::Answers::kPairs && i % 2 == 0;
+    if (is_half_a_pair || answers_.size() < kAnswersAtOnce) continue;
     flush();
     report.progress(title, i + 1, result_.num_records, "lines");
   }
@@ -189,9 +192,10 @@ void SampleMaker::flush() {
   render();
   check_reasoning();
   encode();
-  for (Answer& answer : answers_) {
-    end_answer(answer);
-    join(answer);
+  for (Answer& answer : answers_) end_answer(answer);
+  for (size_t begin = 0, end = 0; begin < answers_.size(); begin = end) {
+    end = unit_end(begin);
+    use_or_leave_out(std::span(answers_).subspan(begin, end - begin));
   }
   answers_.clear();
 }
@@ -342,18 +346,40 @@ void append(rl::Sample& sample, std::span<const int32_t> tokens, uint8_t is_trai
   sample.loss_mask.resize(sample.completion.size(), is_trained);
 }
 
-void SampleMaker::join(const Answer& answer) {
-  TANDEM_USER_CHECK(!answer.prompt.empty() && !answer.tokens.empty(),
-                    fmt::format("{}: prompt or response has no tokens; remove the line", answer.place));
-  const auto prompt_size = static_cast<int64_t>(answer.prompt.size());
-  const int64_t length = prompt_size + static_cast<int64_t>(answer.tokens.size());
-  ++num_answers_;
-  joins_ = joins_ && answer.continues_record;
-  if (data_.max_prompt_len > 0 && prompt_size > data_.max_prompt_len) {
+// Returns the end of the answers that are used or left out together with the one at `begin`. A message to imitate
+// stands alone; a preference is about all of a line: every message of an answer, and both answers of a pair.
+size_t SampleMaker::unit_end(size_t begin) const {
+  size_t end = begin + 1;
+  if (kind_ == rl::Answers::kToImitate) return end;
+  while (end < answers_.size() && answers_[end].place == answers_[begin].place) ++end;
+  return end;
+}
+
+int64_t num_tokens(const Answer& answer) { return std::ssize(answer.prompt) + std::ssize(answer.tokens); }
+
+void SampleMaker::use_or_leave_out(std::span<const Answer> unit) {
+  for (const Answer& answer : unit) {
+    TANDEM_USER_CHECK(!answer.prompt.empty() && !answer.tokens.empty(),
+                      fmt::format("{}: prompt or response has no tokens; remove the line", answer.place));
+  }
+  ++num_units_;
+  num_answers_ += static_cast<int64_t>(unit.size());
+  joins_ = joins_ && unit.front().continues_record;
+  const auto has_long_prompt = [&](const Answer& answer) {
+    return data_.max_prompt_len > 0 && std::ssize(answer.prompt) > data_.max_prompt_len;
+  };
+  if (std::ranges::any_of(unit, has_long_prompt)) {
     ++num_too_long_;
     return;
   }
-  if (length > model_.max_positions) return leave_out(answer, length);
+  for (const Answer& answer : unit) {
+    if (num_tokens(answer) > model_.max_positions) return leave_out(answer);
+  }
+  for (const Answer& answer : unit) join(answer);
+}
+
+void SampleMaker::join(const Answer& answer) {
+  joins_ = joins_ && answer.continues_record;
   if (!joins_ || !begins_with(answer.prompt, result_.samples.back())) begin_sample(answer);
   rl::Sample& sample = result_.samples.back();
   const int64_t context = sample.num_tokens();
@@ -398,31 +424,31 @@ void SampleMaker::log_prefix() const {
                  data_.lines.path, num_prefixed_, num_answers_, text_.decode({result_.text_prefix}, false).front());
 }
 
-// Leaves out an answer that is longer with its prompt than the context, as --skip-bad-lines asks. Of a pair neither
-// answer may go by itself.
-void SampleMaker::leave_out(const Answer& answer, int64_t length) {
-  const bool may_skip = data_.lines.skip_bad_lines && kind_ != rl::Answers::kPairs;
+// Leaves out the unit of an answer that is longer with its prompt than the context, as --skip-bad-lines asks.
+void SampleMaker::leave_out(const Answer& answer) {
   const std::string what = fmt::format("{}: prompt and response have {} tokens, the model's context is {}",
-                                       answer.place, length, model_.max_positions);
-  TANDEM_USER_CHECK(may_skip, fmt::format("{}; shorten or remove the line{}", what,
-                                          kind_ == rl::Answers::kPairs ? "" : ", or give --skip-bad-lines"));
+                                       answer.place, num_tokens(answer), model_.max_positions);
+  TANDEM_USER_CHECK(data_.lines.skip_bad_lines,
+                    fmt::format("{}; shorten or remove the line, or give --skip-bad-lines", what));
   if (num_beyond_context_++ == 0) first_beyond_context_ = what;
 }
 
 void SampleMaker::log_left_out() const {
+  const char* const units = kind_ == rl::Answers::kToImitate ? "answers" : "lines";
   if (num_beyond_context_ > 0) {
-    base::log_warning("{}: {} of {} answers left out (--skip-bad-lines), the first: {}", data_.lines.path,
-                      num_beyond_context_, num_answers_, first_beyond_context_);
+    base::log_warning("{}: {} of {} {} left out (--skip-bad-lines), the first: {}", data_.lines.path,
+                      num_beyond_context_, num_units_, units, first_beyond_context_);
   }
   if (num_too_long_ > 0) {
-    base::log_info("{}: {} of {} answers left out, their prompts are longer than --rollout-max-prompt-len {}",
-                   data_.lines.path, num_too_long_, num_answers_, data_.max_prompt_len);
+    base::log_info("{}: {} of {} {} left out, their prompts are longer than --rollout-max-prompt-len {}",
+                   data_.lines.path, num_too_long_, num_units_, units, data_.max_prompt_len);
   }
-  TANDEM_USER_CHECK(!result_.samples.empty(),
-                    num_beyond_context_ > 0
-                        ? fmt::format("{}: no answer is left; {}", data_.lines.path, first_beyond_context_)
-                        : fmt::format("{}: no prompt has at most {} tokens; raise --rollout-max-prompt-len",
-                                      data_.lines.path, data_.max_prompt_len));
+  TANDEM_USER_CHECK(
+      !result_.samples.empty(),
+      num_beyond_context_ > 0
+          ? fmt::format("{}: no answer is left; {}", data_.lines.path, first_beyond_context_)
+          : fmt::format("{}: none of {} {} has prompts of at most {} tokens; raise --rollout-max-prompt-len",
+                        data_.lines.path, num_units_, units, data_.max_prompt_len));
 }
 
 // Warns about tokens at which generation does not stop: a model that learns to end its answers with one continues after

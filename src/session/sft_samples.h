@@ -36,11 +36,12 @@ struct SftSamples {
 };
 
 // `data.lines.path` is the file, `data.lines.label_key` the key of the response. Of preferences each answer is one
-// sample, and a pair two that follow each other, the chosen one first, with one prompt. With `append_eos`, an answer
-// that neither the template nor the data ends with a token for that gets the tokenizer's EOS (eos_token of
-// tokenizer_config.json), or the model's first if the tokenizer has none. Logs what was left out. Throws UserError with
-// FILE:LINE for a line that is wrong, whose reasoning_content is not rendered, whose rendered prompt is no beginning of
-// the rendered conversation, or that is longer than the model's context; and when nothing is left.
+// sample, and a pair two that follow each other, the chosen one first, with one prompt; what is left out is the whole
+// line. With `append_eos`, an answer that neither the template nor the data ends with a token for that gets the
+// tokenizer's EOS (eos_token of tokenizer_config.json), or the model's first if the tokenizer has none. Logs what was
+// left out. Throws UserError with FILE:LINE for a line that is wrong, whose reasoning_content is not rendered, whose
+// rendered prompt is no beginning of the rendered conversation, or that is longer than the model's context; and when
+// nothing is left.
 SftSamples load_sft_samples(const config::DataOptions& data, rl::Answers answers, bool append_eos,
                             text::TextWorker& text, const model::ModelConfig& model);
 

@@ -31,6 +31,48 @@ TEST(SignalSentences, ALengthThatWasWantedIsNotBlamed) {
   EXPECT_EQ(never_right(true).find("raise"), std::string::npos) << never_right(true);
 }
 
+// Returns the sentence when every completion was cut, the longest at 9 tokens.
+std::string cut(const HealthSettings& settings, bool cuts_differ) {
+  Streak stretch;
+  stretch.num_rollouts = 1;
+  stretch.num_samples = stretch.num_affected = stretch.num_truncated = 16;
+  stretch.longest_tokens = 9;
+  stretch.cuts_differ = cuts_differ;
+  return fault_sentence(Fault::kCompletionsTruncated, settings, stretch);
+}
+
+TEST(LengthSentences, SayWhereAllWereCutAndWhatCutThem) {
+  HealthSettings settings;
+  settings.max_response_tokens = 64;
+  EXPECT_NE(cut(settings, false)
+                .find("all 16 completions were cut at 9 tokens, so no answer is finished: raise "
+                      "--rollout-max-context-len"),
+            std::string::npos)
+      << cut(settings, false);
+  EXPECT_NE(cut(settings, true).find("were cut at up to 9 tokens, so"), std::string::npos) << cut(settings, true);
+  settings.generate = "--custom-generate-function-path agent.py:run";
+  EXPECT_NE(cut(settings, false)
+                .find("raise max_new_tokens where --custom-generate-function-path agent.py:run asks "
+                      "for fewer tokens than it may, or else --rollout-max-context-len"),
+            std::string::npos)
+      << cut(settings, false);
+}
+
+TEST(SignalSentences, ARewardThatIsAlwaysZeroIsNotBlamedOnLabels) {
+  HealthSettings settings;
+  settings.grader = "--rm-type none";
+  settings.gives_only_zero = true;
+  Streak stretch;
+  stretch.num_rollouts = 2;
+  stretch.num_samples = stretch.num_truncated = 256;
+  const std::string line = fault_sentence(Fault::kAnswerNeverRight, settings, stretch);
+  EXPECT_NE(line.find("--rm-type none gives every completion 0: give another --rm-type or --custom-rm-path, or "
+                      "--use-opd"),
+            std::string::npos)
+      << line;
+  EXPECT_EQ(line.find("--label-key"), std::string::npos) << line;
+}
+
 // With penalties on rewards, equal ones still have a gradient.
 TEST(SignalSentences, EqualRewardsBesidePenaltiesAreNotCalledWithoutEffect) {
   HealthSettings settings;

@@ -1,12 +1,14 @@
 // Runs that cannot learn are told so within two rollouts, with the cause; runs that can get no message.
 #include "rl/learning_health.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <iostream>
+#include <string>
 
 #include "tests/rl/simulated_run.h"
 
@@ -427,6 +429,27 @@ TEST(LearningHealth, RepeatsItselfRarelyAndWhenAFaultComesBack) {
   EXPECT_EQ(cut_until(index + 2), 2) << "a short pause is no absence";
   pause(LearningHealth::kForgetAfter);
   EXPECT_EQ(cut_until(index + 2), 3);
+}
+
+// The context leaves a long prompt fewer tokens than a short one.
+TEST(LearningHealth, SaysUpToHowManyTokensWhereNotAllAreCutAtTheSame) {
+  for (const int64_t most_taken : {0, 1}) {
+    SimulatedRun run(11);
+    run.make_large_enough();
+    Watched watched(run);
+    int64_t num_cut = 0;
+    const auto cut_short = [&](SimulatedRun& of, Sample& sample) {
+      truncate(of, sample);
+      sample.completion.resize(sample.completion.size() - static_cast<size_t>(num_cut++ % 2 * most_taken));
+      sample.loss_mask.resize(sample.completion.size());
+    };
+    for (int64_t index = 0; index < 2; ++index) go(run, watched, index, each(cut_short));
+    const std::string expected =
+        fmt::format("were cut at {}{} tokens", most_taken > 0 ? "up to " : "", run.response_tokens);
+    const bool is_said = std::ranges::any_of(
+        watched.warnings, [&](const std::string& line) { return line.find(expected) != std::string::npos; });
+    EXPECT_TRUE(is_said) << expected << " in " << testing::PrintToString(watched.warnings);
+  }
 }
 
 // Rewards become equal late in a run: at the best reward the task is solved, which is no alarm; at another the policy

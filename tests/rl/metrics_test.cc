@@ -67,6 +67,27 @@ TEST(RolloutMetrics, FailedSamplesAreCountedAndHaveNoReward) {
   EXPECT_EQ(metrics.at("zero_std/count_1"), 1.0);
 }
 
+TEST(RolloutMetrics, SamplesOutOfTheLossAreReducedAsTheLossDoes) {
+  std::vector<Sample> samples = {scored(0, 1, {1, 1}), scored(0, 0, {1, 1, 1})};
+  for (Sample& sample : samples) {
+    sample.advantages = {1.0};
+    sample.rollout_logprobs.assign(sample.completion.size(), -1.0F);
+    sample.ref_logprobs = sample.teacher_logprobs = sample.rollout_logprobs;
+  }
+  samples[1].remove = true;
+  const auto value = [&](const char* name, bool per_token, bool count_removed) {
+    return rollout_metrics(pointers(samples), per_token, SignalOf::kAdvantages, count_removed).at(name);
+  };
+  for (const char* name : {"rollout_log_probs", "ref_log_probs", "teacher_log_probs"}) {
+    EXPECT_DOUBLE_EQ(value(name, false, true), -0.5) << name;
+    EXPECT_DOUBLE_EQ(value(name, true, true), -2.0 / 3.0) << name << ": it counts as one token";
+    EXPECT_DOUBLE_EQ(value(name, false, false), -1.0) << name;
+    EXPECT_DOUBLE_EQ(value(name, true, false), -1.0) << name;
+  }
+  EXPECT_DOUBLE_EQ(value("advantages", false, true), 0.5);
+  EXPECT_DOUBLE_EQ(value("advantages", false, false), 1.0);
+}
+
 TEST(RolloutMetrics, FailedSamplesWithARewardAreLikeAnyOther) {
   std::vector<Sample> samples = {scored(0, 1, {1}), scored(0, -1, {1})};
   samples[1].grading_failed = true;

@@ -61,6 +61,19 @@ TEST_F(HealthSettingsTest, NameTheGraderAsTheUserGaveIt) {
             "--custom-generate-function-path agent.py:run or --rm-type exact");
 }
 
+TEST_F(HealthSettingsTest, KnowTheRewardThatIsZeroAndTheFunctionThatMayCut) {
+  EXPECT_FALSE(settings().gives_only_zero);
+  EXPECT_EQ(settings().generate, "");
+  const Change use_none = [](config::TrainConfig& config) { config.reward.rm_type = {"none"}; };
+  EXPECT_TRUE(settings(use_none).gives_only_zero);
+  const rl::HealthSettings with_function = settings([&](config::TrainConfig& config) {
+    use_none(config);
+    config.custom_generate.function = "agent.py:run";
+  });
+  EXPECT_FALSE(with_function.gives_only_zero) << "the function may give a reward";
+  EXPECT_EQ(with_function.generate, "--custom-generate-function-path agent.py:run");
+}
+
 TEST_F(HealthSettingsTest, SayWhetherASamplesAdvantageDependsOnItsGroup) {
   EXPECT_TRUE(settings().compares_group);
   EXPECT_FALSE(settings([](auto& config) { config.loss.loss.disable_rewards_normalization = true; }).compares_group);

@@ -30,7 +30,7 @@ class SftSamplesTest : public testing::Test {
   SftSamples load(const std::string& lines) {
     base::write_file_durably(folder_ / "data.jsonl", lines);
     data_.lines.path = folder_ / "data.jsonl";
-    return load_sft_samples(data_, rl::Answers::kToImitate, append_eos_, *text_, model_);
+    return load_sft_samples(data_, kind_, append_eos_, *text_, model_);
   }
   void expect_refusal(const std::string& lines, const std::string& says) {
     try {
@@ -74,6 +74,7 @@ class SftSamplesTest : public testing::Test {
   base::TemporaryDirectory folder_;
   config::DataOptions data_;
   model::ModelConfig model_;
+  rl::Answers kind_ = rl::Answers::kToImitate;
   bool append_eos_ = true;
   text::TextWorker* text_ = &qwen3();
   std::unique_ptr<text::TextWorker> own_text_;
@@ -362,6 +363,58 @@ TEST_F(SftSamplesTest, DataThatAreHardlyMeantSoAreSaid) {
               "data.jsonl:2: chosen and rejected are the same answer, as in 1 of 2 pairs");
 }
 
+// The answers have several messages, and only the context of the chosen one's last is beyond the limits.
+TEST_F(SftSamplesTest, LimitsLeaveOutWholePreferences) {
+  use_template(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  const std::string wordy = R"({"role": "assistant", "content": "2 and 2 and 2 and 2 and 2 and 2 and 2"})";
+  const auto pair = [](const std::string& first) {
+    const std::string rest = "," + kAskAgain + "," + kThree + "]";
+    return R"({"chosen": [)" + kAsk + "," + first + rest + R"(, "rejected": [)" + kAsk + "," + kThree + rest + "}\n";
+  };
+  const auto labelled = [](const std::string& first) {
+    return R"({"prompt": [)" + kAsk + R"(], "completion": [)" + first + "," + kAskAgain + "," + kThree +
+           R"(], "label": true})"
+           "\n";
+  };
+  const std::vector<std::pair<rl::Answers, std::string>> files = {
+      {rl::Answers::kPairs, pair(wordy) + pair(kTwo) + pair(wordy)},
+      {rl::Answers::kLabelled, labelled(wordy) + labelled(kTwo) + labelled(wordy)}};
+  for (const auto& [kind, lines] : files) {
+    kind_ = kind;
+    data_.max_prompt_len = 0;
+    data_.lines.skip_bad_lines = false;
+    model_.max_positions = 1024;
+    const SftSamples all = load(lines);
+    const size_t of_line = kind == rl::Answers::kPairs ? 2 : 1;
+    ASSERT_EQ(all.samples.size(), 3 * of_line);
+    const std::vector<std::string> said_by_chosen = stretches(all.samples[of_line], true);
+    ASSERT_EQ(said_by_chosen, (std::vector<std::string>{"2<|im_end|>", "3<|im_end|>"}));
+    const int64_t longest = all.samples[of_line].num_tokens();
+    const auto expect_the_second = [&](const std::string& says) {
+      std::string said;
+      base::set_log_sink(
+          [&](base::LogLevel, const std::string& line) { said += line; });  // collects lines until the next report
+      const SftSamples left = load(lines);
+      base::set_log_sink({});
+      ASSERT_EQ(left.samples.size(), of_line) << said;
+      for (size_t i = 0; i < of_line; ++i) {
+        EXPECT_EQ(left.places[i], data_.lines.path + ":2");
+        EXPECT_EQ(left.samples[i].completion, all.samples[of_line + i].completion);
+      }
+      EXPECT_NE(said.find(says), std::string::npos) << said;
+    };
+    data_.max_prompt_len = longest;
+    expect_the_second("2 of 3 lines left out, their prompts are longer than --rollout-max-prompt-len");
+    data_.max_prompt_len = 0;
+    model_.max_positions = longest;
+    expect_refusal(lines, "data.jsonl:1: prompt and response have ");
+    data_.lines.skip_bad_lines = true;
+    expect_the_second("2 of 3 lines left out (--skip-bad-lines), the first: ");
+  }
+}
+
 TEST_F(SftSamplesTest, LinesThatCannotBeLearntAreNamed) {
   const std::string thoughtful =
       messages(kAsk + R"(, {"role": "assistant", "content": "2", "reasoning_content": "one and one"})");
@@ -378,7 +431,7 @@ TEST_F(SftSamplesTest, LinesThatCannotBeLearntAreNamed) {
                  "\n" +
                      messages(kAsk + "," + kTwo),
                  "data.jsonl:2: prompt and response have ");
-  // Such a line may be left out; half a pair may not.
+  // Such a line may be left out.
   data_.lines.skip_bad_lines = true;
   const std::string short_one = R"({"prompt": "a", "response": "b"})"
                                 "\n";
