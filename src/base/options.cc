@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <numeric>
@@ -653,15 +654,23 @@ std::string Options::elsewhere_text(const std::string& where, std::string_view n
 
 std::string Options::unknown_text(const std::string& where, const std::string& name) {
   if (const std::string answer = elsewhere_text(where, name); !answer.empty()) return answer;
+  const bool is_typed = where.starts_with("--");  // else it is a key of a file
+  const std::array<const char*, 3> own = {"config", "print-config", "help"};
+  if (!is_typed && std::ranges::find(own, name) != own.end())
+    return where + ": is of the command line alone; leave it out of the file";
   std::vector<std::string> names;
   for (const Option& option : options_) {
     names.push_back(option.name());
-    if (option.kind() == OptionKind::kBool) names.push_back("no-" + option.name());
+    const std::string off = "no-" + option.name();
+    if (option.kind() != OptionKind::kBool) continue;
+    if (!is_typed && off == name)
+      return fmt::format("{}: is a flag of the command line; write {} = false", where, option.name());
+    if (is_typed) names.push_back(off);
   }
-  for (const char* own : {"config", "print-config", "help"}) names.emplace_back(own);
+  if (is_typed) names.insert(names.end(), own.begin(), own.end());
   const auto near = nearest_name(name, names);
   if (Option* const meant = near ? find(*near) : nullptr) meant->set_mentioned();
-  const std::string dashes = where.starts_with("--") ? "--" : "";
+  const std::string dashes = is_typed ? "--" : "";
   if (near) return where + ": unknown option; did you mean " + dashes + *near + "?";
   std::vector<std::string> others;
   for (const Elsewhere& row : elsewhere_) {

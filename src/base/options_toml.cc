@@ -199,18 +199,21 @@ void Options::read_entries(const FileTable& from, OptionMistakes& mistakes) {
       mistakes.refuse(where, row->reason);
       continue;
     }
+    Option* const option = is_table ? nullptr : find(name);
     try {
       TANDEM_USER_CHECK(!is_table, where + ": is a table; " + from.remedy_for_table);
-      Option* const option = find(name);
       if (option == nullptr) throw UserError(from.has_help ? unknown_text(where, name) : unknown_key_text(where));
-      option->set_mentioned();
       std::vector<std::string> words = to_words(where, *node, *option);
       for (std::string& word : words) word = from.file.restore(word);
       if (option->is_path()) {
         for (std::string& word : words) word = from_start(word, from.start, option->is_list());
       }
+      const auto before = option->words();
       set(*option, where, words);
+      // A run's config.toml has every option: one that it leaves as it is was asked for by nobody.
+      if (option->words() != before) option->set_mentioned();
     } catch (const UserError& error) {
+      if (option != nullptr) option->set_mentioned();
       mistakes.add(error.what());
     }
   }

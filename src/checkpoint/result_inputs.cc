@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -27,6 +28,12 @@ constexpr const char* kDecayEnd = "optimizer steps until --min-lr";
 // Checkpoints of older versions contain this flag. The modules that a reward imports are not compared, and so the
 // interpreter that they come from is not either.
 constexpr const char* kFlagNoLongerCompared = "rm-python";
+
+// Entries of weights begin with this. Checkpoints of older versions lack some of them.
+constexpr const char* kWeights = "the weights of ";
+constexpr const char* kReferenceWeights = "the weights of the reference ";
+
+using Texts = std::map<std::string, std::string>;  // by fingerprint
 
 // Returns a text that changes when the function does: for FILE.py:function the file's checksum and the function's name.
 // A built-in name, which has no colon, stands for itself.
@@ -71,13 +78,24 @@ bool is_same(const std::string& name, const std::string& saved, const std::strin
          base::fingerprint(name, base::shorten_home(saved, base::home_directory())) == now;
 }
 
-// Returns "--lr was 0.001 and is 0.002". Texts may be secrets, so for them only the change is reported.
-std::string difference(const std::string& name, const std::string* saved, const std::string* now) {
+// Returns "--lr was 0.001 and is 0.002". Texts may be secrets, so of those that `texts` lacks only the change is
+// reported.
+std::string difference(const std::string& name, const std::string* saved, const std::string* now, const Texts& texts) {
   const std::string flag = (name.find(' ') == std::string::npos ? "--" : "") + base::one_line(name);
+  const auto text_of = [&](const std::string& value) -> std::optional<std::string> {
+    const auto found = texts.find(base::is_fingerprint(value) ? value : base::fingerprint(name, value));
+    if (found == texts.end()) return std::nullopt;
+    return found->second.empty() ? "empty" : base::one_line(found->second);
+  };
   const bool is_text = saved != nullptr && now != nullptr && base::is_fingerprint(*now);
-  if (is_text) return flag + " is not what it was";
-  const auto shown = [](const std::string* value) {
-    return value == nullptr ? "absent" : base::is_fingerprint(*value) ? "given" : base::one_line(*value);
+  if (is_text) {
+    const std::optional<std::string> before = *saved == "unset" ? *saved : text_of(*saved), after = text_of(*now);
+    if (before && after && *before != *after) return fmt::format("{} was {} and is {}", flag, *before, *after);
+    return flag + " is not what it was";
+  }
+  const auto shown = [&](const std::string* value) {
+    if (value == nullptr) return std::string("absent");
+    return base::is_fingerprint(*value) ? text_of(*value).value_or("given") : base::one_line(*value);
   };
   return fmt::format("{} was {} and is {}", flag, shown(saved), shown(now));
 }
@@ -93,19 +111,19 @@ std::string decay_hint(const std::map<std::string, std::string>& saved, const st
 
 // Throws UserError with each input that differs and both its values, unless `allowed`.
 void check_same_inputs(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
-                       const std::map<std::string, std::string>& where_absent, bool allowed) {
+                       const std::map<std::string, std::string>& where_absent, const Texts& texts, bool allowed) {
   std::vector<std::string> differences;
   for (const auto& [name, value] : saved) {
     if (name == kFlagNoLongerCompared) continue;
     const auto found = now.find(name);
     if (found == now.end() || !is_same(name, value, found->second))
-      differences.push_back(difference(name, &value, found == now.end() ? nullptr : &found->second));
+      differences.push_back(difference(name, &value, found == now.end() ? nullptr : &found->second, texts));
   }
   for (const auto& [name, value] : now) {
     if (saved.contains(name)) continue;
     const auto absent = where_absent.find(name);
     if (absent == where_absent.end() || absent->second != value)
-      differences.push_back(difference(name, nullptr, &value));
+      differences.push_back(difference(name, nullptr, &value, texts));
   }
   if (differences.empty()) return;
   const std::string what = fmt::format("--load: the run would go on differently: {}", fmt::join(differences, "; "));
@@ -128,6 +146,11 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   if (inputs.has_frozen_weights) {
     result["the weights of --hf-checkpoint"] = weights::weights_checksum(inputs.model_directory);
   }
+  for (const FrozenWeights& frozen : inputs.frozen) {
+    const char* const file = frozen.kind == "adapter" ? weights::kAdapterFile : weights::kModelFile;
+    result[fmt::format("{}the {} {}", kWeights, frozen.kind, frozen.flag)] =
+        weights::weights_checksum(frozen.directory, file);
+  }
   if (!inputs.group_filter.empty()) {
     result["the filter of --dynamic-sampling-filter-path"] = identity_of(inputs.group_filter);
   }
@@ -146,10 +169,19 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
 }
 
 void check_can_resume(const Checkpoint& checkpoint, const std::map<std::string, std::string>& result_inputs,
-                      const std::map<std::string, std::string>& values_where_absent, bool allow_changes,
-                      int64_t num_records) {
-  const RunState saved = read_state(checkpoint);
-  check_same_inputs(saved.result_inputs, result_inputs, values_where_absent, allow_changes);
+                      const std::map<std::string, std::string>& values_where_absent,
+                      const std::map<std::string, std::string>& texts, bool allow_changes, int64_t num_records) {
+  RunState saved = read_state(checkpoint);
+  std::map<std::string, std::string> now = result_inputs;
+  std::erase_if(now, [&](const auto& entry) {
+    return entry.first.starts_with(kWeights) && !saved.result_inputs.contains(entry.first);
+  });
+  if (saved.reference_step > 0) {  // the checkpoint holds the reference, which the policy has renewed since the start
+    const auto is_of_reference = [](const auto& entry) { return entry.first.starts_with(kReferenceWeights); };
+    std::erase_if(now, is_of_reference);
+    std::erase_if(saved.result_inputs, is_of_reference);
+  }
+  check_same_inputs(saved.result_inputs, now, values_where_absent, texts, allow_changes);
   TANDEM_USER_CHECK(saved.cursor.offset < num_records,
                     fmt::format("--load: record {} of --prompt-data comes next and there are {}; give the data of the "
                                 "run",

@@ -151,6 +151,19 @@ void RunDirectory::create() {
   }
 }
 
+std::string RunDirectory::removed_with(const std::string& path) const {
+  if (folder_ != RunFolder::kOverwrite) return "";
+  std::error_code unknown;  // what cannot be looked at is not in a folder that the run can clear
+  for (const fs::path& whole : {fs::absolute(path, unknown), fs::weakly_canonical(path, unknown)}) {
+    for (fs::path part = whole; part.has_relative_path(); part = part.parent_path()) {
+      const bool is_own = std::ranges::find(kNames, part.filename().string(), &OwnName::name) != kNames.end();
+      if (is_own && fs::equivalent(part.parent_path(), path_, unknown))
+        return fmt::format("{}/{}", path_, part.filename().string());
+    }
+  }
+  return "";
+}
+
 void RunDirectory::check_names() const {
   for (const OwnName& own : kNames) check_own(fmt::format("{}/{}", path_, own.name), own.is_folder);
   check_own(fmt::format("{}/{}", path_, base::DirectoryLock::kName), false);

@@ -42,6 +42,10 @@ class RunDirectory {
   // above are removed first. Throws UserError when another process writes here.
   void create();
 
+  // Returns which of those names create() would remove with that file or folder, which lies there or is reached through
+  // it: "RUN/hf" for "RUN/hf/latest". "" if it stays.
+  std::string removed_with(const std::string& path) const;
+
   // Returns the sizes of the files that grow during a run, by their path in the folder; they are durable to that size.
   std::map<std::string, int64_t> growing_files() const;
   // Undoes everything written after `step` rollouts were finished: those files get their sizes of then; newer samples,

@@ -25,8 +25,8 @@ namespace tandem::cli {
 namespace {
 
 constexpr const char* kOutOfMemory =
-    "out of memory: lower --kv-cache-bytes, --max-tokens-per-gpu or --rollout-batch-size, or raise the limit (ulimit "
-    "-v)";
+    "out of memory: lower what the command has of --kv-cache-bytes, --max-tokens-per-gpu, --rollout-batch-size and "
+    "--n-samples-per-prompt, or raise the limit (ulimit -v)";
 constexpr const char* kNoThread =
     "a thread could not be started: the machine allows no more of them or no memory for its stack; raise the limits "
     "(ulimit -u, ulimit -v), or lower --num-threads";
@@ -137,7 +137,8 @@ int report_failure(const std::exception_ptr& failure) {
     return fail(kExitEnvironment, kOutOfMemory);
   } catch (const c10::OutOfMemoryError&) {
     return fail(kExitEnvironment,
-                "out of memory on the device: lower --kv-cache-bytes, --max-tokens-per-gpu or --logprob-chunk-rows");
+                "out of memory on the device: lower what the command has of --kv-cache-bytes, --max-tokens-per-gpu and "
+                "--logprob-chunk-rows");
   } catch (const c10::Error& error) {  // the message of what() ends in a page of stack
     const std::string what = error.what_without_backtrace();
     if (what.find("can't allocate memory") != std::string::npos) return fail(kExitEnvironment, kOutOfMemory);

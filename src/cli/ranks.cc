@@ -145,6 +145,9 @@ RankedRun read_run(const char* verb, const std::vector<std::string>& arguments) 
   return ranked_run(config);
 }
 
+// Returns whether the word is a verb that `tandem launch` starts.
+bool is_started(const std::string& word) { return word == "train" || word == "sft"; }
+
 template <typename Config>
 RankedRun run_of(const char* verb, const Config& config, int64_t num_workers) {
   return {.verb = verb,
@@ -222,13 +225,17 @@ void check_fits_alone(const mesh::Launch& launch) {
 
 int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) {
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
+  const auto stray = std::find_if(arguments.begin(), dashes, [](const std::string& word) { return is_started(word); });
+  TANDEM_USER_CHECK(
+      dashes != arguments.end() || stray == arguments.end(),
+      fmt::format("launch: {0} and its flags come after --: tandem launch --nproc-per-node 2 -- {0} ...", *stray));
   LaunchOptions launch;
   base::Options options;
   launch.visit(options);
   const base::ParsedAction action = options.parse({arguments.begin(), dashes});
   if (was_answered(action, options, "tandem launch [options] -- train|sft [options of it]", verb.description)) return 0;
   launch.check();
-  TANDEM_USER_CHECK(arguments.end() - dashes > 1 && (dashes[1] == "train" || dashes[1] == "sft"),
+  TANDEM_USER_CHECK(arguments.end() - dashes > 1 && is_started(dashes[1]),
                     "launch: what it is to start stands behind its options: tandem launch --nproc-per-node 2 -- train "
                     "..., or sft");
   const std::string& started = dashes[1];

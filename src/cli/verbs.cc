@@ -1,20 +1,25 @@
 #include "cli/verbs.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <sstream>
 #include <string>
 #include <system_error>
 #include <type_traits>
+#include <vector>
 
 #include "base/env.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/options.h"
+#include "base/sha256.h"
 #include "base/utf8.h"
 #include "bench/bench.h"
 #include "cli/command_line.h"
@@ -28,6 +33,7 @@
 #include "plan/plan.h"
 #include "run/verbs.h"
 #include "scorer/serve_scores.h"
+#include "tandem/error.h"
 
 namespace tandem::cli {
 
@@ -46,6 +52,51 @@ base::Json without_secrets(base::Json values) {
     for (base::Json& element : value) hide(element);
   }
   return values;
+}
+
+// Returns the files that --config names.
+std::vector<std::string> config_files(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kFlag = "--config", kWithValue = "--config=";
+  std::vector<std::string> files;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].starts_with(kWithValue)) files.push_back(arguments[i].substr(kWithValue.size()));
+    if (arguments[i] == kFlag && i + 1 < arguments.size()) files.push_back(arguments[i + 1]);
+  }
+  return files;
+}
+
+// Adds the texts whose fingerprints a checkpoint would remember, by fingerprint.
+void add_texts(const base::Options& options, std::map<std::string, std::string>& texts) {
+  const base::Redaction redaction;
+  const std::string home = base::home_directory();
+  const base::Json values = options.values();
+  for (const auto& [name, fingerprint] : options.result_options()) {
+    if (!base::is_fingerprint(fingerprint)) continue;
+    const base::Json& value = values[name];
+    std::vector<std::string> words, short_words;
+    if (value.is_string()) words.push_back(value);
+    if (value.is_array()) words = value.get<std::vector<std::string>>();
+    for (const std::string& word : words) short_words.push_back(base::shorten_home(word, home));
+    for (const auto& some : {words, short_words}) {
+      const std::string text = fmt::format("{}", fmt::join(some, " "));
+      if (base::fingerprint(name, text) == fingerprint) texts[fingerprint] = redaction.hide_secrets(text);
+    }
+  }
+}
+
+// Adds the texts of the run that --load names, as its config.toml has them.
+template <typename Config>
+void add_texts_of_run(const std::string& run, std::map<std::string, std::string>& texts) {
+  const std::string path = run + "/config.toml";
+  if (run.empty() || !base::file_exists(path)) return;
+  Config config;
+  base::Options options(base::home_directory());
+  config.visit(options);
+  try {
+    options.parse({"--config", path});
+  } catch (const UserError&) {  // it was edited, or is of another version: what could be read is shown all the same
+  }
+  add_texts(options, texts);
 }
 
 // Returns the folder in which the relative paths of a run's config.toml begin (base/options_toml.cc); "" if that folder
@@ -98,8 +149,13 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   base::set_log_level(quiet ? base::LogLevel::kWarning : base::LogLevel::kInfo);
   mode.config_text = base::Redaction().hide_secrets(options.text_to_repeat() + working_directory_text());
   mode.result_options = options.result_options();
+  mode.config_files = config_files(arguments);
   mode.idle_flags = options.idle_texts();
   mode.values = without_secrets(options.values());
+  if constexpr (requires { config.checkpoints.load; }) {
+    add_texts(options, mode.texts);
+    add_texts_of_run<Config>(config.checkpoints.load, mode.texts);
+  }
   if constexpr (requires { ranked_run(config); }) {  // a verb that several processes may run together
     const RankedRun run = ranked_run(config);
     const mesh::Launch launch = mesh::own_launch(run.placement);

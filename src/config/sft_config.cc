@@ -22,8 +22,10 @@ void SftConfig::visit(base::Options& options) {
                          "{\"text\": ...}, ShareGPT's or Alpaca's; FILE@[a:b] takes rows a to b of it");
   data.visit_prompt_data_weights(options);
   options.option(data.lines.input_key, "input-key", "data", "key of the prompt, a text or a list of messages");
-  options.option(data.lines.label_key, "label-key", "data",
-                 "key of the answer, a text or a list of messages; where response is absent, completion is read");
+  options
+      .option(data.lines.label_key, "label-key", "data",
+              "key of the answer, a text or a list of messages; where response is absent, completion is read")
+      .used_if([this] { return !preference.takes_pairs(); }, "--preference-loss none or kto");
   data.visit_rendering(options);
   options
       .option(data.allow_unrendered_reasoning, "allow-unrendered-reasoning", "data",
@@ -49,9 +51,10 @@ void SftConfig::visit(base::Options& options) {
       .does_not_affect_results();
   options.option(rollout_shuffle, "rollout-shuffle", loop, "shuffle the samples in each epoch, from --rollout-seed");
   options.option(rollout_seed, "rollout-seed", loop, "seed of the shuffled order").at_least(0);
-  options.option(
-      calculate_per_token_loss, "calculate-per-token-loss", loop,
-      "the loss of a step is the mean over its trained tokens; off: the mean over its samples of their means");
+  options
+      .option(calculate_per_token_loss, "calculate-per-token-loss", loop,
+              "the loss of a step is the mean over its trained tokens; off: the mean over its samples of their means")
+      .used_if([this] { return !preference.is_on(); }, "--preference-loss none");
   visit_preferences(options);
   optimizer.visit(options);
   lora.visit(options);

@@ -113,7 +113,10 @@ void ViewConfig::visit(base::Options& options) {
       .positional()
       .path()
       .required();
-  options.option(output, "output", group, "HTML file to write; unset: view.html in the first run directory").path();
+  options
+      .option(output, "output", group,
+              "HTML file to write; -: standard output; unset: view.html in the first run directory")
+      .path();
 }
 
 void PlanConfig::visit(base::Options& options) {

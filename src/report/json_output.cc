@@ -1,5 +1,6 @@
 #include "report/json_output.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -7,9 +8,26 @@
 
 #include "base/check.h"
 #include "base/printable.h"
-#include "rl/data_lines.h"
 
 namespace tandem::report {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Returns whether a file, by its own path or where its links lead, lies in the folder or below.
+bool is_file_in(const std::string& path, const std::string& folder) {
+  std::error_code error;  // what cannot be looked at cannot be read either
+  if (!fs::is_regular_file(path, error) || !fs::is_directory(folder, error)) return false;
+  for (const fs::path& whole : {fs::absolute(path, error), fs::canonical(path, error)}) {
+    for (fs::path part = whole.parent_path(); part.has_relative_path(); part = part.parent_path()) {
+      if (fs::equivalent(part, folder, error)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
 
 JsonOutput::JsonOutput(const std::string& path) : is_terminal_(::isatty(STDOUT_FILENO) == 1) {
   if (path != "-") file_ = std::make_unique<base::LineFile>(path, /*truncate=*/true);
@@ -40,12 +58,23 @@ void check_output(const std::string& path, const std::vector<std::string>& input
   if (path.empty() || path == "-") return;
   for (const std::string& input : inputs) {
     std::error_code error;
-    TANDEM_USER_CHECK(!std::filesystem::equivalent(path, rl::parse_data_path(input).file, error),
+    TANDEM_USER_CHECK(!fs::is_regular_file(path, error) || !fs::equivalent(path, input, error),
                       path + ": is a file that is read, and would be replaced; name another one for the output");
+    TANDEM_USER_CHECK(!is_file_in(path, input),
+                      fmt::format("{}: is a file of {}, which is read, and would be replaced; name another one for the "
+                                  "output",
+                                  path, input));
   }
   const std::string folder = std::filesystem::path(path).parent_path().string();
   base::check_writable_directory(folder.empty() ? "." : folder, 0);
   TANDEM_USER_CHECK(!base::directory_exists(path), path + ": is a directory; name a file");
+}
+
+bool is_same_file(const std::string& a, const std::string& b) {
+  if (a.empty() || b.empty() || a == "-" || b == "-") return false;
+  std::error_code error;
+  if (fs::exists(a, error)) return fs::is_regular_file(a, error) && fs::equivalent(a, b, error);
+  return fs::weakly_canonical(fs::absolute(a, error), error) == fs::weakly_canonical(fs::absolute(b, error), error);
 }
 
 }  // namespace tandem::report

@@ -24,8 +24,11 @@ class JsonOutput {
   bool is_terminal_ = false;              // standard output is a terminal
 };
 
-// Throws unless --output can be written: UserError for a directory and for one of the files that the verb reads (PATH
-// or PATH@[a:b]), else EnvironmentError. "-" and "" always can.
+// Throws unless --output can be written: UserError for a directory, for one of the files that the verb reads and for
+// a file in one of the folders that it reads, else EnvironmentError. "-" and "" always can.
 void check_output(const std::string& path, const std::vector<std::string>& inputs = {});
+
+// Returns whether two outputs are one regular file, which may not exist yet.
+bool is_same_file(const std::string& a, const std::string& b);
 
 }  // namespace tandem::report

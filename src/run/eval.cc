@@ -15,6 +15,7 @@
 #include "report/report.h"
 #include "report/sample_file.h"
 #include "rollout/rollout_plan.h"
+#include "run/read_paths.h"
 #include "run/reward_model.h"
 #include "session/answer_end.h"
 #include "session/generator_setup.h"
@@ -27,11 +28,11 @@ namespace tandem::run {
 
 int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   config.check();
-  std::vector<std::string> inputs;
-  for (const auto& [name, path] : config.eval.data_sets()) inputs.push_back(path);
-  if (!config.eval.eval_config.empty()) inputs.push_back(config.eval.eval_config);
-  report::check_output(config.output, inputs);
-  report::check_output(config.sample_output, inputs);
+  const std::vector<ReadPath> read = read_paths(config);
+  check_output(config.output, read, mode);
+  check_output(config.sample_output, read, mode);
+  TANDEM_USER_CHECK(!report::is_same_file(config.output, config.sample_output),
+                    fmt::format("--sample-output {}: is the file of --output; name another one", config.sample_output));
   session::ModelSession session(config.model);
   const evaluation::Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
   const int64_t kv_bytes = plan::choose_kv_bytes(config.rollout, session.config(), evaluation.max_sequences(),

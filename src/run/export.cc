@@ -57,6 +57,20 @@ weights::WeightStore read_merged(const session::ModelPlace& place, const model::
   return rounded;
 }
 
+// Returns the folder to write, where --output is a link the one that it leads to: a folder is put in place whole, and
+// no folder takes the place of a link.
+std::string output_folder(const std::string& given) {
+  const std::string path = base::without_trailing_slashes(given);
+  TANDEM_USER_CHECK(!base::file_exists(path), fmt::format("--output {}: is a file; name a directory", given));
+  std::error_code error;
+  if (!std::filesystem::is_symlink(std::filesystem::symlink_status(path, error))) return path;
+  const std::string target = std::filesystem::canonical(path, error).string();
+  TANDEM_USER_CHECK(!error, fmt::format("--output {}: is a symbolic link that leads to no directory; make that "
+                                        "directory, or name another one",
+                                        given));
+  return target;
+}
+
 }  // namespace
 
 int export_checkpoint(const config::ExportConfig& config, const config::RunMode& mode) {
@@ -74,11 +88,15 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
                                 place.adapter.empty() ? "export the checkpoint that it was made from"
                                                       : "to merge the adapter, name the checkpoint that it was made "
                                                         "from as base_model_name_or_path in its adapter_config.json"));
+  const std::string output = output_folder(config.output);
   std::error_code error;
-  TANDEM_USER_CHECK(!std::filesystem::equivalent(config.output, source, error),
+  TANDEM_USER_CHECK(!std::filesystem::equivalent(output, source, error),
                     fmt::format("--output {}: is what is exported; give another folder", config.output));
+  TANDEM_USER_CHECK(!std::filesystem::equivalent(output, place.directory, error),
+                    fmt::format("--output {}: is the base of {}, which is merged with it; give another folder",
+                                config.output, source));
   const int64_t bytes = shape.num_parameters() * model::dtype_bytes(shape.dtype);
-  base::check_writable_directory(config.output, bytes);
+  base::check_writable_directory(output, bytes);
   report::Report report;
   const std::string merged = place.adapter.empty() ? "" : fmt::format(", merged into {}", place.directory);
   if (mode.dry_run) {
@@ -90,7 +108,7 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
   session::defer_stops("stopping when the export is written (a second signal ends it at once)");
   weights::ExportOptions files = config.files;
   files.source_directory = place.directory;
-  weights::export_hf_checkpoint(config.output, store, files);
+  weights::export_hf_checkpoint(output, store, files);
   report.print_result(fmt::format("wrote {}: {} parameters in {}{}", config.output, shape.num_parameters(),
                                   model::to_string(shape.dtype),
                                   place.adapter.empty() ? "" : ", the adapter merged into them"));

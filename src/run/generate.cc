@@ -12,6 +12,7 @@
 #include "report/report.h"
 #include "rollout/rollout_plan.h"
 #include "run/completion_requests.h"
+#include "run/read_paths.h"
 #include "sampling/rollout_phase.h"
 #include "session/answer_end.h"
 #include "session/model_session.h"
@@ -48,7 +49,7 @@ void write_batch(const session::PromptSet& data, const sampling::RolloutRequest&
 }  // namespace
 
 int generate(const config::GenerateConfig& config, const config::RunMode& mode) {
-  report::check_output(config.output, config.data.prompt_data);
+  check_output(config.output, read_paths(config), mode);
   session::ModelSession session(config.model);
   const session::PromptSet prompts = session::load_all_prompts(config.data, session.text());
   const int64_t context = plan::choose_context_tokens(config.rollout, session.config(), prompts.longest_tokens);

@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "base/hub_name.h"
 #include "checkpoint/resume.h"
+#include "model/peft.h"
 #include "model/registry.h"
 #include "weights/checkpoint_files.h"
 
@@ -72,6 +73,10 @@ void check_reference(const session::ModelSession& session, const std::string& di
   TANDEM_USER_CHECK(base::directory_exists(directory),
                     fmt::format("--ref-load {}: no such directory; name a Hugging Face model directory{}", directory,
                                 base::hub_remedy(directory, base::HubKind::kModel)));
+  TANDEM_USER_CHECK(!model::is_adapter_directory(directory),
+                    fmt::format("--ref-load {}: is an adapter, and a model is needed here: write the merged one with "
+                                "tandem export",
+                                directory));
   const model::ModelConfig config = model::read_model_config(directory), &own = session.config();
   TANDEM_USER_CHECK(config.architecture == own.architecture && config.vocab == own.vocab &&
                         config.hidden == own.hidden && config.num_layers == own.num_layers,

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "report/json_output.h"
 #include "report/report.h"
+#include "run/read_paths.h"
 #include "run/score_lines.h"
 #include "session/conversations.h"
 #include "session/model_session.h"
@@ -79,7 +80,7 @@ void check_finite(const trainer::Scores& scores, size_t index, const std::string
 }  // namespace
 
 int score(const config::ScoreConfig& config, const config::RunMode& mode) {
-  report::check_output(config.output, {config.prompt_data});
+  check_output(config.output, read_paths(config), mode);
   session::ModelSession session(config.model);
   const std::vector<ScoreLine> lines = read_score_lines(config.prompt_data);
   const std::vector<rl::Sample> samples = load_samples(lines, config.data, session);

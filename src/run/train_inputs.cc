@@ -20,6 +20,7 @@
 #include "plan/plan_text.h"
 #include "report/json_output.h"
 #include "report/sample_file.h"
+#include "run/read_paths.h"
 #include "run/reference.h"
 #include "run/reward_model.h"
 #include "run/teachers.h"
@@ -135,6 +136,30 @@ std::optional<sampling::ScheduleLog> read_schedule(const config::TrainConfig& co
   return std::optional<sampling::ScheduleLog>(std::in_place, path, config.rollout.n_samples_per_prompt);
 }
 
+// Returns the weights that score and are not trained. A teacher that scores in a process of its own has its weights
+// there, and they are not compared.
+std::vector<checkpoint::FrozenWeights> frozen_weights_of(const config::TrainConfig& config,
+                                                         const session::ModelSession& session) {
+  std::vector<checkpoint::FrozenWeights> frozen;
+  if (config.loss.needs_reference()) {
+    const bool is_base = session.config().lora || config.model.random_init;  // the base is compared anyway
+    if (!config.loss.ref_load.empty()) {
+      frozen.push_back({"reference", "--ref-load", config.loss.ref_load});
+    } else if (!is_base) {
+      frozen.push_back({"reference", "--hf-checkpoint", session.directory()});
+    }
+  }
+  if (!config.reward.rm_model.empty()) frozen.push_back({"reward model", "--rm-model", config.reward.rm_model});
+  if (!config.loss.loss.opd.is_on) return frozen;
+  const std::vector<config::LossOptions::Teacher> teachers = config.loss.opd_teachers();
+  for (const config::LossOptions::Teacher& teacher : teachers) {
+    if (teacher.is_elsewhere()) continue;
+    const std::string name = teachers.size() > 1 ? " " + teacher.name : "";
+    frozen.push_back({"teacher", "--opd-teacher-load" + name, teacher.directory});
+  }
+  return frozen;
+}
+
 void check_best(const std::string& metric, const evaluation::Evaluation& evaluation) {
   if (metric.empty()) return;
   std::vector<std::string> names;
@@ -179,6 +204,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       directory(config.output.save,
                 checkpoint::run_folder(config.checkpoints, config.output.save, config.output.overwrite), space.bytes(),
                 space.what_for()) {
+  check_keeps(directory, read_paths(config));
   check_trackers(config.output.trackers);
   config.reward.line_types = session::rm_types_of(prompts);
   config.reward.check_some_pass();
@@ -205,6 +231,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
        .schedule = trainer.schedule,
        .model_directory = session.directory(),
        .has_frozen_weights = session.config().lora && !config.model.random_init,
+       .frozen = frozen_weights_of(config, session),
        .prompt_data = config.data.prompt_data,
        .text_prefix = prompts.text_prefix,
        .custom_rm_paths = config.reward.custom_rm_path,
@@ -215,7 +242,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
        .samples_while_training = config.async.is_live(config.colocate),
        .definitions = rl::new_definitions(config.loss.loss)});
   if (checkpoint) {
-    checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent,
+    checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent, mode.texts,
                                  config.checkpoints.allow_changed_config, num_prompts(prompts));
     checkpoint::check_trained_tensors(*checkpoint, model::trained_layout(session.config()));
   }

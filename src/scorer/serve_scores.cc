@@ -245,7 +245,7 @@ int serve_scores(const config::ScorerConfig& config, const config::RunMode& mode
   session.check_weights();
   if (mode.dry_run) {
     report::Report().print_result(fmt::format("it would score with {} at {}; nothing was loaded (--dry-run)",
-                                              session.directory(), config.listen));
+                                              config.model.hf_checkpoint, config.listen));
     return 0;
   }
   mesh::ChannelListener listener(address.local_name(), door_of(address, std::move(secret)), kPatience,
@@ -254,7 +254,7 @@ int serve_scores(const config::ScorerConfig& config, const config::RunMode& mode
   Scorer scorer(config, session, listener);
   session::defer_stops("stopping: the samples at hand are scored (a second signal ends it at once)");
   base::log_info("scores at {}: {} in {} on {}; runs ask with --opd-teacher-address {}", config.listen,
-                 session.directory(), session.config().dtype_name(), session.ops().name(), config.listen);
+                 config.model.hf_checkpoint, session.config().dtype_name(), session.ops().name(), config.listen);
   scorer.serve_until_stopped();
   report::Report().print_result(fmt::format("{} scored", base::counted(scorer.num_samples(), "sample")));
   return 0;

@@ -108,7 +108,10 @@ model::LoraConfig begun_adapter(const config::ModelOptions& options, const confi
                                   "the merged model",
                                   flag, options.hf_checkpoint, has));
   };
-  same(*lora.rank == begun.rank, fmt::format("--lora-rank {}", *lora.rank), fmt::format("its rank {}", begun.rank));
+  TANDEM_USER_CHECK(*lora.rank == begun.rank,
+                    fmt::format("--lora-rank {}: {} is trained on with its rank {}; give --lora-rank {}, or begin a "
+                                "new adapter on the merged model",
+                                *lora.rank, options.hf_checkpoint, begun.rank, begun.rank));
   same(lora.alpha.value_or(begun.alpha) == begun.alpha, fmt::format("--lora-alpha {}", lora.alpha.value_or(0.0)),
        fmt::format("its alpha {}", begun.alpha));
   same(!lora.use_rslora || begun.is_rank_stabilized, "--use-rslora", "its scale of alpha over the rank");

@@ -223,9 +223,9 @@ void check_hf_checkpoint(const std::string& directory, const Layout& layout, con
   match_layout(files, layout);
 }
 
-std::string weights_checksum(const std::string& directory) {
+std::string weights_checksum(const std::string& directory, const std::string& name) {
   std::string sums;
-  for (const std::string& path : CheckpointFiles(directory).paths()) sums += base::file_checksum(path);
+  for (const std::string& path : CheckpointFiles(directory, name).paths()) sums += base::file_checksum(path);
   return base::checksum(sums);
 }
 

@@ -63,6 +63,6 @@ std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout
 // Makes every check of DIR's weights that needs no read of them. Throws UserError as above.
 void check_hf_checkpoint(const std::string& directory, const Layout& layout, const std::string& name = kModelFile);
 // Returns base::checksum of the checksums of DIR's weight files, in the order of their names. Reads all of them.
-std::string weights_checksum(const std::string& directory);
+std::string weights_checksum(const std::string& directory, const std::string& name = kModelFile);
 
 }  // namespace tandem::weights

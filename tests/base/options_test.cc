@@ -466,6 +466,13 @@ TEST_F(OptionsFile, TheLastFileBeatsTheOthers) {
 TEST_F(OptionsFile, PointsAtItsMistakes) {
   EXPECT_EQ(file_refusal("lr = 1\nrolout-batch-size = 2\n"),
             "c.toml:2:21: rolout-batch-size: unknown option; did you mean rollout-batch-size?");
+  EXPECT_EQ(file_refusal("no-colocate = true"),
+            "c.toml:1:15: no-colocate: is a flag of the command line; write colocate = false");
+  for (const std::string own : {"config", "print-config", "help"}) {
+    EXPECT_TRUE(
+        file_refusal(own + " = 'x'").ends_with(own + ": is of the command line alone; leave it out of the file"))
+        << file_refusal(own + " = 'x'");
+  }
   EXPECT_EQ(file_refusal("lr = 'x'"), "c.toml:1:6: lr: expects a number");
   EXPECT_EQ(file_refusal("rollout-batch-size = 2.0"), "c.toml:1:22: rollout-batch-size: expects a whole number");
   EXPECT_EQ(file_refusal("rollout-batch-size = 0"), "c.toml:1:22: rollout-batch-size: must be at least 1, not 0");

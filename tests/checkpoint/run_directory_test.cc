@@ -53,6 +53,31 @@ TEST(RunDirectory, FolderThatIsNoRunIsLeftAloneEvenWithOverwrite) {
   EXPECT_THROW(RunDirectory(folder / "file", RunFolder::kOverwrite, 0), UserError);
 }
 
+TEST(RunDirectory, KnowsWhatOverwriteRemoves) {
+  base::TemporaryDirectory folder;
+  const std::string path = folder / "run";
+  {
+    RunDirectory first(path, RunFolder::kNew, 0);
+    first.create();
+    base::write_file_durably(first.config_file(), "lr = 1.0\n");
+    base::make_directories(first.checkpoint(5));
+    first.set_latest(5);
+  }
+  fs::create_directory_symlink(path, folder / "link");
+  fs::create_directory_symlink(path + "/hf/latest", folder / "model");
+  const RunDirectory run(path, RunFolder::kOverwrite, 0);
+  for (const std::string& input :
+       {path + "/hf", path + "/hf/latest", path + "/hf/latest/", path + "/./hf/step_000005/config.json",
+        folder / "link/hf/latest", folder / "model", path + "/hf/nothing_yet"}) {
+    EXPECT_EQ(run.removed_with(input), path + "/hf") << input;
+  }
+  EXPECT_EQ(run.removed_with(path + "/samples/rollout_{rollout_id}.jsonl"), path + "/samples");
+  for (const std::string& input : {path, path + "/notes.txt", folder / "hf", folder / "other/hf/latest"}) {
+    EXPECT_EQ(run.removed_with(input), "") << input;
+  }
+  EXPECT_EQ(RunDirectory(path, RunFolder::kGoOn, 0).removed_with(path + "/hf/latest"), "") << "a run that resumes";
+}
+
 TEST(RunDirectory, TooLittleSpaceIsTheMachinesFault) {
   base::TemporaryDirectory folder;
   EXPECT_THROW(RunDirectory(folder / "run", RunFolder::kNew, int64_t{1} << 60), EnvironmentError);

@@ -2,6 +2,7 @@
 // or given several teachers, and which teachers are refused.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -111,6 +112,18 @@ TEST_F(DistillationRuns, ResidentOffloadedAndResumedAreTheSameBits) {
   // Another coefficient is another run.
   rest = with_flag(rest, "--opd-beta", "1");
   expect_one_line_failure(run(rest), 2, "--opd-beta");
+}
+
+TEST_F(DistillationRuns, AResumeNeedsTheWeightsOfItsTeacher) {
+  const std::string teacher = path("teacher"), file = teacher + "/model.safetensors";
+  std::filesystem::copy(kTeacher, teacher);
+  const Arguments words = arguments("run", {"--opd-teacher-load", teacher});
+  ASSERT_EQ(run(with_flag(words, "--num-rollout", "1")).code, 0);
+  std::string bytes = base::read_file(file);
+  bytes[bytes.size() - 2] = static_cast<char>(bytes[bytes.size() - 2] ^ 1);
+  base::write_file_durably(file, bytes);
+  expect_one_line_failure(run(with_flag(words, "--load", path("run"))), 2,
+                          "the weights of the teacher --opd-teacher-load was ");
 }
 
 // A group of one has no advantage, and whole distributions of a teacher train it all the same.

@@ -126,6 +126,40 @@ TEST(Train, RepeatsFromItsOwnConfigFile) {
   EXPECT_EQ(weights_of(folder / "a"), weights_of(folder / "b"));
 }
 
+TEST(Train, OverwritesNoRunThatItReads) {
+  base::TemporaryDirectory folder;
+  const std::string first = folder / "first", model = first + "/hf/latest";
+  ASSERT_EQ(run(with_flag(train_arguments(first), "--num-rollout", "1")).code, 0);
+  const std::string metrics = base::read_file(first + "/metrics.jsonl"), says = ": is part of " + first + "/";
+  base::write_file_durably(first + "/samples/own.jsonl", "{\"prompt\": \"say\", \"label\": \"4\"}\n");
+  base::write_file_durably(first + "/samples/reward.py", "def reward(completions, **kwargs):\n    return [1.0]\n");
+  const Arguments words = train_arguments(first, {"--overwrite"});
+  const auto with = [&](const Arguments& more) {
+    Arguments all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  for (const auto& [flag, arguments] : {
+           std::pair{"--hf-checkpoint", with_flag(words, "--hf-checkpoint", model)},
+           {"--ref-load", with({"--ref-load", model, "--use-kl-loss", "--kl-loss-coef", "0.1"})},
+           {"--opd-teacher-load", with({"--use-opd", "--opd-teacher-load", model})},
+           {"--custom-rm-path", with_custom_reward(words, first + "/samples/reward.py:reward")},
+           {"--eval-prompt-data",
+            with({"--eval-prompt-data", "own", first + "/samples/own.jsonl", "--eval-interval", "1"})},
+       }) {
+    SCOPED_TRACE(flag);
+    Arguments dry = arguments;
+    dry.emplace_back("--dry-run");
+    for (const Arguments& each : {arguments, dry}) {
+      const Captured refused = run(each);
+      expect_one_line_failure(refused, 2, says);
+      EXPECT_NE(last_line(refused.err).find(flag), std::string::npos) << refused.err;
+    }
+  }
+  EXPECT_EQ(base::read_file(first + "/metrics.jsonl"), metrics) << "a refused run changes nothing";
+  EXPECT_TRUE(base::file_exists(model + "/model.safetensors"));
+}
+
 TEST(Train, FailedRewardsAreCountedAndTrainingGoesOn) {
   base::TemporaryDirectory folder;
   base::write_file_durably(folder / "reward.py",
@@ -305,6 +339,51 @@ TEST(Output, IsNoFileThatIsRead) {
   }
 }
 
+TEST(Output, IsNoFileOfAModelNorOneOfTheCommandsOwn) {
+  const base::TemporaryDirectory folder;
+  const std::string data = folder / "data.jsonl", model = folder / "model", weights = model + "/model.safetensors";
+  base::write_file_durably(data, "{\"prompt\": \"say\", \"label\": \"4\"}\n");
+  fs::copy(kModel, model);
+  fs::create_symlink(weights, folder / "link");
+  base::write_file_durably(folder / "options.toml", "seed = 1\n");
+  base::write_file_durably(folder / "reward.py", "def reward(completions, **kwargs):\n    return [1.0]\n");
+  const Arguments eval = {"eval",
+                          "--hf-checkpoint",
+                          model,
+                          "--eval-prompt-data",
+                          "own",
+                          data,
+                          "--rm-type",
+                          "exact",
+                          "--config",
+                          folder / "options.toml",
+                          "--custom-rm-path",
+                          folder / "reward.py:reward"};
+  struct Case {
+    Arguments words;
+    std::string output, says;
+  };
+  const std::string is_in = "is a file of " + model + ", which is read", is_read = "is a file that is read";
+  for (const Case& each : std::vector<Case>{
+           {{"generate", "--hf-checkpoint", model, "--prompt-data", data}, weights, is_in},
+           {{"score", "--hf-checkpoint", model, "--prompt-data", data}, folder / "link", is_in},
+           {eval, model + "/tokenizer.json", is_in},
+           {eval, folder / "reward.py", is_read},
+           {eval, folder / "options.toml", is_read},
+       }) {
+    for (const char* flag : {"--output", "--sample-output"}) {
+      if (each.words.front() != "eval" && flag == std::string("--sample-output")) continue;
+      const std::string before = base::read_file(each.output);
+      expect_one_line_failure(run(with_flag(each.words, flag, each.output)), 2, each.says);
+      EXPECT_EQ(base::read_file(each.output), before) << each.output;
+    }
+  }
+  expect_one_line_failure(
+      run(with_flag(with_flag(eval, "--output", folder / "both"), "--sample-output", folder / "./both")), 2,
+      "is the file of --output; name another one");
+  EXPECT_FALSE(base::file_exists(folder / "both"));
+}
+
 TEST(Eval, ReportsRewardAndPassRates) {
   base::TemporaryDirectory folder;
   base::write_file_durably(folder / "reward.py",
@@ -333,6 +412,27 @@ TEST(Export, WritesTheSameWeightsAndOtherDtypes) {
   EXPECT_LT(fs::file_size(folder / "half/model.safetensors"), fs::file_size(folder / "copy/model.safetensors"));
   expect_one_line_failure(run({"export", "--hf-checkpoint", kModel, "--output", folder / "copy"}), 2, "overwrite");
   expect_one_line_failure(run({"export", "--output", folder / "x"}), 2, "--run or --hf-checkpoint");
+}
+
+TEST(Export, WritesWhereALinkLeadsAndIntoNoFile) {
+  base::TemporaryDirectory folder;
+  const Arguments words = {"export", "--hf-checkpoint", kModel, "--output"};
+  const auto to = [&](const std::string& output) {
+    Arguments all = words;
+    all.push_back(output);
+    return run(all);
+  };
+  base::make_directories(folder / "real");
+  fs::create_directory_symlink("real", folder / "link");
+  const Captured result = to(folder / "link/");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_TRUE(base::file_exists(folder / "real/model.safetensors"));
+  base::write_file_durably(folder / "file", "mine");
+  expect_one_line_failure(to(folder / "file"), 2, "--output " + folder / "file" + ": is a file; name a directory");
+  fs::create_directory_symlink("nowhere", folder / "dangling");
+  expect_one_line_failure(to(folder / "dangling"), 2, "is a symbolic link that leads to no directory");
+  EXPECT_EQ(base::read_file(folder / "file"), "mine");
 }
 
 TEST(Program, ExitsWithTheCodeOfItsFailure) {

@@ -246,9 +246,17 @@ TEST_F(HandedOverRun, ACheckpointWithTextsInItIsStillRead) {
   ASSERT_EQ(run(with_flag(train_arguments(path, stop), "--num-rollout", "1")).code, 0);
   const std::string step = path + "/checkpoints/step_000001";
   EXPECT_EQ(base::read_file(step + "/state.json").find("###"), std::string::npos);
-  reseal(step, [](base::Json& state) { state["numbers"]["rollout-stop"] = "###"; });
   Arguments other = train_arguments(path, {"--rollout-stop", "##", "--load", path});
-  expect_one_line_failure(run(other), 2, "--rollout-stop is not what it was");
+  expect_one_line_failure(run(other), 2, "--rollout-stop was ### and is ##; give");
+  reseal(step, [](base::Json& state) { state["numbers"]["rollout-stop"] = "###"; });
+  expect_one_line_failure(run(other), 2, "--rollout-stop was ### and is ##; give");
+  // The text is that of config.toml: the checkpoint itself has its fingerprint alone.
+  const std::string config = base::read_file(path + "/config.toml");
+  std::string edited = config;
+  edited.replace(edited.find("###"), 3, "#!#");
+  base::write_file_durably(path + "/config.toml", edited);
+  expect_one_line_failure(run(other), 2, "--rollout-stop is not what it was; give");
+  base::write_file_durably(path + "/config.toml", config);
   Arguments same = train_arguments(path, stop);
   same.insert(same.end(), {"--load", path});
   const Captured result = run(same);

@@ -242,6 +242,28 @@ TEST_F(LoraRun, ItsAdapterIsAModelForOtherVerbsAndMergesIntoOne) {
   EXPECT_EQ(run(with_flag(words(folder_ / "again"), "--hf-checkpoint", merged) + Arguments{"--dry-run"}).code, 0);
 }
 
+TEST_F(LoraRun, NothingReplacesTheBaseOfItsAdapter) {
+  const std::string first = folder_ / "first", base = first + "/hf/latest", weights = base + "/model.safetensors";
+  ASSERT_EQ(run(with_flag(train_arguments(first), "--num-rollout", "1")).code, 0);
+  const std::string adapter = folder_ / "adapter";
+  const Arguments small = with_flag(words(adapter), "--num-rollout", "1");
+  ASSERT_EQ(run(with_flag(small, "--hf-checkpoint", base)).code, 0);
+  const std::string before = base::read_file(weights);
+  const Arguments onto = {"export", "--run", adapter, "--overwrite", "--output"};
+  std::filesystem::create_directory_symlink(base, folder_ / "link");
+  for (const std::string& output : {base, folder_ / "link"}) {
+    for (const Arguments& more : {Arguments{}, Arguments{"--dry-run"}}) {
+      expect_one_line_failure(run(onto + Arguments{output} + more), 2,
+                              "--output " + output + ": is the base of " + adapter);
+    }
+  }
+  const Arguments again = with_flag(with_flag(small, "--hf-checkpoint", adapter + "/hf/latest"), "--save", first);
+  for (const Arguments& more : {Arguments{"--overwrite"}, Arguments{"--overwrite", "--dry-run"}}) {
+    expect_one_line_failure(run(again + more), 2, "--hf-checkpoint " + adapter + "/hf/latest: its base ");
+  }
+  EXPECT_TRUE(base::read_file(weights) == before);
+}
+
 // PEFT's own adapters, and the models that PEFT merged, come from the make.py of the two folders.
 TEST_F(LoraRun, AnAdapterOfPeftsIsReadAndMerged) {
   for (const auto& [adapter, name] :
@@ -469,7 +491,7 @@ TEST_F(LoraRun, FlagsThatDoNotGoTogetherAreRefused) {
                    "--hf-checkpoint tests/golden/lora: is an adapter of rank 4; give --lora-rank 4 to train it on, or "
                    "write the merged model");
   fails_on_adapter({"--lora-rank", "8"},
-                   "--lora-rank 8: tests/golden/lora is trained on with its rank 4; leave the flag");
+                   "--lora-rank 8: tests/golden/lora is trained on with its rank 4; give --lora-rank 4, or begin");
   fails_on_adapter({"--lora-rank", "4", "--lora-alpha", "8"},
                    "--lora-alpha 8: tests/golden/lora is trained on with its alpha 6;");
   fails_on_adapter({"--lora-rank", "4", "--use-rslora"},

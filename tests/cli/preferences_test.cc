@@ -1,7 +1,9 @@
 // Checks learning from preferences through the program: each loss against the reference that transformers made
 // (tests/golden/preferences/make.py), a run that resumes, held-out pairs, and what is refused.
 #include <cmath>
+#include <filesystem>
 
+#include "tests/cli/reseal.h"
 #include "tests/cli/tiny_run.h"
 
 namespace tandem::cli {
@@ -115,6 +117,63 @@ TEST(Preferences, ResumeBitForBit) {
     EXPECT_LT(last.at("eval/same/loss").get<double>(), first.at("eval/same/loss").get<double>());
     EXPECT_EQ(last.contains("eval/same/accuracy"), std::string(loss) == "sigmoid");
   }
+}
+
+// A run once went on with other reference weights without a word. A checkpoint of before they were compared goes on.
+TEST(Preferences, ResumeWithTheirReferenceAlone) {
+  base::TemporaryDirectory folder;
+  const auto changes = [](const std::string& path) {
+    std::string bytes = base::read_file(path);
+    bytes[bytes.size() - 2] = static_cast<char>(bytes[bytes.size() - 2] ^ 1);
+    base::write_file_durably(path, bytes);
+  };
+  const std::string model = folder / "model", adapter = folder / "adapter";
+  std::filesystem::copy(kModel, model);
+  std::filesystem::copy("tests/golden/lora", adapter);
+  struct Row {
+    std::string name;
+    Arguments flags;
+    std::string file, what;
+  };
+  const std::vector<Row> rows = {
+      {"named", {"--ref-load", model}, model + "/model.safetensors", "the reference --ref-load"},
+      {"begun", {"--hf-checkpoint", model}, model + "/model.safetensors", "the reference --hf-checkpoint"},
+      {"adapter",
+       {"--hf-checkpoint", adapter, "--lora-rank", "4"},
+       adapter + "/adapter_model.safetensors",
+       "the adapter --hf-checkpoint"}};
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    const std::string path = folder / ("run_" + row.name);
+    Arguments words = arguments("sigmoid", path);
+    for (size_t i = 0; i < row.flags.size(); i += 2) words = with_flag(words, row.flags[i], row.flags[i + 1]);
+    const Captured begun = run(with_flag(words, "--num-rollout", "1"));
+    ASSERT_EQ(begun.code, 0) << begun.err;
+    words = with_flag(with_flag(words, "--load", path), "--num-rollout", "2");
+    changes(row.file);
+    expect_one_line_failure(run(words), 2, "differently: the weights of " + row.what + " was ");
+    changes(row.file);
+    const Captured resumed = run(words);
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    reseal(path + "/checkpoints/step_000002",
+           [&](base::Json& state) { EXPECT_EQ(state["numbers"].erase("the weights of " + row.what), 1U); });
+    changes(row.file);
+    const Captured older = run(with_flag(words, "--num-rollout", "3"));
+    EXPECT_EQ(older.code, 0) << older.err;
+  }
+}
+
+TEST(Preferences, FlagsOfImitationAreSaidToBeIdle) {
+  base::TemporaryDirectory folder;
+  const Arguments idle = {"--dry-run", "--no-calculate-per-token-loss", "--label-key", "c"};
+  const Captured pairs = run(arguments("sigmoid", folder / "run", idle));
+  ASSERT_EQ(pairs.code, 0) << pairs.err;
+  EXPECT_NE(pairs.err.find("--label-key: does nothing without --preference-loss none or kto"), std::string::npos);
+  EXPECT_NE(pairs.err.find("--calculate-per-token-loss: does nothing without --preference-loss none"),
+            std::string::npos);
+  const Captured labelled = run(arguments("kto", folder / "run", {"--dry-run", "--label-key", "completion"}));
+  EXPECT_EQ(labelled.code, 0) << labelled.err;
+  EXPECT_EQ(labelled.err.find("does nothing"), std::string::npos) << labelled.err;
 }
 
 // They are scored in parts. A mean over a class is over its answers, wherever these lie in the file.

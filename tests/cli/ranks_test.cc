@@ -158,6 +158,12 @@ TEST(Launch, SaysWhatItWasNotTold) {
       program(launched({"--nproc-per-node", "3"}, train_arguments(folder / "run", {"--actor-num-gpus-per-node", "2"}))),
       2, "train has --actor-num-nodes 1 --actor-num-gpus-per-node 2; leave those two out");
   EXPECT_EQ(program({"launch", "--help"}).code, 0);
+  Arguments bare = {"launch", "--nproc-per-node", "2"};
+  bare.insert(bare.end(), train.begin(), train.end());
+  const Captured result = program(bare);
+  expect_one_line_failure(result, 2,
+                          "launch: train and its flags come after --: tandem launch --nproc-per-node 2 -- train ...");
+  EXPECT_EQ(result.err.find("unknown option"), std::string::npos) << result.err;
 }
 
 TEST(Launch, SaysWhereProcessesThatOnlySampleDoNotFit) {

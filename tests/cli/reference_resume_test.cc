@@ -109,6 +109,27 @@ TEST_F(ReferenceResume, IsBitwiseFromEveryCheckpointResidentOrOffloaded) {
   }
 }
 
+// Until it is renewed the reference is that of --hf-checkpoint, whose weights must be the same; then it is the
+// checkpoint's.
+TEST_F(ReferenceResume, NeedsTheWeightsOfItsDirectoryUntilItIsRenewed) {
+  const std::string path = folder_ / "run", model = folder_ / "model", file = model + "/model.safetensors";
+  std::filesystem::copy(kModel, model);
+  const auto until = [&](const std::string& rollouts) {
+    return with_flag(with_flag(go_on(words(path), path), "--hf-checkpoint", model), "--num-rollout", rollouts);
+  };
+  const std::string right = base::read_file(file);
+  std::string wrong = right;
+  wrong[wrong.size() - 2] = static_cast<char>(wrong[wrong.size() - 2] ^ 1);
+  ASSERT_EQ(run(until("1")).code, 0);
+  base::write_file_durably(file, wrong);
+  expect_one_line_failure(run(until("2")), 2, "the weights of the reference --hf-checkpoint was ");
+  base::write_file_durably(file, right);
+  ASSERT_EQ(run(until("2")).code, 0);
+  base::write_file_durably(file, wrong);
+  const Captured result = run(until("3"));
+  EXPECT_EQ(result.code, 0) << result.err;
+}
+
 // Returns the numbers of every tensor of a file whose name begins with `prefix`, by the rest of the name.
 std::map<std::string, std::vector<double>> numbers_of_file(const std::string& path, const std::string& prefix) {
   const weights::SafetensorsFile file(path);

@@ -177,6 +177,9 @@ TEST_F(ScorerRuns, WhoDoesNotFitIsRefusedInALine) {
   expect_one_line_failure(run(scorer("127.0.0.1:1", kStudent)), 2, "--listen 127.0.0.1:1: whoever is at");
   expect_one_line_failure(run(scorer("203.0.113.9:29799", kStudent, {"--trust-network"})), 3, "203.0.113.9");
   EXPECT_EQ(run(scorer(place("dry"), kStudent, {"--dry-run"})).code, 0);
+  const std::string adapter = "tests/golden/lora";
+  result = run(scorer(place("dry"), adapter, {"--dry-run"}));
+  EXPECT_NE(result.out.find("it would score with " + adapter + " at "), std::string::npos) << result.out << result.err;
 }
 
 // Over the network with a secret, which both ends need.

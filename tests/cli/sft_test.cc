@@ -1,6 +1,7 @@
 // Checks supervised training through the program: what it learns, reports and refuses.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "tests/cli/tiny_run.h"
 
@@ -24,6 +25,34 @@ std::vector<base::Json> records(const std::string& run, const std::string& kind)
 }
 
 double number(const base::Json& record, const std::string& name) { return record.at(name).get<double>(); }
+
+// --overwrite removes the earlier run before the weights are saved, and with it a model or data that lie there.
+TEST(Sft, OverwritesNoRunThatItReads) {
+  base::TemporaryDirectory folder;
+  const std::string data = folder / "data.jsonl", first = folder / "first";
+  base::write_file_durably(data, "{\"prompt\": \"say\", \"response\": \" yes\"}\n");
+  const Arguments small = {"--num-rollout", "1", "--global-batch-size", "1"};
+  ASSERT_EQ(run(sft_arguments(data, first, small)).code, 0);
+  Arguments words = sft_arguments(data, first, small);
+  words.emplace_back("--overwrite");
+  std::filesystem::create_directory_symlink(first + "/hf/latest", folder / "model");
+  for (const std::string& model : {first + "/hf/latest", folder / "model"}) {
+    Arguments again = with_flag(words, "--hf-checkpoint", model);
+    const std::string says = "--hf-checkpoint " + model + ": is part of " + first +
+                             "/hf, which is removed before a new run begins in --save " + first +
+                             "; give another --save, or copy it";
+    expect_one_line_failure(run(again), 2, says);
+    again.emplace_back("--dry-run");
+    expect_one_line_failure(run(again), 2, says);
+  }
+  base::make_directories(first + "/samples");
+  base::write_file_durably(first + "/samples/mine.jsonl", base::read_file(data));
+  expect_one_line_failure(run(with_flag(words, "--prompt-data", first + "/samples/mine.jsonl@[0:1]")), 2,
+                          "--prompt-data " + first + "/samples/mine.jsonl: is part of " + first + "/samples");
+  EXPECT_TRUE(base::file_exists(first + "/hf/latest/model.safetensors"));
+  EXPECT_TRUE(base::file_exists(first + "/samples/mine.jsonl"));
+  EXPECT_EQ(run(words).code, 0) << "a run that reads nothing there is replaced";
+}
 
 TEST(Sft, LearnsWhatItIsShown) {
   base::TemporaryDirectory folder;

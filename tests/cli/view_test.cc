@@ -94,6 +94,17 @@ TEST_F(View, TriesWithoutWriting) {
   EXPECT_FALSE(base::file_exists(*folder_ / "sft/view.html"));
 }
 
+TEST_F(View, PrintsThePageWhereOtherVerbsPrint) {
+  const Captured printed = run({"view", *folder_ / "sft", "--output", "-"});
+  ASSERT_EQ(printed.code, 0) << printed.err;
+  EXPECT_TRUE(printed.out.starts_with(report::kPageMark)) << printed.out.substr(0, 80);
+  EXPECT_TRUE(printed.out.ends_with("</html>\n")) << "nothing follows the page";
+  EXPECT_FALSE(base::file_exists("-"));
+  const Captured tried = run({"view", *folder_ / "sft", "--output", "-", "--dry-run"});
+  EXPECT_EQ(tried.code, 0) << tried.err;
+  EXPECT_NE(tried.out.find("standard output would be written; nothing was"), std::string::npos) << tried.out;
+}
+
 TEST_F(View, RefusesInOneLine) {
   const std::string path = *folder_ / "run";
   base::make_directories(*folder_ / "empty");
@@ -114,6 +125,7 @@ TEST_F(View, RefusesInOneLine) {
            {{"view", *folder_ / "begun"}, 2, "the run has no records (no metrics.jsonl); look again after its first"},
            {{"view", path, "--output", path + "/metrics.jsonl"}, 2, "is there and is no page of `tandem view`"},
            {{"view", path, "--output", path}, 2, "is a directory; name a file"},
+           {{"view", path, "--output", "/dev/null"}, 2, "--output /dev/null: is no regular file, and a page takes"},
            {{"view", path, "--output", "/proc/nowhere/view.html"}, 3, "/proc"},
            {{"view", path, "--lr", "1"}, 2, "--lr: unknown option"},
            {{"train", path}, 2, "unexpected argument"}}) {

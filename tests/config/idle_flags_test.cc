@@ -4,8 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
+#include "base/json.h"
 #include "base/options.h"
 #include "config/train_config.h"
+#include "tests/base/temporary_directory.h"
 
 namespace tandem::config {
 namespace {
@@ -99,6 +102,36 @@ TEST(IdleFlags, AreSaidAndOnlyWhereTheyAreIdle) {
     EXPECT_EQ(idle(both).size(), 1U);
   }
   EXPECT_EQ(idle({}), std::vector<std::string>());
+}
+
+// A run's config.toml has every option. It once brought a warning for each that was at its default and idle.
+TEST(IdleFlags, OfAFileAreSaidWhereTheyAreNotTheDefault) {
+  const base::TemporaryDirectory folder;
+  const auto idle = [&](const std::vector<std::string>& of_run, const std::vector<std::string>& typed) {
+    std::vector<std::string> words = {"--colocate", "--hf-checkpoint",
+                                      "model",      "--prompt-data",
+                                      "data.jsonl", "--rm-type",
+                                      "exact",      "--rollout-batch-size",
+                                      "4",          "--n-samples-per-prompt",
+                                      "2",          "--num-rollout",
+                                      "3",          "--save",
+                                      "runs/x"};
+    words.insert(words.end(), of_run.begin(), of_run.end());
+    TrainConfig of_file, config;
+    base::Options writing, reading;
+    of_file.visit(writing);
+    writing.parse(words);
+    base::write_file_durably(folder / "config.toml", writing.text_to_repeat());
+    config.visit(reading);
+    words = {"--config", folder / "config.toml"};
+    words.insert(words.end(), typed.begin(), typed.end());
+    reading.parse(words);
+    return reading.idle_texts();
+  };
+  EXPECT_EQ(idle({}, {}), std::vector<std::string>());
+  EXPECT_EQ(idle({"--tis-clip", "3.5"}, {}), std::vector<std::string>{"--tis-clip: does nothing without --use-tis"});
+  const std::string clip = base::dump_json(base::Json(TrainConfig().loss.loss.tis_clip));
+  EXPECT_EQ(idle({}, {"--tis-clip", clip}), std::vector<std::string>{"--tis-clip: does nothing without --use-tis"});
 }
 
 }  // namespace

@@ -200,9 +200,9 @@ TEST(TrainerPlan, SumsOfAStepByHand) {
   // The workspace has the graph of the block that runs; k and v, the product of gate and up, down's and the sum.
   EXPECT_EQ(plan.bytes(Tag::kBlockScratch, Phase::kTrain),
             graph + 36 * (2 * 32 + 96 + 2 * 32) * 4 + memory::rounding_of(12));
-  // Besides all graphs there are four rows of the stream and three of the MLP's width, while the MLP's backward runs.
-  EXPECT_EQ(plan.bytes_at_peak(Phase::kTrain)[Tag::kBlockScratch],
-            36 * (4 * 32 + 3 * 96) * 4 + memory::rounding_of(12));
+  // Besides all graphs there are a row of the stream and three of the MLP's width, while the activation's backward
+  // runs: the gradients of the sum, of gate and up, and of what the activation gives, which then holds that itself.
+  EXPECT_EQ(plan.bytes_at_peak(Phase::kTrain)[Tag::kBlockScratch], 36 * (32 + 3 * 96) * 4 + memory::rounding_of(12));
   // The head has input and output of the final norm, its gradient; four numbers for each of 18 targets, 512 bytes; 4
   // rows of logits, their hidden states and the gradients of those.
   EXPECT_EQ(plan.bytes(Tag::kHead, Phase::kTrain),
