@@ -26,7 +26,7 @@ class Endpoint:
     """The endpoint of a process: one server while samples are under way, and a client for each sample that wants one."""
 
     def __init__(self, template_arguments):
-        # Those of --apply-chat-template-kwargs, without what each request says itself.
+        # The run's arguments for the chat template, without the ones that the endpoint sets for each request.
         self.template_arguments = {
             name: value for name, value in template_arguments.items() if name not in OWN_TEMPLATE_ARGUMENTS
         }

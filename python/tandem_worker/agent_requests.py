@@ -23,7 +23,7 @@ WITHOUT_EFFECT = {
 }  # fmt: skip
 
 
-# What requests say with parameters of their own, or what the endpoint passes to the tokenizer itself.
+# Arguments of the chat template that the endpoint sets itself, from a request's other parameters: nobody may give them.
 OWN_TEMPLATE_ARGUMENTS = ("self", "conversation", "messages", "tools", "tokenize", "add_generation_prompt",
                           "continue_final_message")  # fmt: skip
 

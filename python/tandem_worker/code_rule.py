@@ -43,8 +43,8 @@ LONGEST_SECONDS, MOST_MB = 60, 1 << 16
 SECONDS_OF = {"": 1, "s": 1, "sec": 1, "second": 1, "seconds": 1, "ms": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3}
 MB_OF = {"": 1, "mb": 1, "megabyte": 1, "megabytes": 1, "gb": 1024, "gigabyte": 1024, "gigabytes": 1024, "kb": 2**-10,
          "kilobyte": 2**-10, "kilobytes": 2**-10, "byte": 2**-20, "bytes": 2**-20}  # fmt: skip
-GRACE_SECONDS = 1
 WALL_SECONDS = 3  # for each second of processor time: tests run beside each other
+GRACE_SECONDS = 1  # by which a test's process may end later than its own alarm
 MOST_AT_ONCE = 8
 PASSED, FAILED, OUT_OF_TIME = 0, 1, 2
 # The same program prints a set in the same order each time.

@@ -29,8 +29,8 @@ constexpr const char* kDecayEnd = "optimizer steps until --min-lr";
 // interpreter that they come from is not either.
 constexpr const char* kFlagNoLongerCompared = "rm-python";
 
-// Entries of weights begin with this. Checkpoints of older versions lack some of them.
-constexpr const char* kWeights = "the weights of ";
+// The entries of ResultInputs::frozen begin with this. Checkpoints of older versions lack them.
+constexpr const char* kFrozenWeights = "the weights of the ";
 constexpr const char* kReferenceWeights = "the weights of the reference ";
 
 using Texts = std::map<std::string, std::string>;  // by fingerprint
@@ -148,7 +148,7 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   }
   for (const FrozenWeights& frozen : inputs.frozen) {
     const char* const file = frozen.kind == "adapter" ? weights::kAdapterFile : weights::kModelFile;
-    result[fmt::format("{}the {} {}", kWeights, frozen.kind, frozen.flag)] =
+    result[fmt::format("{}{} {}", kFrozenWeights, frozen.kind, frozen.flag)] =
         weights::weights_checksum(frozen.directory, file);
   }
   if (!inputs.group_filter.empty()) {
@@ -174,7 +174,7 @@ void check_can_resume(const Checkpoint& checkpoint, const std::map<std::string, 
   RunState saved = read_state(checkpoint);
   std::map<std::string, std::string> now = result_inputs;
   std::erase_if(now, [&](const auto& entry) {
-    return entry.first.starts_with(kWeights) && !saved.result_inputs.contains(entry.first);
+    return entry.first.starts_with(kFrozenWeights) && !saved.result_inputs.contains(entry.first);
   });
   if (saved.reference_step > 0) {  // the checkpoint holds the reference, which the policy has renewed since the start
     const auto is_of_reference = [](const auto& entry) { return entry.first.starts_with(kReferenceWeights); };

@@ -181,7 +181,7 @@ class Ops {
   // Returns gelu(gate) * up with the tanh form of GELU (Hendrycks and Gimpel 2016), HF's gelu_pytorch_tanh:
   //   gelu(g) = g / 2 (1 + tanh(z)) = g sigmoid(2 z)    with z = sqrt(2 / pi) (g + 0.044715 g^3)
   virtual Tensor gelu_mul(const Tensor& gate_up_T2F) const = 0;
-  // As silu_mul_backward().
+  // Returns dgate_up_T2F, and leaves gelu_mul(gate_up_T2F) in the place of dy_TF, as silu_mul_backward() does.
   virtual Tensor gelu_mul_backward(const Tensor& dy_TF, const Tensor& gate_up_T2F) const = 0;
 
   // The next eleven are a layer of experts (device/experts.h). Where a place's row is said to be of its token, it is

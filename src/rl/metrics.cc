@@ -122,8 +122,7 @@ void add_token_means(std::span<const Sample* const> samples, const Reducer& empt
     has_teacher =
         has_teacher && !sample->completion.empty() && sample->teacher_logprobs.size() == sample->completion.size();
     has_advantages = has_advantages && !sample->advantages.empty();
-    const std::vector<uint8_t> mask =
-        sample->remove ? std::vector<uint8_t>(sample->loss_mask.size(), 0) : sample->loss_mask;
+    const std::vector<uint8_t> mask = trained_mask(*sample);
     if (has_rollout) rollout.add(mask, sample->rollout_logprobs);
     if (has_reference) reference.add(mask, sample->ref_logprobs);
     if (has_teacher) teacher.add(mask, sample->teacher_logprobs);
@@ -199,6 +198,12 @@ bool is_repetitive(std::string_view text) {
 
 bool has_repetition(std::string_view text) {
   return last_characters(text, kRepetitionCharacters).size() < text.size() && is_repetitive(text);
+}
+
+std::vector<uint8_t> trained_mask(const Sample& sample) {
+  std::vector<uint8_t> mask(sample.completion.size());
+  for (size_t t = 0; t < mask.size(); ++t) mask[t] = sample.is_trained(t) ? 1 : 0;
+  return mask;
 }
 
 double pass_at_k(int64_t n, int64_t c, int64_t k) {

@@ -6,11 +6,16 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rl/rollout_signal.h"
 #include "rl/sample.h"
 
 namespace tandem::rl {
+
+// Returns 1 for each token of the completion that is trained: the loss mask, or zeros where the sample is out of the
+// loss.
+std::vector<uint8_t> trained_mask(const Sample& sample);
 
 // R(x) is 1/G sum over samples of (sum m x / max(sum m, 1)), or with `per_token` sum m x / sum over samples of max(sum
 // m, 1): vime's get_sum_of_sample_mean. A sample without trained tokens adds 0 and counts, or with `count_removed` off

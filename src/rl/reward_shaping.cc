@@ -72,13 +72,9 @@ std::map<std::string, double> shaping_metrics(const LossConfig& config, std::spa
     Reducer kl(per_token, config.count_removed_samples);
     for (const Sample* sample : samples) {
       if (sample->is_given) continue;
-      std::vector<uint8_t> mask;
       std::vector<double> values;
-      for (size_t t = 0; t < sample->completion.size(); ++t) {
-        mask.push_back(sample->is_trained(t) ? 1 : 0);
-        values.push_back(reference_kl(*sample, t));
-      }
-      kl.add(mask, values);
+      for (size_t t = 0; t < sample->completion.size(); ++t) values.push_back(reference_kl(*sample, t));
+      kl.add(trained_mask(*sample), values);
     }
     metrics["kl"] = kl.value();
   }

@@ -32,6 +32,9 @@ class Paths {
   }
   // Adds a file of data, PATH or PATH@[a:b].
   void add_data(const std::string& flag, const std::string& path) { add(flag, rl::parse_data_path(path).file); }
+  void add_prompt_data(const std::vector<std::string>& data) {
+    for (const std::string& path : data) add_data("--prompt-data", path);
+  }
   // Adds the file of FILE.py:function; a name without a colon is built in.
   void add_function(const std::string& flag, const std::string& function) {
     const size_t colon = function.rfind(':');
@@ -63,7 +66,7 @@ std::vector<ReadPath> read_paths(const config::TrainConfig& config) {
   paths.add_model("--ref-load", config.loss.ref_load);
   for (const config::LossOptions::Teacher& teacher : config.loss.opd_teachers())
     paths.add_model("--opd-teacher-load", teacher.directory);
-  for (const std::string& data : config.data.prompt_data) paths.add_data("--prompt-data", data);
+  paths.add_prompt_data(config.data.prompt_data);
   paths.add_eval_sets(config.eval);
   paths.add_reward(config.reward);
   paths.add_function("--custom-generate-function-path", config.custom_generate.function);
@@ -80,7 +83,7 @@ std::vector<ReadPath> read_paths(const config::SftConfig& config) {
   Paths paths;
   paths.add_model("--hf-checkpoint", config.model.hf_checkpoint);
   paths.add_model("--ref-load", config.ref_load);
-  for (const std::string& data : config.data.prompt_data) paths.add_data("--prompt-data", data);
+  paths.add_prompt_data(config.data.prompt_data);
   paths.add_eval_sets(config.eval);
   paths.add("--load", config.checkpoints.load);
   return paths.take();
@@ -98,7 +101,7 @@ std::vector<ReadPath> read_paths(const config::EvalConfig& config) {
 std::vector<ReadPath> read_paths(const config::GenerateConfig& config) {
   Paths paths;
   paths.add_model("--hf-checkpoint", config.model.hf_checkpoint);
-  for (const std::string& data : config.data.prompt_data) paths.add_data("--prompt-data", data);
+  paths.add_prompt_data(config.data.prompt_data);
   return paths.take();
 }
 

@@ -52,8 +52,9 @@ void LiveSampling::work(uint64_t number) {
     {
       const std::scoped_lock lock(mutex_);
       const bool is_alone = in_flight.pool.num_samplers() == 0;
-      // Where completions are not paused, the next rollout's groups are sampled with the weights of now. After a resume
-      // this rollout's groups may all be there before a worker is: who came later would have the next weights.
+      // Where completions are not paused, the groups of the next rollout must begin with the weights that are newest
+      // now. A resumed run may have all groups of this rollout before any worker has joined: it waits for one, since a
+      // worker that joins after the rollout was taken gets the weights of the next step.
       if (wants_ && drawing.is_over() && (asked.pauses_completions || !is_alone)) {
         Coordinator::Numbers numbers = coordinator.numbers();
         numbers.counted = numbers.counted - std::exchange(before, numbers.counted);

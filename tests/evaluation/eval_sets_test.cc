@@ -106,7 +106,7 @@ TEST(EvalSets, ASetsOwnRewardHasItsOwnRuleOfPassing) {
             std::string::npos);
 }
 
-// How the defaults' reward is read says nothing of another one: a rule has no dict to take a key from.
+// A table that names its own reward does not take the defaults' reward_key and group_rm, which are of their reward.
 TEST(EvalSets, TheDefaultsKeyAndGroupsAreThoseOfTheirReward) {
   const std::vector<config::EvalSet> sets = read(
       "[eval.defaults]\ncustom_rm_path = \"a.py:judge\"\nreward_key = \"score\"\ngroup_rm = true\n"

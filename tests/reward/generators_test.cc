@@ -47,7 +47,7 @@ async def generate(args, sample, sampling_params):
         return sample
     question = asyncio.ensure_future(post('http://engine/generate', {'input_ids': sample.tokens}))
     asked.set()
-    # As asyncio.timeout(0.3) does, which Python 3.10 does not have.
+    # The task cancels itself as asyncio.timeout(0.3) would, which Python 3.10 does not have.
     asyncio.get_running_loop().call_later(0.3, asyncio.current_task().cancel)
     try:
         await question

@@ -41,9 +41,9 @@ class LinearCost {
   void forward(Walk& walk, Size inner, Size outer) const;
   // Counts Linear::forward_add() of a matrix that reads so many columns, and is cut by them.
   void forward_add(Walk& walk, Size inner) const;
-  // Counts the gradient of forward_add()'s input, from that of all rows of the result; and returns the bytes of those
-  // rows where they are gathered from what the stream keeps.
+  // Counts the gradient of forward_add()'s input, from that of all rows of the result.
   void gradient_of_add(Walk& walk, Size inner) const;
+  // Returns the bytes of the gradient of all rows, where it is gathered from what the stream keeps; else 0.
   Size gathered() const { return cuts_rows_ ? rows_ * hidden_ * element_ : Size(0); }
   // Counts the input's gradient of a matrix that reads the hidden state, has so many rows and is cut by them.
   void hidden_gradient(Walk& walk, Size outer) const;

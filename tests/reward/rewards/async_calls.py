@@ -56,7 +56,7 @@ async def keeps_its_own_time(args, sample):
         answer.set()
         time.sleep(0.6)
         return 1.0
-    # As asyncio.timeout(0.3) does, which Python 3.10 does not have.
+    # The task cancels itself as asyncio.timeout(0.3) would, which Python 3.10 does not have.
     asyncio.get_running_loop().call_later(0.3, asyncio.current_task().cancel)
     wanted.set()
     try:
