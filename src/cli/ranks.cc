@@ -14,9 +14,9 @@
 #include "base/options.h"
 #include "base/printable.h"
 #include "cli/command_line.h"
-#include "config/other_trainers.h"
-#include "config/unsupported_flags.h"
-#include "mesh/launcher.h"
+#include "config/other_trainers/other_trainers.h"
+#include "config/other_trainers/unsupported_flags.h"
+#include "mesh/launch/launcher.h"
 #include "tandem/error.h"
 
 namespace tandem::cli {

@@ -11,7 +11,7 @@
 #include "config/run_mode.h"
 #include "config/sft_config.h"
 #include "config/train_config.h"
-#include "mesh/launch.h"
+#include "mesh/launch/launch.h"
 
 namespace tandem::cli {
 

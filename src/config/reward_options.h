@@ -67,7 +67,7 @@ struct RewardOptions {
     std::string rm_type;         // empty: a function, or a built-in that only lines name
     std::string custom_rm_path;  // empty: built in, or the reward model
     double weight = 1.0;
-    bool is_model = false;  // --rm-model, which scores whole rollouts (run/reward_model.h)
+    bool is_model = false;  // --rm-model, which scores whole rollouts (run/learning/reward_model.h)
   };
   std::vector<Source> sources() const;
   // Returns whether samples and metrics show the value of each source.

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "mesh/launch_variables.h"
+#include "mesh/launch/launch_variables.h"
 
 namespace tandem::mesh {
 

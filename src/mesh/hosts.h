@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "mesh/launch_variables.h"
+#include "mesh/launch/launch_variables.h"
 
 namespace tandem::mesh {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "mesh/launch_variables.h"
+#include "mesh/launch/launch_variables.h"
 #include "mesh/mesh.h"
 
 namespace tandem::mesh {

@@ -5,7 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "mesh/launch_variables.h"
+#include "mesh/launch/launch_variables.h"
 #include "mesh/local_store.h"
 
 namespace tandem::mesh {

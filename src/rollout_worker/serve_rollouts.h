@@ -3,7 +3,7 @@
 
 #include "config/run_mode.h"
 #include "config/train_config.h"
-#include "mesh/launch.h"
+#include "mesh/launch/launch.h"
 
 namespace tandem::rollout_worker {
 

@@ -12,7 +12,7 @@
 #include "checkpoint/run_state.h"
 #include "evaluation/rewards.h"
 #include "groups/in_flight.h"
-#include "mesh/launch.h"
+#include "mesh/launch/launch.h"
 #include "mesh/mesh.h"
 #include "report/report.h"
 #include "rl/prompt_order.h"

@@ -12,8 +12,8 @@
 #include "checkpoint/resume.h"
 #include "model/lora.h"
 #include "model/peft.h"
+#include "run/learning/reference.h"
 #include "run/read_paths.h"
-#include "run/reference.h"
 #include "run/run_space.h"
 #include "run/trackers.h"
 #include "run/train_warnings.h"
@@ -33,7 +33,8 @@ config::SftConfig checked(config::SftConfig config) {
 rl::LossConfig loss_config(const config::SftConfig& config) {
   rl::LossConfig loss;
   if (config.preference.is_on()) {
-    // The mean over samples of advantage times the sum of log-probs: the advantages are those of run/preferences.h.
+    // The mean over samples of advantage times the sum of log-probs: the advantages are those of
+    // run/learning/preferences.h.
     loss.advantage_estimator = loss.pg_loss_type = "reinforce";
     loss.loss_aggregation = "seq-mean-token-sum";
     return loss;

@@ -13,7 +13,7 @@
 #include "config/sft_config.h"
 #include "mesh/mesh.h"
 #include "report/report.h"
-#include "run/held_out.h"
+#include "run/learning/held_out.h"
 #include "session/model_session.h"
 #include "session/sft_samples.h"
 #include "trainer/trainer.h"

@@ -12,7 +12,7 @@
 #include "run/checked_device.h"
 #include "run/checkpointer.h"
 #include "run/evaluator.h"
-#include "run/learner.h"
+#include "run/learning/learner.h"
 #include "run/open_run.h"
 #include "run/patience.h"
 #include "run/rollout_log.h"

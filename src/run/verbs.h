@@ -6,7 +6,7 @@
 #include "config/sft_config.h"
 #include "config/train_config.h"
 #include "config/verb_configs.h"
-#include "mesh/launch.h"
+#include "mesh/launch/launch.h"
 
 namespace tandem::run {
 

@@ -21,7 +21,7 @@
 #include "mesh/agreement.h"
 #include "mesh/channel.h"
 #include "mesh/channel_listener.h"
-#include "mesh/launcher_link.h"
+#include "mesh/launch/launcher_link.h"
 #include "sampling/messages.h"
 #include "sampling/weight_feed.h"
 

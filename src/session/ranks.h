@@ -7,7 +7,7 @@
 #include "config/model_options.h"
 #include "config/run_mode.h"
 #include "mesh/agreement.h"
-#include "mesh/launch.h"
+#include "mesh/launch/launch.h"
 #include "mesh/mesh.h"
 #include "model/config.h"
 #include "trainer/ranks.h"

@@ -9,7 +9,7 @@
 #include "config/train_config.h"
 #include "mesh/channel.h"
 #include "mesh/channel_listener.h"
-#include "mesh/launch.h"
+#include "mesh/launch/launch.h"
 
 namespace tandem::session {
 

@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <map>
 
-#include "tests/cli/process_sockets.h"
-#include "tests/cli/spoiled_run.h"
+#include "tests/cli/resume/spoiled_run.h"
 #include "tests/cli/tiny_run.h"
+#include "tests/cli/workers/process_sockets.h"
 
 namespace tandem::cli {
 namespace {

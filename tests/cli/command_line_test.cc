@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/files.h"
-#include "config/unsupported_flags.h"
+#include "config/other_trainers/unsupported_flags.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
 #include "tests/cli/tiny_run.h"

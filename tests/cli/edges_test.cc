@@ -13,7 +13,7 @@
 
 #include "device/thread_pool.h"
 #include "tandem/error.h"
-#include "tests/cli/spoiled_run.h"
+#include "tests/cli/resume/spoiled_run.h"
 #include "tests/cli/tiny_run.h"
 
 namespace tandem::cli {

@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "base/files.h"
-#include "config/other_trainers.h"
-#include "config/unsupported_flags.h"
+#include "config/other_trainers/other_trainers.h"
+#include "config/other_trainers/unsupported_flags.h"
 #include "tests/cli/captured.h"
 
 namespace tandem::cli {

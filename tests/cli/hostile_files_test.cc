@@ -10,8 +10,8 @@
 #include "base/files.h"
 #include "tests/base/pseudo_terminal.h"
 #include "tests/base/temporary_directory.h"
-#include "tests/cli/reseal.h"
-#include "tests/cli/spoiled_run.h"
+#include "tests/cli/resume/reseal.h"
+#include "tests/cli/resume/spoiled_run.h"
 #include "tests/cli/tiny_run.h"
 
 namespace tandem::cli {

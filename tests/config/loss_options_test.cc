@@ -275,13 +275,15 @@ TEST(LossOptions, ATeacherChangesAdvantagesAndIsReported) {
 }
 
 TEST(LossOptions, EveryFlagIsAmongTheCases) {
-  // Other tests cover which model the reference is (tests/cli/loss_flags_test.cc, tests/run/learner_test.cc), which
-  // teacher a sample has and what divergence is computed from its distribution (tests/cli/distillation_test.cc).
+  // Other tests cover which model the reference is (tests/cli/learning/loss_flags_test.cc, tests/run/learner_test.cc),
+  // which teacher a sample has and what divergence is computed from its distribution
+  // (tests/cli/learning/distillation_test.cc).
   std::set<std::string> tried = {"disable-rewards-normalization", "ref-load", "ref-mixup-alpha", "ref-update-interval"};
   for (const char* name :
        {"use-opd", "opd-teacher-load", "opd-teacher-address", "opd-teacher-key", "opd-beta", "opd-top-k"})
     tried.insert(name);
-  // These flags change which completions are trained on, not their loss: tests/cli/given_answers_test.cc tries them.
+  // These flags change which completions are trained on, not their loss: tests/cli/learning/given_answers_test.cc tries
+  // them.
   for (const char* name : {"opd-on-policy-share", "opd-answer-key"}) tried.insert(name);
   for (const FlagCase& one : kCases) tried.insert(one.flag.starts_with("no-") ? one.flag.substr(3) : one.flag);
   LossOptions loss;

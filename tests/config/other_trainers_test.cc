@@ -1,5 +1,5 @@
 // Names of TRL and verl are answered, each with what it is here.
-#include "config/other_trainers.h"
+#include "config/other_trainers/other_trainers.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "config/other_trainers/unsupported_flags.h"
 #include "config/train_config.h"
-#include "config/unsupported_flags.h"
 #include "tandem/error.h"
 
 namespace tandem::config {

@@ -1,5 +1,5 @@
 // Flags of other trainers are refused with the reason.
-#include "config/unsupported_flags.h"
+#include "config/other_trainers/unsupported_flags.h"
 
 #include <gtest/gtest.h>
 

@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "base/option_mistakes.h"
+#include "config/other_trainers/unsupported_flags.h"
 #include "config/sft_config.h"
 #include "config/train_config.h"
-#include "config/unsupported_flags.h"
 #include "config/verb_configs.h"
 #include "tests/fuzz/json_mutator.h"
 

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "mesh/launcher.h"
-#include "mesh/launcher_link.h"
+#include "mesh/launch/launcher.h"
+#include "mesh/launch/launcher_link.h"
 #include "mesh/local_socket.h"
 
 namespace tandem::mesh {

@@ -1,5 +1,5 @@
 // Tests of who in a launch trains, who samples, and who shares an engine, whatever has started the processes.
-#include "mesh/launch.h"
+#include "mesh/launch/launch.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

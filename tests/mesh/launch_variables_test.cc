@@ -1,5 +1,5 @@
 // Tests of the launchers' variables, row by row.
-#include "mesh/launch_variables.h"
+#include "mesh/launch/launch_variables.h"
 
 #include <gtest/gtest.h>
 

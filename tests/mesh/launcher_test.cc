@@ -1,5 +1,5 @@
 // Tests that ranks which are started together end together, whichever of them ends how, and whoever asks them to.
-#include "mesh/launcher.h"
+#include "mesh/launch/launcher.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -10,10 +10,10 @@
 #include <chrono>
 #include <random>
 
-#include "mesh/launcher_link.h"
+#include "mesh/launch/launcher_link.h"
 #include "mesh/network.h"
 #include "tandem/error.h"
-#include "tests/cli/process_sockets.h"
+#include "tests/cli/workers/process_sockets.h"
 #include "tests/mesh/fake_rank.h"
 #include "tests/worker/process_facts.h"
 

@@ -15,7 +15,7 @@
 
 #include "mesh/network.h"
 #include "tandem/error.h"
-#include "tests/cli/process_sockets.h"
+#include "tests/cli/workers/process_sockets.h"
 
 namespace tandem::mesh {
 namespace {

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "device/kept_check.h"
-#include "tests/cli/worker_runs.h"
+#include "tests/cli/workers/worker_runs.h"
 
 namespace tandem::cli {
 namespace {

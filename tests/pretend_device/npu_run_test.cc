@@ -12,7 +12,7 @@
 #include "device/kept_check.h"
 #include "device/registry.h"
 #include "tests/cli/planned_memory.h"
-#include "tests/cli/worker_runs.h"
+#include "tests/cli/workers/worker_runs.h"
 #include "tests/pretend_device/libtorch_on_the_cpu.h"
 
 namespace tandem::cli {

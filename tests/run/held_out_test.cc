@@ -1,5 +1,5 @@
 // Checks the loss of held-out data: a mean over the trained tokens of each set, under the present weights.
-#include "run/held_out.h"
+#include "run/learning/held_out.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Checks the half of a run that learns: graded samples in, new weights out.
-#include "run/learner.h"
+#include "run/learning/learner.h"
 
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>

@@ -22,7 +22,7 @@
 #include "base/log.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
-#include "tests/cli/process_sockets.h"
+#include "tests/cli/workers/process_sockets.h"
 #include "tests/text/tracker_packages.h"
 #include "tests/worker/process_facts.h"
 #include "worker/child_environment.h"

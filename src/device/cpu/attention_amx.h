@@ -8,7 +8,7 @@
 
 #include "device/cpu/attention_inl.h"
 #include "device/cpu/gemm_amx.h"
-#include "device/cpu/simd_avx512.h"
+#include "device/cpu/simd/avx512.h"
 
 namespace tandem::device::cpu {
 

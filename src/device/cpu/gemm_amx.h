@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "device/cpu/gemm_inl.h"
-#include "device/cpu/simd_avx512bf16.h"
+#include "device/cpu/simd/avx512bf16.h"
 
 namespace tandem::device::cpu {
 

@@ -2,7 +2,7 @@
 // compiled with its own flags: include nothing here that other files share code with.
 #include "device/cpu/attention_amx.h"
 #include "device/cpu/gemm_amx.h"
-#include "device/cpu/simd_avx512.h"
+#include "device/cpu/simd/avx512.h"
 #include "device/cpu/table_inl.h"
 
 namespace tandem::device::cpu {

@@ -1,6 +1,6 @@
 // Defines the kernels for AVX2 and FMA. This file is compiled with its own flags: include nothing here that other files
 // share code with.
-#include "device/cpu/simd_avx2.h"
+#include "device/cpu/simd/avx2.h"
 #include "device/cpu/table_inl.h"
 
 namespace tandem::device::cpu {

@@ -1,6 +1,6 @@
 // Defines the kernels for AVX-512 with BF16. This file is compiled with its own flags: include nothing here that other
 // files share code with.
-#include "device/cpu/simd_avx512bf16.h"
+#include "device/cpu/simd/avx512bf16.h"
 #include "device/cpu/table_inl.h"
 
 namespace tandem::device::cpu {

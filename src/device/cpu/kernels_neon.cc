@@ -1,5 +1,5 @@
 // Defines the kernels for NEON, which every aarch64 processor has.
-#include "device/cpu/simd_neon.h"
+#include "device/cpu/simd/neon.h"
 #include "device/cpu/table_inl.h"
 
 namespace tandem::device::cpu {

@@ -8,7 +8,6 @@
 #include <memory>
 
 #include "base/check.h"
-#include "device/cuda/cuda_quantised.h"
 #include "device/cuda/experts/experts.h"
 #include "device/cuda/experts/experts_codes.h"
 #include "device/cuda/experts/experts_grad_weight.h"
@@ -16,6 +15,7 @@
 #include "device/cuda/experts/route.h"
 #include "device/cuda/gpu_limits.h"
 #include "device/cuda/graph.h"
+#include "device/cuda/products/cuda_quantised.h"
 #include "device/cuda/rowwise.h"
 #include "device/cuda/scratch.h"
 #include "device/experts_aten.h"

@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <climits>
 
-#include "device/cuda/code_numbers.cuh"
 #include "device/cuda/experts/expert_items.cuh"
 #include "device/cuda/experts/experts_codes.h"
 #include "device/cuda/experts/route.h"
 #include "device/cuda/kernel_choice.h"
 #include "device/cuda/launch.cuh"
+#include "device/cuda/products/code_numbers.cuh"
 #include "device/cuda/tensor_cores.cuh"
 #include "device/cuda/vectors.cuh"
 

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "device/cuda/quantised.h"
+#include "device/cuda/products/quantised.h"
 
 namespace tandem::device::cuda {
 

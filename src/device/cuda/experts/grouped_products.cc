@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "device/cuda/device_buffer.h"
-#include "device/cuda/ordered_product.h"
+#include "device/cuda/products/ordered_product.h"
 
 namespace tandem::device::cuda {
 namespace {

@@ -15,7 +15,7 @@
 #include <map>
 #include <tuple>
 
-#include "device/cuda/linear_plans.h"
+#include "device/cuda/products/linear_plans.h"
 
 namespace tandem::device::cuda {
 

@@ -1,0 +1,229 @@
+// Checks --max-weight-staleness through the whole program: devices sample while others train, no sample is older than
+// the bound, and a run is repeated to the bit from its schedule, whoever died, joined or was slow.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/files.h"
+#include "tests/base/soak.h"
+#include "tests/cli/ranks/rank_processes.h"
+#include "tests/cli/workers/worker_runs.h"
+
+namespace tandem::cli {
+namespace {
+
+class LiveRollouts : public WorkerRuns {
+ protected:
+  // Six rollouts of one trainer, while two workers sample.
+  static Arguments live(const std::string& name, int64_t bound, const Arguments& more = {}) {
+    Arguments words = with_workers(with_drawn_lengths(run_arguments(name, {"--num-rollout", "6"})), 1, 2);
+    words = with_flag(words, "--max-weight-staleness", std::to_string(bound));
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  static Arguments with_replay(Arguments words, const std::string& name) {
+    return with_flag(std::move(words), "--replay-schedule", path(name));
+  }
+  static std::vector<base::Json> rollouts(const std::string& name) {
+    std::vector<base::Json> result;
+    for (const base::Json& record : json_lines(path(name) + "/metrics.jsonl")) {
+      if (record.contains("rollout/step")) result.push_back(record);
+    }
+    return result;
+  }
+  static std::string samples(const std::string& name, int64_t first = 0) {
+    std::string text;
+    for (int64_t i = first; i < 6; ++i) text += base::read_file(samples_of(name, i));
+    return text;
+  }
+  // A reward that takes a drawn time, so that groups are graded in an order of their own.
+  static std::string random_reward() {
+    base::write_file_durably(path("random.py"),
+                             "import random, time\n"
+                             "def reward(prompts, completions, **kwargs):\n"
+                             "    time.sleep(random.SystemRandom().random() * 0.2)\n"
+                             "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
+    return path("random.py:reward");
+  }
+};
+
+// Without partial rollouts and a filter each rollout but the first two is of the weights one before the newest.
+TEST_F(LiveRollouts, OneStepOffIsAFunctionOfTheFlags) {
+  const Captured result = run_program(live("one_off", 1));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::vector<base::Json> records = rollouts("one_off");
+  ASSERT_EQ(records.size(), 6U);
+  for (size_t i = 0; i < records.size(); ++i) {
+    EXPECT_EQ(records[i]["rollout/staleness/mean"], i == 0 ? 0.0 : 1.0) << "rollout " << i;
+    EXPECT_EQ(records[i]["rollout/partial_ratio"], 0.0);
+  }
+  const Captured again = run_program(with_flag(live("one_off_again", 1), "--rollout-num-gpus", "1"));
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(weights_of(path("one_off")), weights_of(path("one_off_again")));
+  EXPECT_EQ(samples("one_off"), samples("one_off_again"));
+}
+
+// The checkpoint has all groups of the next rollout, which a resumed run could take before a worker has joined it.
+TEST_F(LiveRollouts, OneStepOffGoesOnFromACheckpointToTheSameBits) {
+  const Arguments words = live("one_off_whole", 1, {"--save-interval", "2", "--keep-latest", "9"});
+  const Captured whole = run_program(words);
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  for (const char* step : {"2", "4"}) {
+    const std::string name = fmt::format("one_off_from_{}", step);
+    Arguments rest = with_flag(going_on(words, path("one_off_whole")), "--save", path(name));
+    rest.insert(rest.end(), {"--ckpt-step", step});
+    const Captured result = run_program(rest);
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(weights_of(path("one_off_whole")), weights_of(path(name))) << step;
+    EXPECT_EQ(samples("one_off_whole", std::stol(step)), samples(name, std::stol(step)));
+  }
+}
+
+TEST_F(LiveRollouts, AScheduleRepeatsARunWhateverHappenedToIt) {
+  std::mt19937_64 random(11);
+  int64_t num_joined = 0;
+  for (int64_t i = 0; i < base::short_or_full(2, 20); ++i) {
+    const std::string name = fmt::format("drawn_{}", i);
+    const auto bound = static_cast<int64_t>(1 + random() % 3);
+    const Arguments words = with_flag(live(name, bound, {"--partial-rollout"}), "--custom-rm-path", random_reward());
+    Program program(words);
+    const std::map<int, pid_t> processes = processes_of(program.pid(), 3);
+    ASSERT_EQ(processes.size(), 3U);
+    if (i % 2 == 0) {  // one joins, and another dies
+      const std::string errors = path(name + "_joining.txt");
+      Program another(joining(words), /*max_file_bytes=*/0, errors);
+      wait_for_rollout(name, static_cast<int64_t>(random() % 3));
+      usleep(static_cast<useconds_t>(random() % 300'000));
+      kill(processes.at(1 + static_cast<int>(random() % 2)), SIGKILL);
+      ASSERT_TRUE(program.wait_for(120.0));
+      // One that has joined ends with the run. One that came when the run was over waits for it to begin.
+      if (count_in_file(errors, "samples for the run") > 0) {
+        EXPECT_TRUE(another.wait_for(60.0));
+        ++num_joined;
+      }
+    }
+    ASSERT_EQ(program.wait(), 0) << name;
+    double oldest = 0.0;
+    for (const base::Json& record : rollouts(name))
+      oldest = std::max(oldest, record["rollout/staleness/max"].get<double>());
+    EXPECT_LE(oldest, static_cast<double>(bound)) << name;
+    const std::string replay = name + "_again";
+    Arguments again = with_flag(with_replay(words, name), "--save", path(replay));
+    const Captured result = run_program(with_flag(again, "--rollout-num-gpus", "1"));
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(weights_of(path(name)), weights_of(path(replay))) << name;
+    EXPECT_EQ(samples(name), samples(replay)) << name;
+    EXPECT_EQ(base::read_file(path(name) + "/schedule.jsonl"), base::read_file(path(replay) + "/schedule.jsonl"));
+  }
+  EXPECT_TRUE(!base::soaking() || num_joined > 0) << "no worker came in time, so none was seen to join";
+}
+
+TEST_F(LiveRollouts, AKilledRunRepeatsWhatItHadDoneAndGoesOn) {
+  const std::string name = "killed_live";
+  const Arguments words = with_flag(live(name, 2, {"--partial-rollout"}), "--save-interval", "2");
+  {
+    Program program(words);
+    wait_for_rollout(name, 2);
+    usleep(200'000);
+    program.signal(SIGKILL);
+    program.wait();
+  }
+  // The launcher's children end by themselves.
+  std::map<int64_t, std::string> before;
+  for (int64_t i = 0; i < 6; ++i) {
+    if (base::file_exists(samples_of(name, i))) before[i] = base::read_file(samples_of(name, i));
+  }
+  ASSERT_GE(before.size(), 3U);
+  const Captured rest = run_program(with_replay(going_on(words, path(name)), name));
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  const std::string log = base::read_file(path(name) + "/schedule.jsonl");
+  for (const auto& [rollout, text] : before) {
+    if (log.find(fmt::format("\"rollout\":{}", rollout)) == std::string::npos) continue;
+    EXPECT_EQ(base::read_file(samples_of(name, rollout)), text) << "rollout " << rollout;
+  }
+  EXPECT_EQ(rollouts(name).size(), 6U);
+  // All of it can be repeated from the beginning.
+  const Captured again = run_program(with_flag(with_replay(words, name), "--save", path("killed_live_again")));
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(weights_of(path(name)), weights_of(path("killed_live_again")));
+}
+
+// What was in flight goes on with the newest weights, and the schedule says so: all of it can be repeated.
+TEST_F(LiveRollouts, ASignalSavesWhatIsInFlight) {
+  for (const bool is_partial : {false, true}) {
+    const std::string name = is_partial ? "stopped_partial" : "stopped_whole";
+    const Arguments words = live(name, 1, is_partial ? Arguments{"--partial-rollout"} : Arguments());
+    {
+      Program program(going_on(words, path(name)));
+      wait_for_rollout(name, 1);
+      program.signal(SIGTERM);
+      ASSERT_TRUE(program.wait_for(60.0)) << name;
+      ASSERT_EQ(program.wait(), 0);
+    }
+    const Captured rest = run_program(going_on(words, path(name)));
+    ASSERT_EQ(rest.code, 0) << rest.err;
+    EXPECT_EQ(rollouts(name).size(), 6U);
+    const std::string replay = name + "_again";
+    const Captured again = run_program(with_flag(with_replay(words, name), "--save", path(replay)));
+    ASSERT_EQ(again.code, 0) << again.err;
+    EXPECT_EQ(weights_of(path(name)), weights_of(path(replay))) << name;
+  }
+}
+
+TEST_F(LiveRollouts, WithAFilterAnAdapterAndEvaluationsToo) {
+  const Arguments more = {"--partial-rollout",
+                          "--dynamic-sampling-filter-path",
+                          "nonzero_std",
+                          "--lora-rank",
+                          "4",
+                          "--eval-prompt-data",
+                          "held_out",
+                          kPrompts + "@[0:6]",
+                          "--eval-interval",
+                          "2"};
+  const std::string kAdapter = "/hf/latest/adapter_model.safetensors";
+  const Captured result = run_program(live("all_live", 2, more));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Captured again =
+      run_program(with_flag(with_replay(live("all_live", 2, more), "all_live"), "--save", path("all_live_again")));
+  ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(base::read_file(path("all_live") + kAdapter), base::read_file(path("all_live_again") + kAdapter));
+  EXPECT_EQ(samples("all_live"), samples("all_live_again"));
+}
+
+TEST_F(LiveRollouts, WhatCannotBeIsRefused) {
+  const auto with = [](Arguments words, const Arguments& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const Arguments words = live("refused_live", 2);
+  expect_one_line_failure(run(with(run_arguments("refused_live"), {"--max-weight-staleness", "2"})), 2,
+                          "--max-weight-staleness 2 with --colocate");
+  expect_one_line_failure(run(with(words, {"--over-sampling-batch-size", "10"})), 2,
+                          "at most 9 groups can be in flight");
+  expect_one_line_failure(run(with(words, {"--pg-loss-type", "reinforce"})), 2, "has no trust region");
+  expect_one_line_failure(run(with(words, {"--custom-generate-function-path", "tests/cli/generate/turns.py:turns"})), 2,
+                          "--max-weight-staleness 2 and --custom-generate-function-path");
+  const Captured nowhere = run_program(with(words, {"--replay-schedule", path("nowhere")}));
+  EXPECT_EQ(nowhere.code, 2);
+  EXPECT_NE(nowhere.err.find("there is no schedule.jsonl"), std::string::npos) << nowhere.err;
+  expect_one_line_failure(run(with(run_arguments("refused_live"), {"--replay-schedule", path("nowhere")})), 2,
+                          "--replay-schedule");
+  // A log of other flags is found out.
+  const Captured whole = run_program(live("other_flags", 1));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const Captured other = run_program(
+      with_flag(with_flag(with_replay(live("other_flags", 1), "other_flags"), "--save", path("other_flags_again")),
+                "--rollout-max-response-len", "9"));
+  EXPECT_EQ(other.code, 2) << other.err;
+}
+
+}  // namespace
+}  // namespace tandem::cli
