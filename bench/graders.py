@@ -37,7 +37,7 @@ def samples():
 
 def plain_seconds(batch):
     sys.path.insert(0, str(machine.ROOT / "python"))
-    from tandem_worker.rewards import Math
+    from tandem_worker.rules.rewards import Math
 
     grade = Math()
     seconds = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import weakref
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,22 @@ from tandem._program import ErrorLines, UserFault, environment, failure, flags_o
 Message = Mapping[str, Any]
 Prompt = str | Sequence[Message] | Mapping[str, Sequence[int]]  # a text, a list of messages, or {"tokens": [ids]}
 _EXIT_USER = 2
+# The arguments of Engine.generate() that are flags of the program, which has other names for them.
+_FLAGS = {
+    "n": "n_samples_per_prompt",
+    "temperature": "rollout_temperature",
+    "top_p": "rollout_top_p",
+    "top_k": "rollout_top_k",
+    "min_p": "rollout_min_p",
+    "max_tokens": "rollout_max_response_len",
+    "stop": "rollout_stop",
+    "stop_token_ids": "rollout_stop_token_ids",
+    "ignore_eos": "ignore_eos",
+    "seed": "rollout_seed",
+}
+_ARGUMENTS = {flag: argument for argument, flag in _FLAGS.items()}
+_FLAG = re.compile(r"--(?:no-)?([a-z][a-z0-9-]*)|^([a-z_]+)(?=:)")
+_PLACE = re.compile(r"\bstandard input:[0-9:]+ ")  # of a line that the caller did not write
 _END_S = 10.0  # until an engine that does not end by itself is killed
 
 
@@ -104,19 +121,11 @@ class Engine:
         """
         if isinstance(prompts, (str, Mapping)):
             prompts = [prompts]
-        flags = {
-            "n_samples_per_prompt": n,
-            "rollout_temperature": temperature,
-            "rollout_top_p": top_p,
-            "rollout_top_k": top_k,
-            "rollout_min_p": min_p,
-            "rollout_max_response_len": max_tokens,
-            "rollout_stop": stop,
-            "rollout_stop_token_ids": stop_token_ids,
-            "ignore_eos": ignore_eos,
-            "rollout_seed": seed,
-        }
-        answer = self._ask({"prompts": list(prompts), "flags": flags_of(flags)})
+        values = (n, temperature, top_p, top_k, min_p, max_tokens, stop, stop_token_ids, ignore_eos, seed)
+        try:
+            answer = self._ask({"prompts": list(prompts), "flags": flags_of(dict(zip(_FLAGS.values(), values)))})
+        except UserFault as fault:
+            raise UserFault(_in_arguments(str(fault)), fault.exit_code) from None
         return [
             Completions(
                 prompt=prompt["text"],
@@ -165,6 +174,15 @@ class Engine:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _in_arguments(text: str) -> str:
+    """What the program says of a request, about the arguments of generate() in the place of its flags."""
+
+    def argument(found: re.Match[str]) -> str:
+        return _ARGUMENTS.get((found[1] or found[2]).replace("-", "_"), found[0])
+
+    return _FLAG.sub(argument, _PLACE.sub("", text))
 
 
 def _end_process(process: subprocess.Popen[bytes], errors: ErrorLines) -> None:

@@ -18,6 +18,7 @@ from typing import IO
 _EXIT_USER, _EXIT_ENVIRONMENT = 2, 3
 # A run that a signal stopped is saved, and can go on.
 _EXIT_STOPPED = (129, 130)
+_EXIT_UNSAVED = 143
 _CHUNK_BYTES = 1 << 16
 _WATCH_S = 0.05
 
@@ -201,6 +202,8 @@ def run(words: list[str], *, output: bool = False, watch: Callable[[], bool] | N
         raise raised from (failure(code, line) if code != 0 else None)
     if interrupted:
         raise KeyboardInterrupt
+    if code == _EXIT_UNSAVED and words[0] in ("train", "sft"):
+        raise TandemError("the run was stopped before anything was saved; overwrite=True begins it again", code)
     if code in _EXIT_STOPPED:
         raise TandemError("the run was stopped by a signal; it is saved, and load=... resumes it", code)
     if code != 0:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from tandem._program import UserFault
 
 Record = dict[str, float]
 Callback = Callable[[Record], object]
 KINDS = ("rollout", "train", "eval")  # each record has KIND/step
+_KIND_OF_ARGUMENT = {"on_rollout": "rollout", "on_step": "train", "on_eval": "eval"}
 _STOP = "stop"
+_EXIT_USER = 2
 
 
 def kind_of(record: Record) -> str:
@@ -24,6 +29,33 @@ def records_of(text: bytes) -> list[Record]:
         {name: float(value) if isinstance(value, str) else value for name, value in json.loads(line).items()}
         for line in text.splitlines()
     ]
+
+
+def callbacks_by_kind(
+    verb: str, callbacks: Mapping[str, Callback | None], flags: Mapping[str, object]
+) -> dict[str, Callback]:
+    """The callbacks that are given, by the kind of their records. UserFault, before anything is started, for one that a
+    record cannot be given to, and for a flag that would be a callback of another verb."""
+    for name, value in flags.items():
+        if name in _KIND_OF_ARGUMENT or (name.startswith("on_") and callable(value)):
+            raise UserFault(f"{name}: {verb} has no such callback; it has {', '.join(callbacks)}", _EXIT_USER)
+    for name, callback in callbacks.items():
+        if callback is not None:
+            _check_callback(name, callback)
+    return {_KIND_OF_ARGUMENT[name]: callback for name, callback in callbacks.items() if callback is not None}
+
+
+def _check_callback(name: str, callback: object) -> None:
+    if not callable(callback):
+        raise UserFault(f"{name}: expects a function of one record, not {callback!r}", _EXIT_USER)
+    try:
+        signature = inspect.signature(callback)
+    except (TypeError, ValueError):
+        return  # it is written in C, and does not say what it takes
+    try:
+        signature.bind({})
+    except TypeError as error:
+        raise UserFault(f"{name}: {callback!r} cannot be called with one record: {error}", _EXIT_USER) from None
 
 
 class Follower:

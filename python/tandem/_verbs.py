@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tandem._program import UserFault, flags_of, run
-from tandem._records import Callback, Follower, Record, kind_of, records_of
+from tandem._records import Callback, Follower, Record, callbacks_by_kind, kind_of, records_of
 from tandem._rewards import Reward, interpreter_flags, reward_flags, with_interpreter_hint
 from tandem._rows import with_files, write_rows
 
@@ -62,7 +62,7 @@ def train(
         run = tandem.train(colocate=True, hf_checkpoint="Qwen3-0.6B", prompt_data="train.jsonl", reward=reward,
                            rollout_batch_size=32, num_rollout=200, save="runs/x")
     """
-    callbacks = {"rollout": on_rollout, "train": on_step, "eval": on_eval}
+    callbacks = {"on_rollout": on_rollout, "on_step": on_step, "on_eval": on_eval}
     return _write_run("train", config, {**flags, **reward_flags(reward)}, callbacks)
 
 
@@ -70,7 +70,7 @@ def sft(
     config: Config = None, *, on_step: Callback | None = None, on_eval: Callback | None = None, **flags: object
 ) -> Run:
     """`tandem sft`: supervised training; config, callbacks and flags as for train()."""
-    return _write_run("sft", config, flags, {"train": on_step, "eval": on_eval})
+    return _write_run("sft", config, flags, {"on_step": on_step, "on_eval": on_eval})
 
 
 def evaluate(
@@ -122,12 +122,12 @@ class _Call:
 
 
 def _write_run(verb: str, config: Config, flags: Mapping[str, object], callbacks: Mapping[str, Callback | None]) -> Run:
+    called = callbacks_by_kind(verb, callbacks, flags)
     call = _Call(verb, config, flags)
     save = call.settings.get("save") or call.settings.get("load")
     if not save:
         raise UserFault("save: is required: the directory of the run", _EXIT_USER)
     directory = pathlib.Path(str(save)).expanduser()
-    called = {kind: callback for kind, callback in callbacks.items() if callback is not None}
     follower = Follower(directory, called, _checkpoint(directory, call.settings)) if called else None
     call.run(pathlib.Path(os.path.abspath(directory) + "-data"), follower)
     return Run(directory)

@@ -11,7 +11,7 @@ ask: `base_url`, `api_key`, `model`, and `samples()`, what came of it. All are t
 """
 
 try:
-    from tandem_worker.engine_calls import current, endpoint, generate
+    from tandem_worker.user_functions.engine_calls import current, endpoint, generate
 except ImportError:  # outside of Tandem's worker processes
 
     def current():

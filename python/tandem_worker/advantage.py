@@ -14,12 +14,13 @@ import types
 from array import array
 from dataclasses import dataclass, field
 
-from tandem_worker import hints, protocol
-from tandem_worker.generators import seed_generators
-from tandem_worker.line_metadata import own_metadata
+from tandem_worker import protocol
 from tandem_worker.outcomes import Failed, WrongCount, WrongType, describe, failure, finite, json_within
 from tandem_worker.protocol import UserFault, with_article
-from tandem_worker.reward_file import load_function
+from tandem_worker.user_functions import hints
+from tandem_worker.user_functions.line_metadata import own_metadata
+from tandem_worker.user_functions.random_numbers import seed_generators
+from tandem_worker.user_functions.reward_file import load_function
 
 FLAG = "--custom-advantage-path"
 GIVEN = ("groups", "state", "args")

@@ -2,9 +2,10 @@
 
     async def generate(args, sample, sampling_params[, evaluation]) -> sample
 
-Many samples are under way at once, in one event loop. What their functions ask the engine (engine_calls.py) goes to the
-program with a reply, and the answers come with a later request. docs/SAMPLING.md says what a function is given and may
-give back. With --custom-generate-endpoint agents ask the engine over HTTP, in the same loop (agent_endpoint.py)."""
+Many samples are under way at once, in one event loop. What their functions ask the engine goes to the program with a
+reply, and the answers come with a later request (user_functions/engine_calls.py). docs/SAMPLING.md says what a function
+is given and may give back. With --custom-generate-endpoint agents ask the engine over HTTP, in the same loop
+(agents/endpoint.py)."""
 
 import asyncio
 import inspect
@@ -16,13 +17,15 @@ import traceback
 import types
 from typing import NamedTuple
 
-from tandem_worker import agent_http, engine_calls, hints, protocol, slime_generation, slime_sample
-from tandem_worker.agent_endpoint import Endpoint
-from tandem_worker.line_metadata import own_metadata
+from tandem_worker import protocol
+from tandem_worker.agents.endpoint import Endpoint
+from tandem_worker.agents.http import HOST
 from tandem_worker.outcomes import DeadlinePassed, Failed, WrongType, describe, json_within
-from tandem_worker.overlap import Overlap
 from tandem_worker.protocol import MachineFault, UserFault, one_line, with_article
-from tandem_worker.reward_file import load_function
+from tandem_worker.user_functions import engine_calls, hints, slime_generation, slime_sample
+from tandem_worker.user_functions.line_metadata import own_metadata
+from tandem_worker.user_functions.overlap import Overlap
+from tandem_worker.user_functions.reward_file import load_function
 
 FLAG = "--custom-generate-function-path"
 MAX_TRACE_CHARACTERS = 10000  # the end, which says most
@@ -59,7 +62,7 @@ class Worker:
             return True
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # many processes are at work already
         try:
-            from tandem_worker.function_tokenizer import FunctionTokenizer  # which alone needs packages
+            from tandem_worker.user_functions.function_tokenizer import FunctionTokenizer  # which alone needs packages
         except ImportError as error:
             raise MachineFault(f"{FLAG} needs the packages tokenizers and jinja2: {one_line(error)}") from None
         slime_generation.GenerateState.tokenizer = self._tokenizer = FunctionTokenizer(model_directory)
@@ -72,6 +75,8 @@ class Worker:
 
     def _check(self, spec):
         called = self._function
+        if any(inspect.isasyncgenfunction(one) for one in (called, getattr(called, "__call__", None))):
+            raise UserFault(f"{FLAG} {spec}: has a yield, which makes it a generator; let it return its sample instead")
         is_async = inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(getattr(called, "__call__", None))
         if not is_async:
             raise UserFault(f"{FLAG} {spec}: is no async function; write async def fn(args, sample, sampling_params)")
@@ -192,7 +197,7 @@ class SequenceBounds(NamedTuple):
 def check_loopback():
     try:
         with socket.socket() as tried:
-            tried.bind((agent_http.HOST, 0))
+            tried.bind((HOST, 0))
     except OSError as error:
         raise MachineFault(
             f"--custom-generate-endpoint needs a loopback of its own in the sandbox, and there is none: {error.strerror}; "

@@ -6,11 +6,13 @@ import signal
 import sys
 import traceback
 
-from tandem_worker import hints, outcomes, protocol, rewards, rules
-from tandem_worker.generators import seed_generators
-from tandem_worker.line_metadata import own_metadata
+from tandem_worker import outcomes, protocol
 from tandem_worker.outcomes import Failed, failure
 from tandem_worker.protocol import MachineFault, one_line
+from tandem_worker.rules import rewards, rules
+from tandem_worker.user_functions import hints
+from tandem_worker.user_functions.line_metadata import own_metadata
+from tandem_worker.user_functions.random_numbers import seed_generators
 
 # A worker starts in each run, and most run no code of the user's. So what only such code needs (asyncio, inspect: half of
 # the time of a start) is imported where it is asked for.
@@ -41,11 +43,11 @@ class Worker:
         and whether to try it out; or None."""
         if self._facts is None:  # else this is a worker whose warm parent has done it
             if custom_rm_path:
-                from tandem_worker.dialects import Function
+                from tandem_worker.user_functions.dialects import Function
 
                 self._function = Function(custom_rm_path, group_rm, label_key, metadata_key, arguments, sandboxed)
             elif group_filter:
-                from tandem_worker.group_filter import GroupFilter
+                from tandem_worker.user_functions.group_filter import GroupFilter
 
                 self._function = GroupFilter(group_filter, metadata_key, arguments, sandboxed)
             elif service is not None:
@@ -66,7 +68,7 @@ class Worker:
     @staticmethod
     def _load_service(try_connection, **options):
         try:
-            from tandem_worker.remote_rule import RemoteRule  # which alone needs the package
+            from tandem_worker.rules.remote_rule import RemoteRule  # which alone needs the package
         except ImportError as error:
             raise MachineFault(f"--rm-url needs the package urllib3: {one_line(error)}") from None
         service = RemoteRule(**options)
@@ -97,7 +99,7 @@ class Worker:
         return ended
 
     def _is_tidy(self):
-        """Undoes what a call may leave in the process itself; what it leaves around it is the keeper's (room.py)."""
+        """Undoes what a call may leave in the process itself; what it leaves around it is for sandbox/room.py."""
         signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that user code left must not ring in the next call
         os.umask(self._umask)
         if dict(os.environ) != self._environment:
@@ -126,7 +128,7 @@ class Worker:
 
     def _overlapping(self, calls, wait_s):
         if self._overlap is None:
-            from tandem_worker.overlap import Overlap
+            from tandem_worker.user_functions.overlap import Overlap
 
             self._overlap = Overlap(self._function.loop)
         for entry in calls:

@@ -3,7 +3,7 @@
 A message is a 4-byte little-endian length and that many bytes of UTF-8 JSON. A request is {"id", "call", "arguments"};
 its reply has the same id and either "result", "user_fault" or "machine_fault" (one line of text each). Any other
 exception ends the process: its last line on stderr is what the program reports. The first request is "enter_sandbox", after
-which the process that the program has started keeps the worker that answers (keeper.py).
+which the process that the program has started keeps the worker that answers (sandbox/keeper.py).
 
 The program gives four descriptors: 0, the keeper's line; 1 and 2, captured output; 3, the socket.
 """
@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 
-from tandem_worker import keeper, kernel, processes
+from tandem_worker.sandbox import keeper, kernel, processes
 
 CHANNEL_FD = keeper.CHANNEL_FD
 CONFINED = keeper.CONFINED

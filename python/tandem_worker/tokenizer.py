@@ -8,8 +8,8 @@ import os
 import tokenizers
 
 from tandem_worker import protocol
-from tandem_worker.chat_template import MAX_MEMORY_BYTES, ChatTemplate
 from tandem_worker.protocol import UserFault, one_line, with_article
+from tandem_worker.templates.chat_template import MAX_MEMORY_BYTES, ChatTemplate
 
 MAX_VOCABULARY = 1 << 24  # as in src/model/config.cc; tables are as long as the largest id
 PROBE = "a"  # a text that is no special token
@@ -117,6 +117,7 @@ class Worker:
             return self._tokenizer.decode_batch(ids, skip_special_tokens=skip_special_tokens)
 
     def apply_chat_template(self, conversations, kwargs, first):
+        self._template.prepare(kwargs)  # no conversation at all asks whether any could be rendered
         return [self._template.render(messages, kwargs, first + i) for i, messages in enumerate(conversations)]
 
     def token_bytes(self):

@@ -5,6 +5,7 @@ import asyncio
 import http.client
 import json
 import pathlib
+import resource
 import shutil
 import socket
 import subprocess
@@ -13,11 +14,18 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.error
+import urllib.request
 from unittest import mock
+
+import numpy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
-from tandem_worker import agent_endpoint, agent_http, engine_calls, generator, tool_calls  # noqa: E402
+from tandem_worker import generator  # noqa: E402
+from tandem_worker.agents import endpoint as agent_endpoint, http as agent_http, tool_calls  # noqa: E402
+from tandem_worker.protocol import UserFault  # noqa: E402
+from tandem_worker.user_functions import engine_calls, slime_sample  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "examples/agent"))
 from make_data import TEMPLATE  # noqa: E402
@@ -33,7 +41,7 @@ def user(text):
 
 
 def tokenizer_of(model):
-    from tandem_worker.function_tokenizer import FunctionTokenizer
+    from tandem_worker.user_functions.function_tokenizer import FunctionTokenizer
 
     return FunctionTokenizer(model)
 
@@ -85,6 +93,15 @@ class Client:
         is_json = answer.headers["Content-Type"] == "application/json"
         return answer.status, json.loads(text) if is_json else text, answer.headers
 
+    def ask_in_chunks(self, chunks):
+        """The status of the answer to a chat request whose body has no length."""
+        connection = http.client.HTTPConnection(self._host, timeout=10)
+        headers = {"Authorization": f"Bearer {self.key}"}
+        connection.request("POST", "/v1/chat/completions", chunks, headers, encode_chunked=True)
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
     def chat(self, messages, **more):
         status, answer, headers = self.ask({"model": "any", "messages": messages, **more})
         assert status == 200, answer
@@ -95,14 +112,33 @@ class Client:
         assert status == 200, answer
         return answer["choices"][0]["text"], headers["Tandem-Conversation"]
 
-    def send(self, messages):
-        """The socket of a chat request whose answer is not read yet."""
+    def connect(self):
         host, _, port = self._host.partition(":")
+        return socket.create_connection((host, int(port)), timeout=10)
+
+    def send(self, messages, more_headers=""):
+        """The socket of a chat request whose answer is not read yet."""
         body = json.dumps({"messages": messages}).encode()
-        connection = socket.create_connection((host, int(port)), timeout=10)
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer {self.key}\r\n"
+        connection = self.connect()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer {self.key}\r\n{more_headers}"
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         return connection
+
+
+def read_to_end(connection):
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def wait_until_closed(connection):
+    """Until the other side takes nothing more."""
+    give_up = time.monotonic() + 20
+    try:
+        while time.monotonic() < give_up:
+            connection.sendall(b"x")
+            time.sleep(0.01)
+    except OSError:
+        return
+    raise AssertionError("the connection stays open")
 
 
 class Engine:
@@ -529,6 +565,100 @@ class Endpoint(unittest.TestCase):
         self.assertEqual(sum(message["endpoint"]["answers"] for message in ended), 2)
         self.assertEqual(sum(message["endpoint"]["refused"] for message in ended), 9)
 
+    def test_clients_that_are_still_sending_see_why_they_are_refused(self):
+        """An answer is sent before the body is read. A connection that was then closed was reset under the client."""
+        large = bytes(agent_http.MAX_BODY_BYTES + (1 << 20))
+
+        def acts(client, _):
+            self.assertEqual(client.ask(large)[0], 413)
+            self.assertEqual(client.ask(bytes(1 << 20), key="wrong")[0], 401)
+            chunks = (bytes(1 << 16) for _ in range(64))
+            self.assertEqual(client.ask_in_chunks(chunks), 411)
+            request = urllib.request.Request(client.base_url + "/chat/completions", large)
+            request.add_header("Authorization", f"Bearer {client.key}")
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request, timeout=10)
+            self.assertEqual(refused.exception.code, 413)
+            refused.exception.close()
+            client.chat([user("hi")])
+
+        (message,), _ = self.make(acts, ["one<|end|>"])
+        self.assertEqual(message["endpoint"], {"answers": 1, "restarts": 0, "untrained": 0, "refused": 4})
+
+    def test_what_is_dropped_of_a_refused_request_is_bounded_in_bytes_and_seconds(self):
+        def acts(client, _):
+            with client.connect() as quiet:  # neither sends more nor closes
+                with mock.patch.object(agent_http, "DROP_SECONDS", 0.3):
+                    quiet.sendall(b"POST / HTTP/1.1\r\nAuthorization: Bearer wrong\r\nContent-Length: 9\r\n\r\n")
+                    self.assertTrue(read_to_end(quiet).startswith(b"HTTP/1.1 401"))
+                    wait_until_closed(quiet)
+            with client.connect() as endless, self.assertRaises(OSError):
+                endless.sendall(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+                for _ in range(300):
+                    endless.sendall(bytes(1 << 20))
+            client.chat([user("hi")])
+
+        with mock.patch.multiple(agent_http, DROP_SECONDS=600, MAX_DROPPED_BYTES=1 << 22):
+            (message,), _ = self.make(acts, ["one<|end|>"])
+        self.assertEqual(message["endpoint"], {"answers": 1, "restarts": 0, "untrained": 0, "refused": 2})
+
+    def hold_all_connections(self, client):
+        held = [client.send([user("hi")]) for _ in range(2)]
+        self.assertEqual([connection.recv(12) for connection in held], [b"HTTP/1.1 200"] * 2)
+        return held
+
+    def make_with_two_connections(self, acts):
+        open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        with mock.patch.multiple(agent_http, RESERVED_DESCRIPTORS=open_files - 4, DROP_SECONDS=600):
+            (message,), _ = self.make(acts, ["one<|end|>"])
+        self.assertEqual(message["endpoint"]["answers"], 2)
+        return message["endpoint"]["refused"]
+
+    def test_a_client_that_is_one_too_many_sees_why_and_may_come_again(self):
+        def acts(client, _):
+            held = self.hold_all_connections(client)
+            self.assertEqual(client.ask(bytes(1 << 20))[0], 503)
+            for connection in held:
+                connection.close()
+            while client.ask(b"", "/v1/models", method="GET")[0] == 503:
+                time.sleep(0.01)
+
+        self.assertGreaterEqual(self.make_with_two_connections(acts), 1)
+
+    def test_connections_are_bounded_also_while_the_rest_of_requests_is_dropped(self):
+        def acts(client, _):
+            held = self.hold_all_connections(client)
+            turned_away = [client.connect() for _ in range(agent_http.MAX_TURNED_AWAY)]
+            for connection in turned_away:
+                self.assertEqual(connection.recv(12), b"HTTP/1.1 503")
+            with client.connect() as further:  # is closed at once, not only after DROP_SECONDS
+                self.assertIn(b"503", read_to_end(further))
+                wait_until_closed(further)
+            for connection in held + turned_away:
+                connection.close()
+
+        self.assertEqual(self.make_with_two_connections(acts), agent_http.MAX_TURNED_AWAY + 1)
+
+    def test_headers_may_be_repeated_unless_they_decide_what_the_request_is(self):
+        deciding = ("Host: a", "Content-Length: 45", "Transfer-Encoding: identity", "Authorization: Bearer a",
+                    "Content-Type: application/json")  # fmt: skip
+
+        def answer_to(client, headers):
+            with client.send([user("hi")], "".join(f"{header}\r\n" for header in headers)) as connection:
+                return connection.recv(1 << 16).decode()
+
+        def acts(client, _):
+            answer = answer_to(client, ["Accept: application/json", "accept: */*", "X-Trace: 1", "X-Trace: 2"])
+            self.assertIn("200 OK", answer)
+            self.assertIn("Connection: keep-alive", answer)
+            self.assertIn("Connection: close", answer_to(client, ["Connection: keep-alive", "Connection: Close"]))
+            for header in deciding:
+                name = header.partition(":")[0].lower()
+                self.assertIn(f"the header {name} is there twice; send it once", answer_to(client, [header, header]))
+
+        (message,), _ = self.make(acts, ["one<|end|>"])
+        self.assertEqual(message["endpoint"], {"answers": 2, "restarts": 0, "untrained": 0, "refused": len(deciding)})
+
     def test_requests_under_way_are_bounded(self):
         def acts(client, _):
             statuses = []
@@ -544,6 +674,108 @@ class Endpoint(unittest.TestCase):
             with self.assertRaisesRegex(AssertionError, "returned no sample"):
                 self.make(acts, ["one<|end|>"])
         self.make(acts, ["one<|end|>"], max_sequences=6)
+
+
+class ScalarOf:
+    """An integer of a library, as a list of NumPy's or PyTorch's scalars holds it."""
+
+    def __init__(self, value, dtype):
+        self._value, self.dtype = value, dtype
+
+    def __index__(self):
+        return self._value
+
+
+class EngineCalls(unittest.TestCase):
+    """What functions may give to the engine and to samples, and where they may await it."""
+
+    def setUp(self):
+        prompt = mock.Mock(prefix=[])
+        self.run_of_sample = engine_calls.Run(1, SAMPLING, 100, None, prompt)
+        self.run_of_sample.on_ask = lambda: None
+
+    def asked(self, ids, sampling_params=None):
+        """The message that a call makes for the program."""
+
+        async def begin():
+            self.run_of_sample.enter()
+            call = asyncio.ensure_future(engine_calls.generate(ids, sampling_params))
+            await asyncio.wait([call], timeout=0.01)
+            if call.done():
+                call.result()
+            call.cancel()
+
+        asyncio.run(begin())
+        return self.run_of_sample.asked.pop()
+
+    def test_token_ids_are_integers(self):
+        ids = [1, 6, (1 << 31) - 1]
+        for given in (ids, tuple(ids), iter(ids), numpy.array(ids), list(numpy.array(ids)), list(numpy.uint32(ids)),
+                      [ScalarOf(id, "torch.int64") for id in ids]):  # fmt: skip
+            message = self.asked(given)
+            self.assertEqual(message["input_ids"], ids)
+            self.assertEqual({type(id) for id in message["input_ids"]}, {int})
+        for given, taken in ((numpy.array([3, 4]), [3, 4]), ([], []), (None, [])):
+            message = self.asked([1], {"stop_token_ids": given})
+            self.assertEqual(message["sampling_params"]["stop_token_ids"], taken)
+
+    def test_what_is_no_token_id_is_refused(self):
+        wrong = [[1.5], [2.0], ["16"], [True], [None], [-1], [1 << 31], [[5]], {"input_ids": [5]}, numpy.array([1.0]),
+                 list(numpy.array([1.0])), [numpy.True_], numpy.array([True]), [ScalarOf(1, "torch.bool")]]  # fmt: skip
+        for given in wrong:
+            with self.assertRaisesRegex(ValueError, "^input_ids holds .*, which is no token id; ", msg=given):
+                self.asked(given)
+            with self.assertRaisesRegex(ValueError, "^append_response_tokens: tokens holds .*no token id", msg=given):
+                slime_sample.Sample().append_response_tokens(tokens=given)
+            with self.assertRaisesRegex(ValueError, "^sampling_params: stop_token_ids holds .*no token id", msg=given):
+                self.asked([1], {"stop_token_ids": given})
+        encode = r"is a text; encode it with tokenizer\(\).encode\(text\)$"
+        for text in ("16", b"16", ""):
+            with self.assertRaisesRegex(ValueError, "^input_ids " + encode):
+                self.asked(text)
+            with self.assertRaisesRegex(ValueError, "^append_response_tokens: tokens " + encode):
+                slime_sample.Sample().append_response_tokens(tokens=text)
+        with self.assertRaisesRegex(ValueError, "^input_ids is a NoneType; give a list of token ids$"):
+            self.asked(None)
+
+    def test_an_unknown_parameter_is_refused_with_those_that_are_known(self):
+        known = "temperature, top_p, top_k, min_p, max_new_tokens, stop, stop_token_ids, ignore_eos"
+        with self.assertRaisesRegex(ValueError, f"beams=4 is not known; a call may set {known}, skip_special_tokens$"):
+            self.asked([1], {"beams": 4})
+
+    def test_a_call_from_another_event_loop_raises_at_once(self):
+        async def function():
+            self.run_of_sample.enter()
+            with self.assertRaisesRegex(RuntimeError, "another event loop .* asyncio.run_coroutine_threadsafe"):
+                await asyncio.to_thread(lambda: asyncio.run(asyncio.wait_for(engine_calls.generate([1]), 5)))
+            self.assertEqual(self.run_of_sample.asked, [])
+            loop = asyncio.get_running_loop()
+
+            def ask():
+                return asyncio.run_coroutine_threadsafe(engine_calls.generate([1]), loop).result(10)
+
+            def answer():
+                self.run_of_sample.take_answer({"call": 1, "tokens": [2], "log_probs": [-1.0], "finish_reason": "stop"})
+
+            self.run_of_sample.on_ask = lambda: loop.call_soon(answer)
+            self.run_of_sample.tokenizer = mock.Mock(decode=lambda tokens, skip_special_tokens: "two")
+            return await asyncio.to_thread(ask)
+
+        self.assertEqual(asyncio.run(asyncio.wait_for(function(), 10)).tokens, [2])
+
+    def test_a_generate_function_with_a_yield_is_called_a_generator(self):
+        async def generate(args, sample, sampling_params):
+            yield sample
+
+        class Generate:
+            async def __call__(self, args, sample, sampling_params):
+                yield sample
+
+        for made in (generate, Generate()):
+            worker = generator.Worker()
+            worker._function = made
+            with self.assertRaisesRegex(UserFault, "f: has a yield, which makes it a generator; let it return its"):
+                worker._check("agent.py:f")
 
 
 class ToolCalls(unittest.TestCase):

@@ -11,8 +11,8 @@ import unittest
 from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
-from tandem_worker import code_rule, program, rules  # noqa: E402
 from tandem_worker.outcomes import BadLine  # noqa: E402
+from tandem_worker.rules import code_rule, program, rules  # noqa: E402
 
 RULE = rules.make("code")
 SUM = "a, b = map(int, input().split())\nprint(a + b)"

@@ -12,8 +12,8 @@ from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
-from tandem_worker import english, ifbench_rule, instructions, rules  # noqa: E402
 from tandem_worker.protocol import MachineFault  # noqa: E402
+from tandem_worker.rules import english, ifbench_rule, instructions, rules  # noqa: E402
 
 RULE = rules.make("ifbench")
 CASES = [
@@ -137,7 +137,7 @@ class Ifbench(unittest.TestCase):
         with mock.patch.dict(sys.modules, {"langdetect": None}):
             with self.assertRaisesRegex(MachineFault, "--rm-type ifbench: a package is missing .*tools/setup.sh ifbench"):
                 rules.make("ifbench")
-        code = "from tandem_worker import english, rules; english.DATA_PACKAGE = 'none'; rules.make('ifbench')"
+        code = "from tandem_worker.rules import english, rules; english.DATA_PACKAGE = 'none'; rules.make('ifbench')"
         paths = os.pathsep.join([str(ROOT / "python"), os.environ.get("PYTHONPATH", "")])
         ended = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True,
                                env={"PYTHONPATH": paths, "HOME": "/nowhere"})  # fmt: skip

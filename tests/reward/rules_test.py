@@ -9,7 +9,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
-from tandem_worker import rewards, rules  # noqa: E402
+from tandem_worker.rules import rewards, rules  # noqa: E402
 
 SEED = 20
 

@@ -9,7 +9,8 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
-from tandem_worker import outcomes, rules, slime_rules  # noqa: E402
+from tandem_worker import outcomes  # noqa: E402
+from tandem_worker.rules import rules, slime_rules  # noqa: E402
 
 LONG = 200_000  # characters
 

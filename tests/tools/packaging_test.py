@@ -167,7 +167,8 @@ class Images(unittest.TestCase):
         self.assertEqual(refused["action"], "SCMP_ACT_ERRNO")
         names = refused["names"]
         self.assertEqual(names, sorted(set(names)))
-        # The sandbox (kernel.py) makes all of these calls; keyctl, which it makes too, may be refused: it does without a keyring.
+        # The sandbox makes all of these calls (sandbox/kernel.py). It makes keyctl, too, which may be refused: it does
+        # without a keyring.
         needed = {"unshare", "setns", "mount", "umount2", "mount_setattr", "prctl", "seccomp", "capset", "clone", "clone3",
                   "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "ioctl", "socket"}  # fmt: skip
         self.assertEqual(needed & set(names), set())

@@ -10,7 +10,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
-from tandem_worker import call_filter, kernel  # noqa: E402
+from tandem_worker.sandbox import call_filter, kernel  # noqa: E402
 
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6, "unix": socket.AF_UNIX, "netlink": socket.AF_NETLINK,
             "packet": socket.AF_PACKET, "vsock": socket.AF_VSOCK}  # fmt: skip

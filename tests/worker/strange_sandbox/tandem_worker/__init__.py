@@ -2,7 +2,7 @@
 
 __path__.append("python/tandem_worker")
 
-from tandem_worker import kernel  # noqa: E402
+from tandem_worker.sandbox import kernel  # noqa: E402
 
 
 def landlock_version():

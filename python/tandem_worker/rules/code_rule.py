@@ -32,10 +32,10 @@ import tempfile
 import time
 from decimal import Decimal, InvalidOperation
 
-from tandem_worker import program
 from tandem_worker.outcomes import BadLine
 from tandem_worker.protocol import one_line
-from tandem_worker.rewards import no_label
+from tandem_worker.rules import program
+from tandem_worker.rules.rewards import no_label
 
 SECONDS, MEMORY_MB = 6, 512  # of a test that says nothing
 LONGEST_SECONDS, MOST_MB = 60, 1 << 16

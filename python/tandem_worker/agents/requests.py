@@ -1,10 +1,10 @@
-"""What an agent asks an endpoint (agent_endpoint.py): bodies of OpenAI's chat completions and completions, checked. A
+"""What an agent asks an endpoint (endpoint.py): bodies of OpenAI's chat completions and completions, checked. A
 parameter has an effect, asks for what happens anyway, is one of those that are documented to have none (docs/AGENTS.md),
 or is refused."""
 
 import json
 
-from tandem_worker.agent_http import HttpError
+from tandem_worker.agents.http import HttpError
 from tandem_worker.protocol import is_finite_number
 
 MAX_MESSAGES = 4096

@@ -3,7 +3,7 @@ engine, and slime's own generate function, on top of engine_calls.py. docs/SAMPL
 
 import asyncio
 
-from tandem_worker import engine_calls, slime_sample
+from tandem_worker.user_functions import engine_calls, slime_sample
 
 
 class GenerateState:

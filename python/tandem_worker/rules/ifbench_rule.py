@@ -13,9 +13,9 @@ What cannot be checked as published is refused: a line is read when the run star
 import ast
 import json
 
-from tandem_worker import english, ifbench, ifeval, ifrlvr  # noqa: F401  the checks enter themselves into the table
-from tandem_worker.instructions import BadInstruction, checked_by
 from tandem_worker.outcomes import BadLine
+from tandem_worker.rules import english, ifbench, ifeval, ifrlvr  # noqa: F401  the checks enter themselves into a table
+from tandem_worker.rules.instructions import BadInstruction, checked_by
 
 THOUGHT_END = "</think>"
 

@@ -5,8 +5,8 @@ checks would decide otherwise with it, and take it away themselves."""
 
 import re
 
-from tandem_worker import english
-from tandem_worker.instructions import (
+from tandem_worker.rules import english
+from tandem_worker.rules.instructions import (
     Character, Count, Pattern, Positive, Relation, Text, Word, instruction)  # fmt: skip
 
 NOT_WORD = re.compile(r"[^\w\s]")

@@ -9,9 +9,9 @@ import string
 import unicodedata
 from collections import Counter, deque
 
-from tandem_worker import english
-from tandem_worker.english import MARKS, NO_PUNCTUATION
-from tandem_worker.instructions import Count, Percentage, Positive, Text, instruction
+from tandem_worker.rules import english
+from tandem_worker.rules.english import MARKS, NO_PUNCTUATION
+from tandem_worker.rules.instructions import Count, Percentage, Positive, Text, instruction
 
 # ------------------------------------------------------------------------------------------------------- counts
 

@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 
-from tandem_worker import clearing, kernel, processes, room, sandbox
+from tandem_worker.sandbox import clearing, kernel, processes, room, sandbox
 
 CHANNEL_FD = 3
 CONFINED = "confined"  # says to a worker that starts anew that its layers are there

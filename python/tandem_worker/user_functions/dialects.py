@@ -27,9 +27,9 @@ import types
 from tandem_worker import outcomes
 from tandem_worker.outcomes import NotApplicable, WrongCount, WrongType, describe
 from tandem_worker.protocol import UserFault
-from tandem_worker.reward_file import load_function
-from tandem_worker.slime_sample import sample_of, written_into
-from tandem_worker.trl_log import Log
+from tandem_worker.user_functions.reward_file import load_function
+from tandem_worker.user_functions.slime_sample import sample_of, written_into
+from tandem_worker.user_functions.trl_log import Log
 
 SIGNATURES = (
     "fn(prompts, completions, **kwargs), fn(data_source, solution_str, ground_truth, extra_info=None) "

@@ -7,8 +7,8 @@ the function here walks over the text once and decides the same; its comment has
 import json
 import re
 
-from tandem_worker import english
-from tandem_worker.instructions import (
+from tandem_worker.rules import english
+from tandem_worker.rules.instructions import (
     Character, Count, Pattern, Patterns, Positive, Relation, Text, instruction)  # fmt: skip
 
 NOT_SPACE = re.compile(r"\S")

@@ -9,7 +9,7 @@ import re
 import string
 from collections import Counter
 
-from tandem_worker.rewards import LONGEST_COMPARED, Math, label_text, no_label
+from tandem_worker.rules.rewards import LONGEST_COMPARED, Math, label_text, no_label
 
 
 def box_of(text):

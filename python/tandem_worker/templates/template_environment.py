@@ -10,9 +10,9 @@ import jinja2.ext
 import jinja2.sandbox
 from jinja2.exceptions import SecurityError, TemplateError
 
-from tandem_worker import made_sizes
-from tandem_worker.made_sizes import MAX_CHARACTERS
 from tandem_worker.protocol import MachineFault, with_article
+from tandem_worker.templates import made_sizes
+from tandem_worker.templates.made_sizes import MAX_CHARACTERS
 
 SAFE_JINJA = (3, 1, 6)  # the release that closed the sandbox's last known escapes (CVE-2024-56326, CVE-2025-27516)
 

@@ -1,6 +1,7 @@
-"""A small HTTP/1.1 server on loopback for agents that a generate function runs (agent_endpoint.py). It runs in the event
+"""A small HTTP/1.1 server on loopback for agents that a generate function runs (endpoint.py). It runs in the event
 loop of its process. Clients may be code that a model wrote, so everything that a client can make larger or longer is
-bounded: the head and the body of a request, the time in which they must arrive, and the number of connections."""
+bounded: the head and the body of a request, the time in which they must arrive, what is read and dropped of a request
+that was refused, and the number of connections."""
 
 import asyncio
 import json
@@ -11,7 +12,13 @@ HOST = "127.0.0.1"
 MAX_HEAD_BYTES = 32 << 10
 MAX_BODY_BYTES = 8 << 20
 REQUEST_SECONDS = 30.0  # from the first byte of a request to its last
+MAX_DROPPED_BYTES = 32 << 20  # of a request that was refused before all of it was read
+DROP_SECONDS = 5.0  # in which the rest of such a request is read
 RESERVED_DESCRIPTORS = 64  # for what the process opens besides connections
+MAX_TURNED_AWAY = 8  # connections beyond the bound whose requests are read to their end; the rest of them close at once
+# Headers that decide what a request is and whose it is: a request that repeats one is refused. HTTP lets a client
+# repeat others, and their values are then a list.
+DECIDING_HEADERS = ("host", "content-length", "transfer-encoding", "authorization", "content-type")
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
            408: "Request Timeout", 411: "Length Required", 413: "Content Too Large", 429: "Too Many Requests",
            431: "Request Header Fields Too Large", 500: "Internal Server Error", 503: "Service Unavailable"}  # fmt: skip
@@ -37,7 +44,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A JSON body, or a list of JSON events. turn: what is kept of the answer (agent_conversations.Turn)."""
+    """A JSON body, or a list of JSON events. turn: what is kept of the answer (conversations.Turn)."""
 
     body: object
     events: list = None
@@ -74,13 +81,13 @@ class Server:
 
     async def _serve(self, reader, writer):
         task = asyncio.current_task()
-        if len(self._connections) >= self._max_connections:
-            self._refused(None)
-            await self._refuse(writer, HttpError(503, f"more than {self._max_connections} connections are open"))
-            writer.close()
-            return
         self._connections.add(task)
         try:
+            if len(self._connections) > self._max_connections:
+                self._refused(None)
+                error = HttpError(503, f"more than {self._max_connections} connections are open")
+                await self._refuse(reader, writer, error)
+                return
             while await self._serve_request(reader, writer):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -106,7 +113,7 @@ class Server:
                 raise HttpError(408, f"the request took longer than {REQUEST_SECONDS:g} s to arrive") from None
         except HttpError as error:  # what follows on the connection may be the rest of this request
             self._refused(client)
-            await self._refuse(writer, error)
+            await self._refuse(reader, writer, error)
             return False
         try:
             response = await self._answered(client, Request(head.method, head.path, head.headers, body), reader)
@@ -142,8 +149,18 @@ class Server:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    async def _refuse(self, writer, error):
+    async def _refuse(self, reader, writer, error):
+        """Answers a request that may not have been read to its end. A connection that is closed with something unread
+        is reset, and most clients then never see the answer, because they are still sending. So what comes is read and
+        dropped until the client closes or a bound is reached."""
         await self._write(writer, error.status, _json(error.body()), "application/json", {}, False)
+        if len(self._connections) > self._max_connections + MAX_TURNED_AWAY:
+            return
+        try:
+            writer.write_eof()
+            await asyncio.wait_for(_drop(reader), DROP_SECONDS)
+        except (OSError, asyncio.TimeoutError):
+            pass  # the client has gone, or has had its time
 
     async def _write(self, writer, status, content, kind, headers, keeps_alive):
         lines = [f"HTTP/1.1 {status} {REASONS[status]}", f"Content-Type: {kind}", f"Content-Length: {len(content)}",
@@ -183,6 +200,12 @@ async def _read_head(first, reader):
         raise HttpError(431, f"the head of the request has more than {MAX_HEAD_BYTES} bytes") from None
 
 
+async def _drop(reader):
+    num_bytes = 0
+    while num_bytes < MAX_DROPPED_BYTES and (part := await reader.read(MAX_HEAD_BYTES)):
+        num_bytes += len(part)
+
+
 class _Head:
     def __init__(self, text):
         request_line, *lines = text.decode("latin-1").rstrip("\r\n").split("\r\n")
@@ -196,11 +219,15 @@ class _Head:
             name, colon, value = line.partition(":")
             if not colon or not name or name != name.strip():
                 raise HttpError(400, "a header line is no NAME: VALUE")
-            if name.lower() in self.headers:
-                raise HttpError(400, f"the header {name:.40} is there twice")
-            self.headers[name.lower()] = value.strip()
-        self.keeps_alive = version != "HTTP/1.0" and self.headers.get("connection", "").lower() != "close"
-        self.expects_continue = self.headers.get("expect", "").lower() == "100-continue"
+            name, value = name.lower(), value.strip()
+            if name in self.headers and name in DECIDING_HEADERS:
+                raise HttpError(400, f"the header {name} is there twice; send it once")
+            self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
+        self.keeps_alive = version != "HTTP/1.0" and "close" not in self._listed("connection")
+        self.expects_continue = "100-continue" in self._listed("expect")
+
+    def _listed(self, name):
+        return [value.strip().lower() for value in self.headers.get(name, "").split(",")]
 
     def num_body_bytes(self):
         if "transfer-encoding" in self.headers:

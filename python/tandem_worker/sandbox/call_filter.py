@@ -17,7 +17,7 @@ that it starts. A denied call answers "permission denied"; nothing is killed, so
     bpf, perf, userfaultfd, syslog ...   the kernel's own inside
 """
 
-from tandem_worker import kernel
+from tandem_worker.sandbox import kernel
 
 EACCES, ENOSYS = 13, 38
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

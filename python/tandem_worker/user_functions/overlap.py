@@ -6,8 +6,8 @@ import inspect
 import time
 import types
 
-from tandem_worker.generators import generator_states, seed_generators, set_generator_states
 from tandem_worker.outcomes import DeadlinePassed
+from tandem_worker.user_functions.random_numbers import generator_states, seed_generators, set_generator_states
 
 MIN_TURN_S = 0.1  # of computing, before the program is answered
 

@@ -4,10 +4,11 @@ with the next reply of this process, and its answer comes with a later request (
 import asyncio
 import contextvars
 import json
+import operator
 import time
 from typing import NamedTuple
 
-from tandem_worker.protocol import is_finite_number, one_line
+from tandem_worker.protocol import is_finite_number, one_line, with_article
 
 _CURRENT = contextvars.ContextVar("the sample that a task works for")
 
@@ -72,13 +73,14 @@ class Run:
 
     def __init__(self, number, sampling_params, max_context_tokens, tokenizer, prompt, endpoint=None):
         self.number = number
-        self.endpoint = endpoint  # agent_endpoint.Endpoint, where --custom-generate-endpoint is given
-        self.client = None  # agent_endpoint.Client, once the function has asked for it
+        self.endpoint = endpoint  # agents.endpoint.Endpoint, where --custom-generate-endpoint is given
+        self.client = None  # agents.endpoint.Client, once the function has asked for it
         self.sampling_params = sampling_params  # of the run, every one of them
         self.max_context_tokens = max_context_tokens
         self.tokenizer = tokenizer
         self.prompt = prompt
         self._begun_with_prefix = set()  # False: a call began with the prompt less its text prefix; True: with all of it
+        self._loop = None  # the event loop of the function
         self.asked = []  # not sent yet
         self._answers = {}  # call -> future
         self._last_call = 0
@@ -89,6 +91,7 @@ class Run:
     def enter(self):
         """Makes the task that calls this, and those that it starts, work for the sample."""
         _CURRENT.set(self)
+        self._loop = asyncio.get_running_loop()
 
     @property
     def waits(self):
@@ -109,7 +112,14 @@ class Run:
         return self._begun_with_prefix == {False}
 
     async def ask(self, input_ids, sampling_params):
-        message = {"run": self.number, "input_ids": _ids(input_ids), "sampling_params": self._merged(sampling_params)}
+        if asyncio.get_running_loop() is not self._loop:  # answers would never reach it
+            raise RuntimeError(
+                "the engine was asked in another event loop than the function's own; await the call in that one, from "
+                "a thread with asyncio.run_coroutine_threadsafe(generate(...), loop).result(), where loop is what "
+                "asyncio.get_running_loop() gives in the function"
+            )
+        ids = token_ids(input_ids, "input_ids")
+        message = {"run": self.number, "input_ids": ids, "sampling_params": self._merged(sampling_params)}
         if self.prompt.prefix:
             for whole in (True, False):
                 if begins_with(message["input_ids"], self.prompt.tokens if whole else self.prompt.bare):
@@ -150,11 +160,11 @@ class Run:
             elif name == "stop":
                 merged[name] = [value] if isinstance(value, str) else [str(text) for text in value or ()]
             elif name == "stop_token_ids":
-                merged[name] = _ids(value or ())
+                merged[name] = [] if value is None else token_ids(value, "sampling_params: stop_token_ids")
             elif value not in WITHOUT_EFFECT.get(name, ()):
                 raise ValueError(
                     f"sampling_params: {name}={value!r:.40} is not known; a call may set "
-                    + ", ".join((*NUMBERS, *LISTS, *SWITCHES))
+                    + ", ".join((*NUMBERS, *LISTS, *SWITCHES, "skip_special_tokens"))
                 )
         try:
             num_bytes = len(json.dumps(merged, ensure_ascii=False).encode())
@@ -166,14 +176,32 @@ class Run:
         return merged
 
 
-def _ids(values):
+def token_ids(values, what):
+    """What a function gave as token ids, as a list of int; `what` names it in the ValueError for anything else."""
+    if isinstance(values, (str, bytes)):
+        raise ValueError(f"{what} is a text; encode it with tokenizer().encode(text)")
     if hasattr(values, "tolist"):  # an array or a tensor
         values = values.tolist()
-    ids = [int(value) for value in values]
-    wrong = [value for value in ids if not 0 <= value < 1 << 31]
-    if wrong:
-        raise ValueError(f"{wrong[0]} is no token id")
+    try:
+        values = list(values)
+    except TypeError:
+        raise ValueError(f"{what} is {with_article(type(values).__name__)}; give a list of token ids") from None
+    ids = [value if type(value) is int else _integer(value) for value in values]
+    for value, number in zip(values, ids):
+        if not 0 <= number < 1 << 31:
+            remedy = "encode texts with tokenizer().encode(text)" if isinstance(value, str) else "give integers from 0"
+            raise ValueError(f"{what} holds {value!r:.40}, which is no token id; {remedy}")
     return ids
+
+
+def _integer(value):
+    """The int that an integer of NumPy or PyTorch stands for; -1 for a bool and for what is no integer."""
+    if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
+        return -1
+    try:
+        return operator.index(value)
+    except TypeError:
+        return -1
 
 
 def current():
@@ -192,7 +220,7 @@ async def generate(input_ids, sampling_params=None):
 
 
 def endpoint():
-    """The endpoint of the sample that the calling task works for: agent_endpoint.Client."""
+    """The endpoint of the sample that the calling task works for: agents.endpoint.Client."""
     run = current()
     if run.endpoint is None:
         raise RuntimeError("tandem.rollout.endpoint(): give --custom-generate-endpoint, which opens it")

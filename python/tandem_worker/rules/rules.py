@@ -1,8 +1,8 @@
 """The built-in rewards by the names that --rm-type and a line's metadata.rm_type have for them. src/reward/reward_rules.h
 has the same names, for the program."""
 
-from tandem_worker import rewards, slime_rules
 from tandem_worker.protocol import UserFault
+from tandem_worker.rules import rewards, slime_rules
 
 BOXED = "boxed_"
 # They look at the whole response, or at none: an unfinished thought is wrong to `exact` as it is.
@@ -10,13 +10,13 @@ OF_WHOLE_RESPONSES = ("exact", "random", "none")
 
 
 def _code():
-    from tandem_worker import code_rule  # what it imports takes longer than all of the others
+    from tandem_worker.rules import code_rule  # what it imports takes longer than all of the others
 
     return code_rule.code
 
 
 def _ifbench():
-    from tandem_worker import ifbench_rule  # likewise
+    from tandem_worker.rules import ifbench_rule  # likewise
 
     return ifbench_rule.Ifbench()
 

@@ -25,8 +25,8 @@ import os
 import resource
 import sys
 
-from tandem_worker import call_filter, clearing, kernel, memory_group, room
-from tandem_worker.kernel import Refused
+from tandem_worker.sandbox import call_filter, clearing, kernel, memory_group, room
+from tandem_worker.sandbox.kernel import Refused
 
 USER, GROUP = os.geteuid(), os.getegid()  # before a namespace of our own
 DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -111,10 +111,11 @@ def restrict_by_landlock(writable, hide_devices, tcp):
 class Confinement:
     """What the program asks for, and how much of it this machine gives.
 
-    sandbox: False leaves only the limits. network: internet sockets may be opened. loopback: TCP sockets over IPv4 may
-    be opened in a network of the worker's own, which has no other interface; where the kernel refuses such a network, no
-    socket may be opened. writable: one folder that may be written, none ([]) or any (None). forks: this process is to become the warm parent of `workers` others. limits:
-    memory_bytes, file_bytes, open_files, processes; of a process, but the last, which is of a room.
+    sandbox: False leaves only the limits, and a scratch folder in that of `writable`. network: internet sockets may be
+    opened. loopback: TCP sockets over IPv4 may be opened in a network of the worker's own, which has no other interface;
+    where the kernel refuses such a network, no socket may be opened. writable: one folder that may be written, none ([])
+    or any (None). forks: this process is to become the warm parent of `workers` others. limits: memory_bytes, file_bytes,
+    open_files, processes; of a process, but the last, which is of a room.
     """
 
     def __init__(self, sandbox, network, loopback, writable, limits, workers, scratch_bytes, forks):
@@ -141,12 +142,12 @@ class Confinement:
 
     def prepare(self):
         """All that rooms are to share."""
-        if not self.sandbox:
-            return
-        kernel.forbid_new_privileges()
         if self.folder is not None:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             self._own = [os.open(path, flags) for path in (self.folder, os.path.dirname(self.folder))]
+        if not self.sandbox:
+            return
+        kernel.forbid_new_privileges()
         try:
             kernel.join_new_keyring()
         except Refused:
@@ -266,8 +267,8 @@ class Confinement:
         """Gives up what all such processes do; a warm parent keeps what its forks need to join their rooms."""
         if self.sandbox and not self.namespaces:
             room.volunteer_to_be_killed()
-            if self.folder is not None:
-                self.scratch = room.new_folder(self.folder)
+        if self.folder is not None and not self.namespaces:
+            self.scratch = room.new_folder(self.folder)
         kernel.become_undumpable()
         for descriptor in [*self._own, *(self.group.descriptors() if self.group is not None else ())]:
             os.close(descriptor)
@@ -296,14 +297,12 @@ class Confinement:
 
     def confine_fork(self):
         """In a fork of the warm parent that is in its place and has the warm parent's layers: the rest."""
-        if not self.sandbox:
-            return
         if self.rooms:
             kernel.drop_capabilities()
             call_filter.forbid_joining()
             if counts_processes_by_namespace():
                 set_limit(resource.RLIMIT_NPROC, self.limits["processes"])
-        elif self.scratch is not None:
+        elif self.sandbox and self.scratch is not None:
             try:
                 restrict_by_landlock([self.scratch], False, self.may_use_tcp)
             except Refused:

@@ -7,6 +7,7 @@ import re
 import resource
 import socket
 import sys
+import traceback
 
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC)  # as the sandbox answers
 MAX_CAUSES = 100
@@ -16,6 +17,10 @@ NO_MEMORY = re.compile(r"cannot allocate memory|failed to map segment|bad_alloc|
 SANDBOX = "; the sandbox has no network and one small scratch folder, $TMPDIR; --rm-sandbox off lifts that"
 VARIABLE = "; the sandbox has few variables of the environment (docs/REWARDS.md): --rm-env {} lets this one through"
 MEMORY = "; each process may have {} bytes of memory: --rm-memory-bytes raises that"
+TORCH = (
+    "; the torch of Tandem's own interpreter is for the program alone: "
+    "name an interpreter that has torch with --rm-python"
+)
 
 _missed = []  # variables that the user's file has looked for in vain, the last one at the end
 
@@ -30,6 +35,8 @@ def hint_of(error, sandboxed):
         return VARIABLE.format(name)
     if any(_lacked_memory(cause) for cause in causes):
         return MEMORY.format(resource.getrlimit(resource.RLIMIT_DATA)[0])
+    if any(_lacked_torch(cause) for cause in causes):
+        return TORCH
     return ""
 
 
@@ -93,3 +100,12 @@ def _lacked_memory(cause):
     if isinstance(cause, OSError) and cause.errno == errno.ENOMEM:
         return True
     return isinstance(cause, (ImportError, OSError, RuntimeError)) and NO_MEMORY.search(str(cause)[:2000]) is not None
+
+
+def _lacked_torch(cause):
+    """torch is not there, or has raised while it was imported: then it is not among the modules."""
+    if not isinstance(cause, (ImportError, OSError)) or "torch" in sys.modules:
+        return False
+    if isinstance(cause, ModuleNotFoundError) and cause.name == "torch":
+        return True
+    return any(frame.f_globals.get("__name__") == "torch" for frame, _ in traceback.walk_tb(cause.__traceback__))

@@ -11,10 +11,10 @@ import statistics
 import types
 from dataclasses import dataclass
 
-from tandem_worker import slime_sample
 from tandem_worker.outcomes import WrongType, describe
 from tandem_worker.protocol import UserFault, one_line, with_article
-from tandem_worker.reward_file import load_function
+from tandem_worker.user_functions import slime_sample
+from tandem_worker.user_functions.reward_file import load_function
 
 FLAG = "--dynamic-sampling-filter-path"
 MAX_REASON_CHARACTERS = 80  # it becomes part of a metric's name
@@ -25,6 +25,7 @@ MIN_STD = 1e-6  # slime's
 class DynamicFilterOutput:
     keep: bool
     reason: object = None
+    keep_when_insufficient: bool = False  # slime's; verdict() refuses it with a sentence
 
 
 def check_reward_nonzero_std(args, samples, **kwargs):

@@ -20,7 +20,7 @@ import signal
 import stat
 import time
 
-from tandem_worker import clearing, kernel, processes
+from tandem_worker.sandbox import clearing, kernel
 
 SHARED_MEMORY = "/dev/shm"
 SHARED_MEMORY_OPTIONS = "size=64m,nr_inodes=4096,mode=1777"

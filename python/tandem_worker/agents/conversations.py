@@ -58,7 +58,7 @@ class Conversations:
         self._num_begun = 0
 
     def begin_chat(self, asked):
-        """asked: agent_requests.ChatAsked."""
+        """asked: requests.ChatAsked."""
         self._num_begun += 1
         form = form_of(asked)
         opened = self._render(asked.messages, asked.tools, asked.template_arguments, True)

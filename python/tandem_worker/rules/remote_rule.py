@@ -19,9 +19,9 @@ import urllib3
 import urllib3.exceptions
 import urllib3.util
 
-from tandem_worker.dialects import Call
 from tandem_worker.outcomes import Failed, WrongType, describe
 from tandem_worker.protocol import MachineFault, UserFault, one_line
+from tandem_worker.user_functions.dialects import Call
 
 MAX_REPLY_BYTES = 1 << 20
 MAX_SHOWN = 60  # characters of a reply, in messages

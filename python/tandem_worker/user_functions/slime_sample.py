@@ -8,9 +8,10 @@ import sys
 import types
 from dataclasses import dataclass, field
 
-from tandem_worker.line_metadata import own_metadata
 from tandem_worker.outcomes import SaidToHaveFailed, WrongType
 from tandem_worker.protocol import with_article
+from tandem_worker.user_functions.engine_calls import token_ids
+from tandem_worker.user_functions.line_metadata import own_metadata
 
 
 class Status(enum.Enum):
@@ -63,7 +64,7 @@ class Sample:
         update_terminal_info=True,
     ):
         """Adds tokens to the response, with what belongs to each: of the model (trainable) or of a tool."""
-        tokens = [int(token) for token in (tokens if tokens is not None else ())]
+        tokens = [] if tokens is None else token_ids(tokens, "append_response_tokens: tokens")
         if log_probs is None:
             log_probs = [0.0] * len(tokens)  # Tandem puts in the engine's own
         if len(log_probs) != len(tokens):
@@ -139,9 +140,17 @@ def written_into(sample, request):
 STAND_INS = {"slime.utils.types": {"Sample": Sample}}  # module -> what published functions import from it
 
 
+def has_slime():
+    """Whether slime itself, or its stand-in, can be imported. A folder of that name beside the function is neither."""
+    try:
+        return importlib.util.find_spec("slime.utils.types") is not None
+    except (ModuleNotFoundError, ValueError):  # ValueError: a module that has no spec, as the stand-in
+        return "slime.utils.types" in sys.modules
+
+
 def stand_in_for_slime():
     """Lets `from slime.utils.types import Sample`, with which published functions begin, work without slime."""
-    if "slime" in sys.modules or importlib.util.find_spec("slime") is not None:
+    if has_slime():
         return
     for path, members in STAND_INS.items():
         module = None

@@ -1,7 +1,7 @@
 """An OpenAI-style endpoint in front of the engine, for agents that a generate function runs: docs/AGENTS.md says what it
 answers. It listens on loopback in the generate function's own process (generator.py), and what it asks the engine goes
-the way of all that a generate function asks (engine_calls.py). A sample has a key of its own, which is valid while its
-function runs."""
+the way of all that a generate function asks (user_functions/engine_calls.py). A sample has a key of its own, which is
+valid while its function runs."""
 
 import asyncio
 import hashlib
@@ -11,10 +11,10 @@ import sys
 import time
 import traceback
 
-from tandem_worker import tool_calls
-from tandem_worker.agent_conversations import Conversations, form_of
-from tandem_worker.agent_http import HOST, HttpError, Response, Server
-from tandem_worker.agent_requests import OWN_TEMPLATE_ARGUMENTS, ChatAsked, TextAsked, key_of, message_of
+from tandem_worker.agents import tool_calls
+from tandem_worker.agents.conversations import Conversations, form_of
+from tandem_worker.agents.http import HOST, HttpError, Response, Server
+from tandem_worker.agents.requests import OWN_TEMPLATE_ARGUMENTS, ChatAsked, TextAsked, key_of, message_of
 from tandem_worker.protocol import UserFault, one_line
 
 MAX_WAITING = 64  # requests of one sample that are under way together, with those that the engine answers to nobody

@@ -6,9 +6,9 @@ import os
 import sys
 import traceback
 
-from tandem_worker import hints, slime_generation, slime_sample
 from tandem_worker.outcomes import describe
 from tandem_worker.protocol import UserFault, with_article
+from tandem_worker.user_functions import hints, slime_generation, slime_sample
 
 
 def load_function(spec, sandboxed, flag="--custom-rm-path"):

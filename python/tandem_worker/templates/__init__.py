@@ -1,0 +1,1 @@
+"""Chat templates, which come with a model from anywhere: rendered within limits."""
