@@ -52,12 +52,17 @@ std::string sealed(std::string_view payload, uint32_t format) {
   return message;
 }
 
+uint32_t format_of(std::string_view message) {
+  uint32_t format = 0;
+  if (message.size() >= kFormatBytes) std::memcpy(&format, message.data(), kFormatBytes);
+  return format;
+}
+
 std::string_view unsealed(std::string_view message, uint32_t format) {
   if (message.size() < kFormatBytes + kChecksumBytes) WireReader::refuse("an early end");
   const std::string_view checked = message.substr(0, message.size() - kChecksumBytes);
   if (checksum(checked) != message.substr(checked.size())) WireReader::refuse("another checksum than its bytes");
-  uint32_t found = 0;
-  std::memcpy(&found, checked.data(), kFormatBytes);
+  const uint32_t found = format_of(checked);
   if (found != format) WireReader::refuse(fmt::format("format {}, and this one's is {}", found, format));
   return checked.substr(kFormatBytes);
 }

@@ -85,5 +85,7 @@ class WireReader {
 // returns the payload within such a message. It throws EnvironmentError for another format or for changed bytes.
 std::string sealed(std::string_view payload, uint32_t format);
 std::string_view unsealed(std::string_view message, uint32_t format);
+// Returns the format number that a message says it has, or 0 if it is too short to say one.
+uint32_t format_of(std::string_view message);
 
 }  // namespace tandem::base

@@ -218,12 +218,13 @@ void TrainConfig::check_async() const {
   TANDEM_USER_CHECK(keeps_groups() || !loss.loss.mask_off_policy || !load_debug_rollout_data.empty(),
                     "--mask-offpolicy-in-partial-rollout: needs --partial-rollout; without it all tokens are of the "
                     "newest weights");
-  TANDEM_USER_CHECK(
-      !keeps_groups() || !custom_generate.is_on(),
-      fmt::format("{} and --custom-generate-function-path: what a function is about cannot be kept until "
-                  "the next rollout, or in a checkpoint; leave one out",
-                  async.partial_rollout ? std::string("--partial-rollout")
-                                        : fmt::format("--max-weight-staleness {}", *async.max_weight_staleness)));
+  TANDEM_USER_CHECK(!async.partial_rollout || !custom_generate.is_on(),
+                    "--partial-rollout and --custom-generate-function-path: what a function is about cannot be kept "
+                    "until the next rollout; leave one out. With --max-weight-staleness and --rollout-num-gpus alone "
+                    "functions run while the run trains, and new weights wait for those in flight");
+  TANDEM_USER_CHECK(async.replay_schedule.empty() || !custom_generate.is_on(),
+                    "--replay-schedule and --custom-generate-function-path: a schedule does not say what a function "
+                    "did; leave one out");
   TANDEM_USER_CHECK(!async.partial_rollout || load_debug_rollout_data.empty(),
                     "--partial-rollout and --load-debug-rollout-data: rollouts of files are trained on as they are; "
                     "leave one out");

@@ -13,36 +13,51 @@ namespace tandem::groups {
 
 namespace {
 
-constexpr uint32_t kInFlightFormat = 0x494E0001;  // the number changes with whatever the bytes are made of
+// The number changes with whatever the bytes are made of. Before generate functions could make what is in flight, all
+// samples were of one sequence: such checkpoints are read too.
+constexpr uint32_t kInFlightFormat = 0x494E0002, kOneSequenceFormat = 0x494E0001;
 
-// A member as checkpoints have it: samples in flight are of one sequence, since a run with groups in flight between two
-// rollouts refuses generate functions.
-struct SavedMember : Member {
+struct OneSequence : Member {
   static void fields(auto& wire, auto& m) {
     rl::Sample::fields_of_one_sequence(wire, m.sample);
     wire(m.is_paused, m.failure, m.machine_failed, m.metadata, m.attributes);
   }
 };
-struct SavedGroup {
+// `Saved` is a member as the bytes have it.
+template <typename Saved>
+struct SavedGroupOf {
   uint64_t number = 0;
   int64_t record = 0;    // index of its prompt
   int64_t begun_in = 0;  // rollout
   bool is_kept = false;  // it has ended
-  std::vector<SavedMember> members;
+  std::vector<Saved> members;
   GroupGrades graded;
 
   static void fields(auto& wire, auto& m) { wire(m.number, m.record, m.begun_in, m.is_kept, m.members, m.graded); }
 };
-struct SavedInFlight {
-  std::vector<SavedGroup> groups;  // ascending
+template <typename Saved>
+struct SavedInFlightOf {
+  std::vector<SavedGroupOf<Saved>> groups;  // ascending
   std::vector<uint64_t> versions;
 
   static void fields(auto& wire, auto& m) { wire(m.groups, m.versions); }
 };
+using SavedGroup = SavedGroupOf<Member>;
+using SavedInFlight = SavedInFlightOf<Member>;
 
-std::vector<SavedMember> saved_members(const std::vector<Member>& members) {
-  std::vector<SavedMember> saved;
-  for (const Member& member : members) saved.push_back({member});
+SavedInFlight unpacked(std::string_view bytes) {
+  if (base::format_of(bytes) != kOneSequenceFormat) return base::unpacked<SavedInFlight>(bytes, kInFlightFormat);
+  auto old = base::unpacked<SavedInFlightOf<OneSequence>>(bytes, kOneSequenceFormat);
+  SavedInFlight saved = {.groups = {}, .versions = std::move(old.versions)};
+  for (SavedGroupOf<OneSequence>& group : old.groups) {
+    saved.groups.push_back(
+        {.number = group.number,
+         .record = group.record,
+         .begun_in = group.begun_in,
+         .is_kept = group.is_kept,
+         .members = {std::make_move_iterator(group.members.begin()), std::make_move_iterator(group.members.end())},
+         .graded = std::move(group.graded)});
+  }
   return saved;
 }
 
@@ -52,12 +67,14 @@ bool is_whole(const Member& member, const SavedGroup& group, const InFlightLimit
   const auto is_token = [&](int32_t token) { return token >= 0 && token < limits.vocab; };
   const auto begins_before = [](const rl::VersionSpan& a, const rl::VersionSpan& b) { return a.begin >= b.begin; };
   if (member.is_paused && size == 0) return true;  // nobody has sampled it yet
+  // A generate function may make a sample of which nothing was sampled: none of its tokens is trained on.
+  const bool has_trained = std::ranges::count(sample.loss_mask, uint8_t{1}) > 0;
   return sample.group_id == group.number && !(group.is_kept && member.is_paused) &&
          std::ssize(sample.completion) <= limits.max_new_tokens - (member.is_paused ? 1 : 0) &&
          sample.rollout_logprobs.size() == size && sample.loss_mask.size() == size &&
          sample.behavior_logprobs.size() == (limits.has_behavior_logprobs ? size : 0) &&
-         std::ranges::all_of(sample.completion, is_token) && sample.versions.empty() == (size == 0) &&
-         (size == 0 ||
+         std::ranges::all_of(sample.completion, is_token) && !(has_trained && sample.versions.empty()) &&
+         (sample.versions.empty() ||
           (sample.versions.front().begin == 0 && sample.versions.back().begin < std::ssize(sample.completion))) &&
          std::ranges::adjacent_find(sample.versions, begins_before) == sample.versions.end();
 }
@@ -65,7 +82,7 @@ bool is_whole(const Member& member, const SavedGroup& group, const InFlightLimit
 SavedInFlight read(std::string_view bytes, const InFlightLimits& limits) {
   SavedInFlight saved;
   try {
-    saved = base::unpacked<SavedInFlight>(bytes, kInFlightFormat);
+    saved = unpacked(bytes);
   } catch (const EnvironmentError& error) {
     throw UserError(fmt::format("{}: the groups in flight cannot be read ({}): take another checkpoint (--ckpt-step)",
                                 limits.file, error.what()));
@@ -116,7 +133,7 @@ std::string to_bytes(const InFlight& in_flight, const IndexOfLine& index_of) {
                             .record = index_of(*group.line),
                             .begun_in = in_flight.schedule.begun_in(number),
                             .is_kept = in_flight.schedule.is_kept(number),
-                            .members = saved_members(group.members),
+                            .members = group.members,
                             .graded = group.graded});
   }
   saved.versions = in_flight.versions;
@@ -127,12 +144,10 @@ void put_back(std::string_view bytes, const InFlightLimits& limits, const LineOf
   SavedInFlight saved = read(bytes, limits);
   for (SavedGroup& group : saved.groups) {
     const session::PromptLine& line = line_of(group.record);
-    std::vector<Member> members(std::make_move_iterator(group.members.begin()),
-                                std::make_move_iterator(group.members.end()));
-    for (Member& member : members) member.sample.prompt = line.prompt;
+    for (Member& member : group.members) member.sample.prompt = line.prompt;
     in_flight.schedule.put_back(group.number, group.begun_in, group.is_kept);
     in_flight.pool.put_back(group.number,
-                            {.line = &line, .members = std::move(members), .graded = std::move(group.graded)});
+                            {.line = &line, .members = std::move(group.members), .graded = std::move(group.graded)});
   }
   in_flight.versions = std::move(saved.versions);
 }

@@ -458,7 +458,29 @@ void TurnSampler::abort_all() {
   finished_.clear();
 }
 
-void TurnSampler::pause_all() { TANDEM_CHECK(false, "a generate function cannot be kept until later"); }
+// What a function is about cannot be kept: it makes the sample from its beginning when the loan is lent again.
+void TurnSampler::pause_all() {
+  for (auto& [key, group] : groups_) {
+    groups::SampledLoan& loan = finished_.emplace_back();
+    loan.key = key;
+    for (const uint64_t sample_id : group.sample_ids) {
+      const auto made = group.members.find(sample_id);
+      if (made != group.members.end()) {
+        loan.members.push_back(std::move(made->second));
+        continue;
+      }
+      generators_.cancel(sample_id);
+      end_session(sample_id);
+      groups::Member& member = loan.members.emplace_back();
+      member.is_paused = true;
+      member.sample.group_id = group.group_id;
+      member.sample.sample_id = sample_id;
+      member.sample.prompt = group.prompt;
+    }
+  }
+  groups_.clear();
+  take_answers();
+}
 
 std::vector<groups::SampledLoan> TurnSampler::take_finished() { return std::exchange(finished_, {}); }
 

@@ -198,6 +198,67 @@ TEST_F(LiveRollouts, WithAFilterAnAdapterAndEvaluationsToo) {
   EXPECT_EQ(samples("all_live"), samples("all_live_again"));
 }
 
+// A function's turns are sampled while the run trains; new weights wait until the functions in flight have ended. So
+// one step off it is a function of the flags too, from a checkpoint as well.
+TEST_F(LiveRollouts, FunctionsOfSeveralTurnsRunMeanwhile) {
+  const std::string functions = "tests/cli/generate/turns.py";
+  for (const auto& [function, more] : std::vector<std::pair<std::string, Arguments>>{
+           {"late_turns", {}}, {"two_samples", {"--custom-generate-max-sequences", "2"}}}) {
+    Arguments words =
+        live(function, 1, {"--custom-generate-function-path", functions + ":" + function, "--keep-latest", "9"});
+    words.insert(words.end(), more.begin(), more.end());
+    words = with_flag(words, "--save-interval", "2");
+    if (function == "late_turns") words = with_flag(words, "--custom-rm-path", functions + ":reward");
+    const Captured whole = run_program(words);
+    ASSERT_EQ(whole.code, 0) << whole.err;
+    const std::vector<base::Json> records = rollouts(function);
+    ASSERT_EQ(records.size(), 6U);
+    for (size_t i = 0; i < records.size(); ++i) {
+      EXPECT_EQ(records[i]["rollout/staleness/mean"], i == 0 ? 0.0 : 1.0) << "rollout " << i;
+      EXPECT_GT(records[i]["multi_turn/multi_turn_metric/round_number_mean"], 1.0);
+      EXPECT_EQ(records[i]["rollout/grader_failed"], 0.0);
+    }
+    Arguments rest = with_flag(going_on(words, path(function)), "--save", path(function + "_rest"));
+    rest = with_flag(rest, "--rollout-num-gpus", "1");
+    rest.insert(rest.end(), {"--ckpt-step", "2"});
+    const Captured result = run_program(rest);
+    ASSERT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(weights_of(path(function)), weights_of(path(function + "_rest"))) << function;
+    EXPECT_EQ(samples(function, 2), samples(function + "_rest", 2)) << function;
+  }
+}
+
+// A signal does not wait for the functions in flight: they begin anew when the run goes on.
+TEST_F(LiveRollouts, ASignalEndsFunctionsThatBeginAnew) {
+  base::write_file_durably(path("slow_turns.py"),
+                           "import asyncio\n"
+                           "from slime.rollout.sglang_rollout import generate\n"
+                           "async def turns(args, sample, sampling_params):\n"
+                           "    sample = await generate(args, sample, sampling_params)\n"
+                           "    print('acts', flush=True)\n"
+                           "    await asyncio.sleep(20.0 if sample.index >= 24 and sample.index % 3 == 0 else 0.0)\n"
+                           "    return sample\n");
+  const std::string name = "stopped_turns";
+  Arguments words = live(name, 1, {"--custom-generate-function-path", path("slow_turns.py:turns")});
+  {
+    Program program(going_on(words, path(name)));
+    wait_for_rollout(name, 1);
+    usleep(500'000);
+    program.signal(SIGTERM);
+    ASSERT_TRUE(program.wait_for(15.0)) << "it waits for a function that sleeps";
+    ASSERT_EQ(program.wait(), 0);
+  }
+  const size_t done = rollouts(name).size();
+  EXPECT_LT(done, 6U);
+  const std::string quick = base::read_file(path("slow_turns.py"));
+  base::write_file_durably(path("slow_turns.py"), quick.substr(0, quick.find("    await")) + "    return sample\n");
+  words.emplace_back("--allow-changed-config");
+  const Captured rest = run_program(going_on(words, path(name)));
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_EQ(rollouts(name).size(), 6U);
+  for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(count_in_file(samples_of(name, i), "\n"), 12) << "rollout " << i;
+}
+
 TEST_F(LiveRollouts, WhatCannotBeIsRefused) {
   const auto with = [](Arguments words, const Arguments& more) {
     words.insert(words.end(), more.begin(), more.end());
@@ -209,8 +270,11 @@ TEST_F(LiveRollouts, WhatCannotBeIsRefused) {
   expect_one_line_failure(run(with(words, {"--over-sampling-batch-size", "10"})), 2,
                           "at most 9 groups can be in flight");
   expect_one_line_failure(run(with(words, {"--pg-loss-type", "reinforce"})), 2, "has no trust region");
-  expect_one_line_failure(run(with(words, {"--custom-generate-function-path", "tests/cli/generate/turns.py:turns"})), 2,
-                          "--max-weight-staleness 2 and --custom-generate-function-path");
+  const Arguments turns = {"--custom-generate-function-path", "tests/cli/generate/turns.py:turns"};
+  expect_one_line_failure(run(with(with(words, turns), {"--partial-rollout"})), 2,
+                          "--partial-rollout and --custom-generate-function-path: what a function is about");
+  expect_one_line_failure(run(with(with(words, turns), {"--replay-schedule", path("one_off")})), 2,
+                          "--replay-schedule and --custom-generate-function-path");
   const Captured nowhere = run_program(with(words, {"--replay-schedule", path("nowhere")}));
   EXPECT_EQ(nowhere.code, 2);
   EXPECT_NE(nowhere.err.find("there is no schedule.jsonl"), std::string::npos) << nowhere.err;

@@ -1,0 +1,150 @@
+// The groups in flight are in a checkpoint as they are: those that a generate function made too, and those of
+// checkpoints from before such functions could make them.
+#include "groups/in_flight.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/wire_fields.h"
+#include "tandem/error.h"
+#include "tests/groups/simulated_samplers.h"
+
+namespace tandem::groups {
+namespace {
+
+constexpr int64_t kSamples = 4;
+
+InFlightLimits limits() {
+  return {.file = "state",
+          .num_prompts = 1,
+          .num_begun = 8,
+          .rollout = 2,
+          .n_samples_per_prompt = kSamples,
+          .vocab = 100,
+          .max_new_tokens = 8};
+}
+
+InFlight empty() { return {{.wanted = 1, .at_once = 2, .max_staleness = 2}, kSamples, /*rollout=*/2}; }
+
+Member member_of(uint64_t id, const std::vector<int32_t>& tokens) {
+  Member member;
+  rl::Sample& sample = member.sample;
+  sample.group_id = 5;
+  sample.sample_id = id;
+  sample.completion = tokens;
+  sample.rollout_logprobs.assign(tokens.size(), -0.5F);
+  sample.loss_mask.assign(tokens.size(), 1);
+  sample.versions = {{.begin = 0, .version = 3}};
+  return member;
+}
+
+// What a generate function makes: a sample of two sequences with pieces, one that failed before anything was sampled,
+// one that has not begun, and one of a single turn.
+std::vector<Member> members_of_a_function() {
+  std::vector<Member> members = {member_of(20, {1, 2, 3, 4, 5}), member_of(21, {9}), {}, member_of(23, {7})};
+  rl::Sample& first = members[0].sample;
+  first.num_turns = 2;
+  first.loss_mask = {1, 1, 0, 0, 1};
+  first.sequence_begins = {2};
+  first.endpoint = {.answers = 2, .restarts = 1, .untrained = 0, .refused = 3};
+  first.pieces = {{.begin = 0, .is_sampled = true, .text = "a"}, {.begin = 2, .is_sampled = false, .text = "b"}};
+  members[0].metadata = {{"seen", 1}};
+  members[0].attributes = {{"tools", 2}};
+  members[1].failure = "agent.py:run: KeyError";
+  members[1].sample.versions.clear();
+  members[1].sample.loss_mask = {0};
+  members[1].sample.remove = true;
+  members[2].is_paused = true;
+  return members;
+}
+
+std::string bytes_of(std::vector<Member> members) {
+  InFlight in_flight = empty();
+  in_flight.weights_are(3);
+  in_flight.schedule.put_back(5, /*begun_in=*/2, /*is_kept=*/false);
+  in_flight.pool.put_back(5, {.line = &line(), .members = std::move(members), .graded = {}});
+  return to_bytes(in_flight, [](const session::PromptLine&) { return 0; });
+}
+
+void put_back(const std::string& bytes, InFlight& in_flight) {
+  groups::put_back(
+      bytes, limits(), [](int64_t) -> const session::PromptLine& { return line(); }, in_flight);
+}
+
+TEST(InFlight, SamplesOfAFunctionComeBackAsTheyWere) {
+  const std::string bytes = bytes_of(members_of_a_function());
+  InFlight in_flight = empty();
+  put_back(bytes, in_flight);
+  const std::vector<Member>& members = in_flight.pool.group(5).members;
+  ASSERT_EQ(members.size(), 4U);
+  EXPECT_EQ(members[0].sample.sequence_begins, std::vector<int64_t>{2});
+  EXPECT_EQ(members[0].sample.endpoint.refused, 3);
+  EXPECT_EQ(members[0].sample.pieces.size(), 2U);
+  EXPECT_EQ(members[0].attributes, (base::Json{{"tools", 2}}));
+  EXPECT_EQ(members[1].failure, "agent.py:run: KeyError");
+  EXPECT_TRUE(members[2].is_paused);
+  EXPECT_EQ(to_bytes(in_flight, [](const session::PromptLine&) { return 0; }), bytes);
+  // The sample that has not begun is lent from its beginning.
+  in_flight.pool.join(1);
+  in_flight.pool.begin_phase();
+  const SampleLoan loan = in_flight.pool.lend(1, kSamples).value();
+  EXPECT_EQ(loan.first, 2U);
+  EXPECT_EQ(loan.count, 1U);
+  EXPECT_TRUE(loan.begun.empty() && loan.budgets.empty());
+}
+
+TEST(InFlight, ATrainedTokenWithoutWeightsIsRefused) {
+  std::vector<Member> members = members_of_a_function();
+  members[3].sample.versions.clear();
+  InFlight in_flight = empty();
+  EXPECT_THROW(put_back(bytes_of(members), in_flight), UserError);
+}
+
+// The bytes as they were written when all samples in flight were an engine's.
+struct OlderMember : Member {
+  static void fields(auto& wire, auto& m) {
+    rl::Sample::fields_of_one_sequence(wire, m.sample);
+    wire(m.is_paused, m.failure, m.machine_failed, m.metadata, m.attributes);
+  }
+};
+struct OlderGroup {
+  uint64_t number = 5;
+  int64_t record = 0, begun_in = 1;
+  bool is_kept = false;
+  std::vector<OlderMember> members;
+  GroupGrades graded;
+  static void fields(auto& wire, auto& m) { wire(m.number, m.record, m.begun_in, m.is_kept, m.members, m.graded); }
+};
+struct Older {
+  std::vector<OlderGroup> groups;
+  std::vector<uint64_t> versions;
+  static void fields(auto& wire, auto& m) { wire(m.groups, m.versions); }
+};
+
+TEST(InFlight, CheckpointsOfOneSequenceASampleAreRead) {
+  constexpr uint32_t kOlderFormat = 0x494E0001;
+  Older older = {.groups = {OlderGroup()}, .versions = {2, 3}};
+  for (uint64_t id = 20; id < 24; ++id) {
+    Member member = member_of(id, {1, 2, 3});
+    member.is_paused = id == 22;
+    older.groups[0].members.push_back({member});
+  }
+  InFlight in_flight = empty();
+  put_back(base::packed(older, kOlderFormat), in_flight);
+  EXPECT_EQ(in_flight.versions, (std::vector<uint64_t>{2, 3}));
+  EXPECT_EQ(in_flight.schedule.begun_in(5), 1);
+  const std::vector<Member>& members = in_flight.pool.group(5).members;
+  ASSERT_EQ(members.size(), 4U);
+  EXPECT_TRUE(members[2].is_paused);
+  EXPECT_EQ(members[3].sample.completion, (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(members[3].sample.prompt, line().prompt);
+  older.groups[0].members.pop_back();
+  InFlight other = empty();
+  EXPECT_THROW(put_back(base::packed(older, kOlderFormat), other), UserError) << "a sample is missing";
+}
+
+}  // namespace
+}  // namespace tandem::groups
