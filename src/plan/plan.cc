@@ -40,6 +40,7 @@ constexpr int64_t kProcessBytes = int64_t{160} << 20;
 
 struct Lengths {
   Size longest_prompt = 0, context = 0;
+  Size longest_response = 0;  // behind the shortest prompt
   bool is_assumed = false;
 };
 
@@ -55,6 +56,8 @@ Lengths lengths(const config::TrainConfig& config, const model::ModelConfig& mod
     result.longest_prompt = std::max<Size>(limit - config.rollout.response_len(), 1);
   }
   result.context = choose_context_tokens(config.rollout, model, result.longest_prompt);
+  result.longest_response =
+      std::min<Size>(config.rollout.response_len(), result.context - facts.shortest_prompt.value_or(1));
   return result;
 }
 
@@ -117,7 +120,8 @@ class MemoryEstimate {
     trainer::StepShape step = {.num_samples = samples_of_step(config),
                                .group_size = config.rollout.n_samples_per_prompt,
                                .prompt_tokens = length.longest_prompt,
-                               .response_tokens = length.context - length.longest_prompt,
+                               .response_tokens = length.longest_response,
+                               .context_tokens = length.context,
                                .further_sequences = config.custom_generate.further_sequences()};
     batch_ = trainer::largest_micro_batch(step, config.optimizer.batch.max_tokens_per_gpu);
     const bool takes_several = trainer::may_take_several_micro_batches(step, config.optimizer.batch.split());

@@ -26,8 +26,9 @@ struct PlanInputs {
   // It counts tokens. nullopt stands for as many as --rollout-max-prompt-len allows, or where that is not given, the
   // context.
   std::optional<int64_t> longest_prompt = {};
-  int64_t eval_context_tokens = 0;  // of the longest sequence of an evaluation, prompt and completion
-  int64_t eval_sequences = 0;       // of its largest data set
+  std::optional<int64_t> shortest_prompt = {};  // nullopt stands for 1
+  int64_t eval_context_tokens = 0;              // of the longest sequence of an evaluation, prompt and completion
+  int64_t eval_sequences = 0;                   // of its largest data set
   Role role = Role::kBoth;
   // The process gives weights to rollout workers. Where other ranks hold parts of the model, it keeps copies of those
   // if its device is the host; other devices map them.

@@ -164,7 +164,7 @@ Size groups_of(const StepShape& step) {
 }
 
 Size tokens_of(const StepShape& step) {
-  return groups_of(step) * step.prompt_tokens + step.num_samples * step.response_tokens;
+  return groups_of(step) * step.largest_group_prompt() + step.num_samples * step.response_tokens;
 }
 
 // Counts what trainer/divergence.h takes for a chunk of rows beside the policy's logits: `most` while it is computed,
@@ -200,10 +200,11 @@ bool may_take_several_micro_batches(const StepShape& step, const rl::Split& spli
 
 MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens) {
   constexpr int64_t kBlock = device::kBlockTokens;
-  TANDEM_CHECK(step.num_samples > 0 && step.group_size > 0 && step.prompt_tokens > 0 && step.response_tokens > 0,
+  const Size longest = step.longest_sample();
+  TANDEM_CHECK(step.num_samples > 0 && step.group_size > 0 && step.prompt_tokens > 0 && step.response_tokens > 0 &&
+                   longest > step.prompt_tokens && longest > step.response_tokens,
                "a step without samples, or samples without tokens");
   const Size groups = groups_of(step);
-  const Size longest = step.prompt_tokens + step.response_tokens;
   const Size all_tokens = tokens_of(step);
   const Size tokens = std::min(std::max(max_tokens, longest), all_tokens);
   MicroBatchShape batch;
@@ -223,6 +224,9 @@ MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens) {
     const Size shorter = shared > 0 ? groups * (shared - 1) + step.num_samples * own_blocks(kBlock - 1) : Size(0);
     all_blocks = std::max(groups * shared + step.num_samples * own_blocks(step.prompt_tokens), shorter);
   }
+  // Where the context cuts responses behind long prompts, blocks are bounded by tokens, whatever the lengths are.
+  if (step.largest_group_prompt() < step.prompt_tokens)
+    all_blocks = (all_tokens + step.num_samples * (2 * kBlock - 3)) / kBlock;
   // Each sample copies at most 15 prompt rows into blocks of its own, the last of which has at least one row.
   const Size bound = (batch.rows + batch.sequences * 2 * (kBlock - 1)) / kBlock;
   batch.kv_blocks = std::min(all_blocks, bound);

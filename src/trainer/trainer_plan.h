@@ -3,6 +3,7 @@
 // many blocks must drop their graphs to fit a budget. No torch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -70,8 +71,17 @@ struct MicroBatchShape {
 // whole step fits into one, else a bound that holds for completions of every length.
 struct StepShape {
   Size num_samples = 0, group_size = 1;
-  Size prompt_tokens = 0, response_tokens = 0;  // tokens of the longest prompt and response
+  Size prompt_tokens = 0, response_tokens = 0;  // tokens of the longest prompt and of the longest response
+  Size context_tokens = 0;                      // at most of a prompt with its response; 0: of the longest of both
   Size further_sequences = 0;                   // the most that a sample has (rl/sample.h)
+
+  Size longest_sample() const {
+    const Size both = prompt_tokens + response_tokens;
+    return context_tokens > 0 ? std::min(context_tokens, both) : both;
+  }
+  // Returns the tokens of the prompt with which a group has the most: a longer one leaves its responses less than the
+  // longest one.
+  Size largest_group_prompt() const { return longest_sample() - response_tokens; }
 };
 MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens);
 // Returns whether a step may take more than one micro-batch.

@@ -121,6 +121,23 @@ TEST(RunMemory, NoTagInNoPhaseIsAboveThePlanAndThePlanIsNear) {
   }
 }
 
+// A response behind a short prompt is longer than the longest prompt leaves room for.
+TEST(RunMemory, NoTagIsAboveThePlanWhereTheContextCutsResponses) {
+  const base::TemporaryDirectory folder;
+  std::string text;
+  for (const size_t length : {2U, 40U, 4U, 3U}) {
+    std::string prompt;
+    for (size_t i = 0; i < length; ++i) prompt += " a";
+    const base::Json message = {{"role", "user"}, {"content", prompt}};
+    text += base::Json{{"prompt", base::Json::array({message})}, {"label", "8"}}.dump() + "\n";
+  }
+  base::write_file_durably(folder / "lengths.jsonl", text);
+  Arguments words = memory_arguments(folder, folder / "run", {"--dtype", "float32", "--ignore-eos"});
+  words = with_flag(with_flag(words, "--prompt-data", folder / "lengths.jsonl"), "--rollout-max-response-len", "70");
+  words.insert(words.end(), {"--rollout-max-context-len", "80"});
+  expect_a_rollout_as_planned(folder / "run", words, "cut responses", /*is_bound=*/true);
+}
+
 // The teacher is the golden model, resident and offloaded, which scores, and whose distribution is compared with.
 TEST(RunMemory, NoTagIsAboveThePlanWithATeacher) {
   const base::TemporaryDirectory folder;

@@ -111,6 +111,17 @@ TEST(TrainerPlan, AMicroBatchOfTheWholeStepIsCountedExactly) {
   EXPECT_EQ(largest_micro_batch(step, 1000).kv_blocks, 2) << "2 + 8 rows each";
 }
 
+// Prompts of 3 to 30 tokens in a context of 32: a short one has the longest response, a long one the shortest.
+TEST(TrainerPlan, ResponsesBehindShortPromptsAreLongerThanBehindTheLongest) {
+  const StepShape step = {
+      .num_samples = 4, .group_size = 2, .prompt_tokens = 30, .response_tokens = 29, .context_tokens = 32};
+  const MicroBatchShape batch = largest_micro_batch(step, 1000);
+  EXPECT_EQ(batch.rows, 2 * 3 + 4 * 28) << "two groups of the shortest prompt";
+  EXPECT_EQ(batch.targets, 4 * 29);
+  EXPECT_EQ(batch.context_tokens, 32);
+  EXPECT_EQ(largest_micro_batch(step, 40).rows, 39);
+}
+
 TEST(TrainerPlan, ASampleBeyondTheBudgetStillRuns) {
   EXPECT_EQ(largest_micro_batch(kStep, 1).rows, 28);
   EXPECT_EQ(largest_micro_batch(kStep, 29).rows, 28);
@@ -144,6 +155,8 @@ TEST(TrainerPlan, NoMicroBatchIsLargerThanPlanned) {
     const int64_t group_size = 1 + random() % 6, longest_prompt = 1 + random() % 60,
                   longest_response = 1 + random() % 60;
     const int64_t num_samples = 1 + random() % 30, first = random() % group_size, budget = 1 + random() % 400;
+    // In half of the draws the context cuts responses behind long prompts.
+    const int64_t context = random() % 2 == 0 ? std::max(longest_prompt, longest_response) + 1 + random() % 10 : 1000;
     std::vector<rl::Sample> samples(static_cast<size_t>(num_samples));
     for (int64_t i = 0; i < num_samples; ++i) {
       rl::Sample& sample = samples[static_cast<size_t>(i)];
@@ -152,14 +165,16 @@ TEST(TrainerPlan, NoMicroBatchIsLargerThanPlanned) {
       const bool starts = i == 0 || samples[static_cast<size_t>(i - 1)].group_id != sample.group_id;
       sample.prompt = starts ? rl::make_prompt(std::vector<int32_t>(1 + random() % longest_prompt))
                              : samples[static_cast<size_t>(i - 1)].prompt;
-      sample.completion.resize(1 + random() % longest_response);
+      const auto room = context - static_cast<int64_t>(sample.prompt->tokens.size());
+      sample.completion.resize(1 + random() % std::min(longest_response, room));
     }
     std::vector<const rl::Sample*> views;
     for (const rl::Sample& sample : samples) views.push_back(&sample);
     const MicroBatchShape bound = largest_micro_batch({.num_samples = num_samples,
                                                        .group_size = group_size,
                                                        .prompt_tokens = longest_prompt,
-                                                       .response_tokens = longest_response},
+                                                       .response_tokens = longest_response,
+                                                       .context_tokens = context},
                                                       budget);
     for (const rl::MicroBatch& members : rl::split_into_micro_batches(views, {.max_tokens = budget})) {
       std::vector<const rl::Sample*> chosen;
