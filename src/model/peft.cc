@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <string_view>
 
 #include "base/files.h"
@@ -39,6 +40,28 @@ void refuse_other_keys(const ConfigReader& reader) {
   }
 }
 
+// With these PEFT begins A and B in one way or another and keeps the base. With "pissa", "olora", "corda", "loftq" and
+// "lora_ga" it changes the base, mostly by what A and B begin with, so A and B of the file are for a base that is in no
+// file. It does so again where it loads "pissa", "olora" and "loftq", and "pissa_niter_N" does it otherwise each time.
+constexpr const char* kInit = "init_lora_weights";
+constexpr auto kInitsThatKeepTheBase = std::to_array<std::string_view>({"gaussian", "orthogonal", "eva", "mica"});
+
+void refuse_changed_base(const ConfigReader& reader) {
+  const Json* value = reader.find(kInit);
+  if (value == nullptr || value->is_boolean()) return;
+  std::string name = value->is_string() ? value->get<std::string>() : "";
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (std::ranges::find(kInitsThatKeepTheBase, name) != kInitsThatKeepTheBase.end()) return;
+  // PEFT converts no "loftq": what its base lost by quantisation is in no adapter.
+  const char* remedy = name == "loftq"
+                           ? "save the changed base, name it in base_model_name_or_path and set this key to true"
+                           : "save the adapter with PEFT's save_pretrained(..., "
+                             "path_initial_model_for_weight_conversion=...), or set this key to true if "
+                             "base_model_name_or_path names the changed base";
+  reader.refuse(kInit, fmt::format("is {}, for which PEFT may change the weights of the base; {}",
+                                   ConfigReader::shown(*value), remedy));
+}
+
 bool are_names(const Json& list) {
   return list.is_array() && std::ranges::all_of(list, [](const Json& name) { return name.is_string(); });
 }
@@ -60,6 +83,7 @@ AdapterFile parse_adapter_config(const std::string& text, const std::string& nam
   const ConfigReader reader(json, name);
   const std::string type = reader.string_or("peft_type", "LORA");
   if (type != "LORA") reader.refuse("peft_type", fmt::format("is {}; only LORA is read", ConfigReader::shown(type)));
+  refuse_changed_base(reader);
   refuse_other_keys(reader);
   if (const std::string bias = reader.string_or("bias", "none"); bias != "none") {
     reader.refuse("bias", fmt::format("is {}; only \"none\" is read", ConfigReader::shown(bias)));

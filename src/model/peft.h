@@ -25,7 +25,8 @@ struct AdapterFile {
   bool ensures_weight_tying = false;  // a tied embedding among them stays tied
 };
 // Reads that file. UserError, by key, for what is missing or of the wrong type, and for every key that is set and asks
-// for something that Tandem does not compute: DoRA, ranks by module, trained biases, an expression for modules.
+// for something that Tandem does not compute: DoRA, ranks by module, trained biases, an expression for modules, an
+// init_lora_weights for which PEFT changes the base.
 AdapterFile read_adapter_config(const std::string& directory);
 // Reads the file's text; `name` stands for the file in messages.
 AdapterFile parse_adapter_config(const std::string& text, const std::string& name);

@@ -97,6 +97,8 @@ ModelConfig read_reward_model_config(const std::string& directory) {
 
 weights::Layout build_reward_layout(const ModelConfig& config) {
   weights::Layout layout = build_layout(config);
+  // A head of logits that is left in the file is not used, so it may have any values.
+  layout.tensors.front().slices.front().twin.clear();
   for (const char* const name : {".weight", ".bias", ".0.weight", ".0.bias", ".2.weight", ".2.bias"}) {
     layout.ignored.push_back(std::string(kHead) + name);
   }

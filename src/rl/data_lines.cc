@@ -18,7 +18,7 @@ namespace {
 using base::Json;
 
 constexpr int64_t kMaxFileBytes = int64_t{8} << 30;  // bytes of JSONL, or of a Parquet file's rows as JSONL
-constexpr size_t kMaxMessages = 10;
+constexpr size_t kMaxMessages = 10;                  // of BadLines
 
 // Published data sets use these names for a prompt and a label, the most telling ones first: GSM8K, MATH, DAPO, verl,
 // TRL, OpenR1, Alpaca.
@@ -165,6 +165,22 @@ DataPath parse_data_path(const std::string& text) {
           .end = end.value_or(0)};
 }
 
+void BadLines::add(int64_t line, const std::string& message) {
+  const bool is_first = count == 0 || line < first_line;
+  count += 1;
+  if (is_first) {
+    first_line = line;
+    messages.insert(messages.begin(), message);
+    if (messages.size() > kMaxMessages) messages.pop_back();
+  } else if (messages.size() < kMaxMessages) {
+    messages.push_back(message);
+  }
+}
+
+UserError bad_line_error(const std::string& message) {
+  return UserError(message + " (--skip-bad-lines counts such lines instead)");
+}
+
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n\f\v") == std::string_view::npos; }
 
 int64_t Place::column(const std::string& key) const {
@@ -217,9 +233,8 @@ LeftOut for_each_row(const std::string& data_path, const std::vector<std::string
       if (!wrong.empty()) place.fail("", wrong);
       read(place);
     } catch (const UserError& error) {
-      if (!skip_bad_lines) throw UserError(std::string(error.what()) + " (--skip-bad-lines counts such lines instead)");
-      bad.count += 1;
-      if (bad.messages.size() < kMaxMessages) bad.messages.emplace_back(error.what());
+      if (!skip_bad_lines) throw bad_line_error(error.what());
+      bad.add(place.line, error.what());
     }
   };
   const bool is_table = open_parquet && is_parquet(path.file);

@@ -28,8 +28,15 @@ DataPath parse_data_path(const std::string& text);
 // Each message is one mistake with its place: "data.jsonl:12:4: what is wrong, remedy".
 struct BadLines {
   int64_t count = 0;
-  std::vector<std::string> messages;  // messages of the first ten
+  int64_t first_line = 0;             // the first of them in the file
+  std::vector<std::string> messages;  // messages of ten, that of `first_line` first
+
+  // Counts a line, once; they may come in any order.
+  void add(int64_t line, const std::string& message);
 };
+
+// Returns the error of a line that --skip-bad-lines would leave out.
+UserError bad_line_error(const std::string& message);
 
 // Describes the line that is being read, for messages with its place.
 struct Place {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "base/check.h"
@@ -16,7 +17,7 @@ constexpr size_t kTextsPerCall = 512;
 
 constexpr const char* kGenerationPrompt = "add_generation_prompt";
 constexpr const char* kContinue =
-    "continue_final_message";  // name in python/tandem_worker/chat_template.py, as in transformers
+    "continue_final_message";  // name in python/tandem_worker/templates/chat_template.py, as in transformers
 
 base::Json template_arguments(const config::DataOptions& options, const base::Json& tools, Ending ending) {
   base::Json kwargs = base::Json::object();
@@ -40,15 +41,6 @@ base::Json template_arguments(const config::DataOptions& options, const Conversa
 
 bool have_same_arguments(const Conversation& a, const Conversation& b) {
   return a.ending == b.ending && a.tools == b.tools;
-}
-
-std::string apply_template(const config::DataOptions& options, text::TextWorker& text, const Conversation& conversation,
-                           const base::Json& messages) {
-  try {
-    return text.apply_chat_template({messages}, template_arguments(options, conversation)).front();
-  } catch (const UserError& error) {
-    throw UserError(fmt::format("{}: the chat template refuses the prompt: {}", conversation.place, error.what()));
-  }
 }
 
 base::Json user_message(const base::Json& text) { return base::Json({{"role", "user"}, {"content", text}}); }
@@ -78,6 +70,16 @@ base::Json messages_of(const config::DataOptions& options, const text::TextWorke
   return messages;
 }
 
+// Returns the bytes of all texts of messages.
+size_t content_bytes(const base::Json& messages) {
+  size_t num_bytes = 0;
+  for (const base::Json& message : messages) {
+    const auto content = message.find("content");
+    if (content != message.end() && content->is_string()) num_bytes += content->get_ref<const std::string&>().size();
+  }
+  return num_bytes;
+}
+
 // Returns the text without the white space at its end, in which templates differ.
 std::string_view trimmed(std::string_view text) {
   const size_t end = text.find_last_not_of(" \t\r\n");
@@ -89,6 +91,63 @@ constexpr std::string_view kAnswer = "the-answer";
 base::Json question() { return user_message("1 + 1?"); }
 base::Json answered_question() {
   return base::Json::array({question(), {{"role", "assistant"}, {"content", std::string(kAnswer)}}});
+}
+
+// Gives `refuse` the conversations that the template refuses, and those with more than `max_bytes` before or after they
+// are rendered.
+std::vector<std::string> render(const config::DataOptions& options, text::TextWorker& text,
+                                const std::vector<Conversation>& conversations, size_t max_bytes,
+                                const Refuse& refuse) {
+  std::vector<std::string> texts(conversations.size());
+  std::vector<size_t> waiting;  // indices of texts with the same arguments: many are rendered in one call
+  std::vector<base::Json> messages;
+  const auto render_one_by_one = [&](const base::Json& arguments) {
+    for (size_t i = 0; i < waiting.size(); ++i) {
+      try {
+        texts[waiting[i]] = text.apply_chat_template({messages[i]}, arguments).front();
+      } catch (const UserError& error) {
+        const std::string reason =
+            fmt::format("{}: the chat template refuses the prompt: {}", conversations[waiting[i]].place, error.what());
+        TANDEM_USER_CHECK(text.takes_template_arguments(arguments), reason);
+        refuse(waiting[i], reason);
+      }
+    }
+  };
+  const auto render_waiting = [&] {
+    if (waiting.empty()) return;
+    const base::Json arguments = template_arguments(options, conversations[waiting.front()]);
+    try {
+      const std::vector<std::string> rendered = text.apply_chat_template(messages, arguments);
+      for (size_t i = 0; i < waiting.size(); ++i) texts[waiting[i]] = rendered[i];
+    } catch (const UserError&) {
+      render_one_by_one(arguments);  // the template refuses one of them, and this tells which
+    }
+    waiting.clear();
+    messages.clear();
+  };
+  for (size_t i = 0; i < conversations.size(); ++i) {
+    base::Json rendered = messages_of(options, text, conversations[i]);
+    // The template is not asked about what is too large before anything is written around it.
+    const size_t num_bytes =
+        rendered.is_null() ? conversations[i].prompt.get_ref<const std::string&>().size() : content_bytes(rendered);
+    if (num_bytes > max_bytes) {
+      refuse(i, why_too_large(num_bytes, conversations[i].place));
+    } else if (rendered.is_null()) {
+      texts[i] = conversations[i].prompt.get<std::string>();
+    } else {
+      if (!waiting.empty() && !have_same_arguments(conversations[i], conversations[waiting.front()])) render_waiting();
+      waiting.push_back(i);
+      messages.push_back(std::move(rendered));
+      if (waiting.size() == kTextsPerCall) render_waiting();
+    }
+  }
+  render_waiting();
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i].size() <= max_bytes) continue;
+    refuse(i, why_too_large(texts[i].size(), conversations[i].place));
+    texts[i].clear();
+  }
+  return texts;
 }
 
 }  // namespace
@@ -152,39 +211,21 @@ std::string text_behind_answer(const config::DataOptions& options, text::TextWor
   }
 }
 
+std::string why_too_large(size_t num_bytes, const std::string& place) {
+  if (num_bytes <= text::kMaxTextBytes) return "";
+  return fmt::format("{}: the text has {} bytes, more than the {} that a text may have; shorten or remove it", place,
+                     num_bytes, text::kMaxTextBytes);
+}
+
 std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
                                         const std::vector<Conversation>& conversations) {
-  std::vector<std::string> texts(conversations.size());
-  std::vector<size_t> waiting;  // indices of texts with the same arguments: many are rendered in one call
-  std::vector<base::Json> messages;
-  const auto render_waiting = [&] {
-    if (waiting.empty()) return;
-    try {
-      const auto rendered =
-          text.apply_chat_template(messages, template_arguments(options, conversations[waiting.front()]));
-      for (size_t i = 0; i < waiting.size(); ++i) texts[waiting[i]] = rendered[i];
-    } catch (const UserError&) {
-      // The template refuses one of them. Rendering them one by one tells which.
-      for (size_t i = 0; i < waiting.size(); ++i) {
-        texts[waiting[i]] = apply_template(options, text, conversations[waiting[i]], messages[i]);
-      }
-    }
-    waiting.clear();
-    messages.clear();
-  };
-  for (size_t i = 0; i < conversations.size(); ++i) {
-    base::Json rendered = messages_of(options, text, conversations[i]);
-    if (rendered.is_null()) {
-      texts[i] = conversations[i].prompt.get<std::string>();
-    } else {
-      if (!waiting.empty() && !have_same_arguments(conversations[i], conversations[waiting.front()])) render_waiting();
-      waiting.push_back(i);
-      messages.push_back(std::move(rendered));
-      if (waiting.size() == kTextsPerCall) render_waiting();
-    }
-  }
-  render_waiting();
-  return texts;
+  return render(options, text, conversations, std::numeric_limits<size_t>::max(),
+                [](size_t /*index*/, const std::string& reason) { throw UserError(reason); });
+}
+
+std::vector<std::string> render_lines(const config::DataOptions& options, text::TextWorker& text,
+                                      const std::vector<Conversation>& conversations, const Refuse& refuse) {
+  return render(options, text, conversations, text::kMaxTextBytes, refuse);
 }
 
 }  // namespace tandem::session

@@ -2,7 +2,9 @@
 // data.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,18 @@ struct Conversation {
 // Returns the text of each. Throws UserError if the template refuses one, or if there is no template.
 std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
                                         const std::vector<Conversation>& conversations);
+
+// Takes the index of a conversation that cannot be used, and the reason with its place.
+using Refuse = std::function<void(size_t index, const std::string& reason)>;
+// Returns the text of each conversation of a data file. Gives `refuse` those that the template refuses and those with
+// more than text::kMaxTextBytes; their text is empty, unless `refuse` throws. Throws UserError for mistakes of the
+// flags and the checkpoint: arguments that are no JSON, a plain text for a system prompt, no template, one that could
+// render nothing with the arguments.
+std::vector<std::string> render_lines(const config::DataOptions& options, text::TextWorker& text,
+                                      const std::vector<Conversation>& conversations, const Refuse& refuse);
+
+// Returns why a text of so many bytes is not made tokens, "" if it is.
+std::string why_too_large(size_t num_bytes, const std::string& place);
 
 // Returns whether the template renders a prompt, by the rule of --apply-chat-template; otherwise it is a plain text.
 bool is_rendered(const config::DataOptions& options, const base::Json& prompt);

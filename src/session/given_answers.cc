@@ -72,7 +72,12 @@ std::vector<std::vector<int32_t>> tokenize_answers(const config::DataOptions& da
   for (const PromptLine& line : lines) {
     const std::string place = fmt::format("{}:{}", file, line.record.line);
     const auto found = of_place.find(place);
-    const bool follows = found != of_place.end() && found->second->prompt->tokens == line.prompt->tokens &&
+    TANDEM_USER_CHECK(
+        found != of_place.end(),
+        fmt::format("{}: the answer is left out, as a line above says (--skip-bad-lines), and with "
+                    "--opd-on-policy-share below 1 each line may be asked for its own; mend or remove the line",
+                    place));
+    const bool follows = found->second->prompt->tokens == line.prompt->tokens &&
                          std::ranges::count(found->second->loss_mask, uint8_t{0}) == 0;
     TANDEM_USER_CHECK(follows, fmt::format("{}: with its answer the line is read as another prompt than without, so "
                                            "the answer does not follow what is sampled from; write the line as one "

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <set>
 #include <string_view>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/message_text.h"
 #include "report/report.h"
 #include "session/conversations.h"
 #include "session/open_parquet.h"
@@ -23,13 +25,32 @@ constexpr size_t kPromptsAtOnce =
 void log_left_out(const config::DataOptions& options, const rl::BadLines& bad, int64_t num_too_long,
                   size_t num_prompts) {
   if (bad.count > 0) {
-    base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", options.lines.path, bad.count,
-                      bad.messages.empty() ? "" : bad.messages.front());
+    base::log_warning("{}: {} left out (--skip-bad-lines), the first: {}", options.lines.path,
+                      base::counted(bad.count, "bad line"), bad.messages.empty() ? "" : bad.messages.front());
   }
   if (num_too_long > 0) {
     base::log_info("{}: {} of {} prompts left out, longer than {} {}", options.lines.path, num_too_long, num_prompts,
                    options.max_prompt_flag, options.max_prompt_len);
   }
+}
+
+// Removes the records whose numbers are in `refused`, with their texts and tokens.
+void remove_records(const std::set<size_t>& refused, rl::PromptData& data, std::vector<std::string>& texts,
+                    std::vector<std::vector<int32_t>>& tokens) {
+  if (refused.empty()) return;
+  size_t kept = 0;
+  for (size_t i = 0; i < data.records.size(); ++i) {
+    if (refused.contains(i)) continue;
+    if (kept != i) {
+      data.records[kept] = std::move(data.records[i]);
+      texts[kept] = std::move(texts[i]);
+      tokens[kept] = std::move(tokens[i]);
+    }
+    ++kept;
+  }
+  data.records.resize(kept);
+  texts.resize(kept);
+  tokens.resize(kept);
 }
 
 // Warns of a key that was asked for and that no line has, which is a mistake; the default key may be absent.
@@ -101,24 +122,40 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
     base::log_warning("{}: in {} of {} rows a value that Tandem does not read is left out, rewards see null: {}",
                       options.lines.path, data.num_rows_without_value, data.records.size(), data.first_without_value);
   }
-  warn_of_missing_labels(options, data);
-  log_forms(options, data);
   const std::string file = rl::parse_data_path(options.lines.path).file;
   const auto place_of = [&file](const rl::PromptRecord& record) { return fmt::format("{}:{}", file, record.line); };
-  const size_t num_prompts = data.records.size();
+  const size_t num_records = data.records.size();
   std::vector<std::string> texts;
   std::vector<std::vector<int32_t>> tokens;
-  while (texts.size() < num_prompts) {
+  std::set<size_t> refused;
+  const auto refuse = [&](size_t i, const std::string& reason) {
+    if (!options.lines.skip_bad_lines) throw rl::bad_line_error(reason);
+    if (refused.insert(i).second) data.bad_lines.add(data.records[i].line, reason);
+  };
+  while (texts.size() < num_records) {
+    const size_t begin = texts.size();
     std::vector<Conversation> conversations;
-    for (size_t i = texts.size(); i < std::min(num_prompts, texts.size() + kPromptsAtOnce); ++i) {
+    for (size_t i = begin; i < std::min(num_records, begin + kPromptsAtOnce); ++i) {
       const rl::PromptRecord& record = data.records[i];
       conversations.push_back({record.prompt, record.tools, place_of(record), ending_of(record.prompt)});
     }
-    std::vector<std::string> part = render_prompts(options, text, conversations);
+    std::vector<std::string> part = render_lines(
+        options, text, conversations, [&](size_t i, const std::string& reason) { refuse(begin + i, reason); });
     std::ranges::move(text.encode(part), std::back_inserter(tokens));
     std::ranges::move(part, std::back_inserter(texts));
-    report.progress(title, std::ssize(texts), static_cast<int64_t>(num_prompts), "prompts");
+    report.progress(title, std::ssize(texts), static_cast<int64_t>(num_records), "prompts");
+    for (size_t i = begin; i < texts.size(); ++i) {
+      if (tokens[i].empty() && !refused.contains(i))
+        refuse(i, fmt::format("{}: the prompt has no tokens; remove the line", place_of(data.records[i])));
+    }
   }
+  remove_records(refused, data, texts, tokens);
+  const size_t num_prompts = data.records.size();
+  TANDEM_USER_CHECK(num_prompts > 0,
+                    fmt::format("{}: no record to work on: {} bad lines; the first bad one: {}", options.lines.path,
+                                data.bad_lines.count, data.bad_lines.messages.front()));
+  warn_of_missing_labels(options, data);
+  log_forms(options, data);
 
   const auto by_template = [&options](const rl::PromptRecord& record) { return is_rendered(options, record.prompt); };
   const auto opened_by_template = [&by_template](const rl::PromptRecord& record) {
@@ -132,8 +169,6 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   set.num_bad_lines = data.bad_lines.count;
   for (size_t i = 0; i < num_prompts; ++i) {
     rl::PromptRecord& record = data.records[i];
-    TANDEM_USER_CHECK(!tokens[i].empty(),
-                      fmt::format("{}: the prompt has no tokens; remove the line", place_of(record)));
     const size_t num_written = tokens[i].size();
     if (!by_template(record)) tokens[i] = plain_text_tokens(options, text, std::move(tokens[i]));
     if (tokens[i].size() > num_written) ++num_prefixed;

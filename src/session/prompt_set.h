@@ -69,7 +69,7 @@ bool has_column(const PromptSet& set, const std::string& label_key, const std::s
 std::set<std::string> columns_of(const PromptSet& set, const std::string& label_key);
 
 // Loads the prompts of the file options.lines.path. Says what was left out. Throws UserError for a line that is wrong
-// (FILE:LINE), or if nothing is left.
+// or that the template refuses (FILE:LINE), which skip_bad_lines leaves out instead, or if nothing is left.
 PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text);
 
 // Loads the prompts of all files of options.prompt_data, one after another. If there are several, `sources` says which

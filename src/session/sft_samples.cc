@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -35,16 +36,13 @@ rl::SftData read_data(const config::DataOptions& data, rl::Answers answers) {
   options.tool_key = data.lines.tool_key;
   options.skip_bad_lines = data.lines.skip_bad_lines;
   rl::SftData records = rl::read_sft(options, open_parquet);
-  if (records.bad_lines.count > 0) {
-    base::log_warning("{}: {} bad lines left out (--skip-bad-lines), the first: {}", data.lines.path,
-                      records.bad_lines.count, records.bad_lines.messages.front());
-  }
   if (answers == rl::Answers::kToImitate) warn_of_answers(records, data.lines.path);
   return records;
 }
 
 // One assistant's message, or one response, before it becomes tokens.
 struct Answer {
+  int64_t line = 0;
   std::string place;              // FILE:LINE
   bool continues_record = false;  // true if an earlier answer belongs to the same record
   bool is_desirable = true;
@@ -66,17 +64,47 @@ std::string_view without_space_at_end(std::string_view text) {
   return text.substr(0, end == std::string_view::npos ? 0 : end + 1);
 }
 
-// Returns what the template writes after the prompt.
-std::string answer_behind(const std::string& prompt, const std::string& whole, const std::string& place) {
-  if (whole.starts_with(prompt)) return whole.substr(prompt.size());
+// Returns why a conversation that does not begin with its prompt has no answer to train on.
+std::string why_no_answer(const std::string& prompt, const std::string& whole, const std::string& place) {
   const auto differ = std::mismatch(prompt.begin(), prompt.end(), whole.begin(), whole.end());
   const auto from = static_cast<size_t>(differ.first - prompt.begin());
-  throw UserError(fmt::format(
+  return fmt::format(
       "{}: what the chat template renders as the prompt does not begin the conversation with its answer: the prompt "
       "goes on with '{}' where the conversation has '{}'; give --apply-chat-template-kwargs that suit the answer (such "
       "as enable_thinking), or write the line as texts: {{\"prompt\": \"...\", \"response\": \"...\"}}",
       place, base::one_line(std::string_view(prompt).substr(from), 40),
-      base::one_line(std::string_view(whole).substr(from), 40)));
+      base::one_line(std::string_view(whole).substr(from), 40));
+}
+
+// Returns whether `tokens` begin with a prompt and the answer to it.
+bool begins_with(const std::vector<int32_t>& tokens, const std::vector<int32_t>& prompt,
+                 const std::vector<int32_t>& answer) {
+  if (tokens.size() < prompt.size() + answer.size()) return false;
+  const auto rest = tokens.begin() + std::ssize(prompt);
+  return std::equal(prompt.begin(), prompt.end(), tokens.begin()) && std::equal(answer.begin(), answer.end(), rest);
+}
+
+// Returns why the answers of a line are no preference, "" if they are one. All messages of an answer are one text, and
+// both answers of a pair have one prompt.
+std::string why_no_preference(std::span<const Answer> line) {
+  const Answer* before = nullptr;
+  for (const Answer& answer : line) {
+    if (!answer.continues_record) {
+      if (answer.prompt != line.front().prompt) {
+        return fmt::format(
+            "{}: the chat template renders another prompt before the chosen answer than before the rejected one; write "
+            "the line as texts: {{\"prompt\": ..., \"chosen\": ..., \"rejected\": ...}}",
+            answer.place);
+      }
+    } else if (!begins_with(answer.prompt, before->prompt, before->tokens)) {
+      return fmt::format(
+          "{}: an answer of several messages, which the chat template does not render as one text; a preference is "
+          "about one answer: keep its last message, and write the others into the prompt",
+          answer.place);
+    }
+    before = &answer;
+  }
+  return "";
 }
 
 class SampleMaker {
@@ -92,8 +120,11 @@ class SampleMaker {
   void add_conversation(const base::Json& messages, const std::vector<size_t>& trained, const base::Json& tools,
                         const Answer& form);
   void flush();
+  void refuse(const Answer& answer, const std::string& reason);
+  void remove_refused();
   void render();
   void check_reasoning();
+  void check_sizes();
   void encode();
   void begin_text(std::vector<int32_t>& prompt);
   void split_text(Answer& answer);
@@ -121,7 +152,9 @@ class SampleMaker {
   std::vector<Conversation> prompts_,
       wholes_;  // conversations of the answers that the template renders, in their order
   SftSamples result_;
-  bool joins_ = false;  // true while the last sample belongs to the record whose answers are being joined
+  rl::BadLines bad_;           // of all phases
+  std::set<int64_t> refused_;  // lines among those of answers_ that are left out as bad
+  bool joins_ = false;         // true while the last sample belongs to the record whose answers are being joined
   int64_t num_answers_ = 0, num_prefixed_ = 0;
   int64_t num_units_ = 0, num_too_long_ = 0, num_beyond_context_ = 0;  // units: unit_end()
   std::string first_beyond_context_;                                   // what is wrong with the first of them
@@ -134,6 +167,7 @@ SftSamples SampleMaker::make() {
   const std::string title = "reading " + std::filesystem::path(data_.lines.path).filename().string();
   report.progress(title, 0, 0, "lines");
   const rl::SftData data = read_data(data_, kind_);
+  bad_ = data.bad_lines;
   result_.num_records = std::ssize(data.records);
   for (int64_t i = 0; i < result_.num_records; ++i) {
     add(data.records[static_cast<size_t>(i)]);
@@ -154,6 +188,7 @@ SftSamples SampleMaker::make() {
 
 void SampleMaker::add(const rl::SftRecord& record) {
   Answer form;
+  form.line = record.line;
   form.place = fmt::format("{}:{}", rl::parse_data_path(data_.lines.path).file, record.line);
   form.is_desirable = record.is_desirable;
   if (!record.messages.is_null()) return add_conversation(record.messages, record.trained, record.tools, form);
@@ -191,26 +226,61 @@ void SampleMaker::add_conversation(const base::Json& messages, const std::vector
 void SampleMaker::flush() {
   render();
   check_reasoning();
+  check_sizes();
+  remove_refused();
   encode();
   for (Answer& answer : answers_) end_answer(answer);
+  for (const Answer& answer : answers_) {
+    if (answer.prompt.empty() || answer.tokens.empty())
+      refuse(answer, fmt::format("{}: prompt or response has no tokens; remove the line", answer.place));
+  }
+  remove_refused();
   for (size_t begin = 0, end = 0; begin < answers_.size(); begin = end) {
     end = unit_end(begin);
     use_or_leave_out(std::span(answers_).subspan(begin, end - begin));
   }
   answers_.clear();
+  refused_.clear();
+}
+
+// Leaves out the line of an answer that is wrong, as --skip-bad-lines asks; a line is counted once.
+void SampleMaker::refuse(const Answer& answer, const std::string& reason) {
+  if (!data_.lines.skip_bad_lines) throw rl::bad_line_error(reason);
+  if (refused_.insert(answer.line).second) bad_.add(answer.line, reason);
+}
+
+void SampleMaker::remove_refused() {
+  if (refused_.empty()) return;
+  std::erase_if(answers_, [&](const Answer& answer) { return refused_.contains(answer.line); });
 }
 
 void SampleMaker::render() {
-  const std::vector<std::string> prompts = render_prompts(data_, text_, prompts_);
-  const std::vector<std::string> wholes = render_prompts(data_, text_, wholes_);
-  size_t next = 0;
+  std::vector<Answer*> rendered;
   for (Answer& answer : answers_) {
-    if (!answer.is_rendered) continue;
-    answer.prompt_text = prompts[next];
-    answer.text = answer_behind(prompts[next], wholes[next], answer.place);
-    ++next;
+    if (answer.is_rendered) rendered.push_back(&answer);
+  }
+  const auto refuse_line = [&](size_t i, const std::string& reason) { refuse(*rendered[i], reason); };
+  const std::vector<std::string> prompts = render_lines(data_, text_, prompts_, refuse_line);
+  const std::vector<std::string> wholes = render_lines(data_, text_, wholes_, refuse_line);
+  for (size_t i = 0; i < rendered.size(); ++i) {
+    Answer& answer = *rendered[i];
+    if (refused_.contains(answer.line)) continue;
+    if (!wholes[i].starts_with(prompts[i])) {
+      refuse(answer, why_no_answer(prompts[i], wholes[i], answer.place));
+      continue;
+    }
+    answer.prompt_text = prompts[i];
+    answer.text = wholes[i].substr(prompts[i].size());
   }
   prompts_.clear();
+}
+
+// Texts that no template renders have their limit here.
+void SampleMaker::check_sizes() {
+  for (const Answer& answer : answers_) {
+    const size_t num_bytes = std::max(answer.prompt_text.size(), answer.text.size());
+    if (const std::string reason = why_too_large(num_bytes, answer.place); !reason.empty()) refuse(answer, reason);
+  }
 }
 
 // Counts reasoning that the template leaves out: it is not trained on, and may be most of the data. Reasoning was left
@@ -222,16 +292,17 @@ void SampleMaker::check_reasoning() {
   for (const Answer& answer : answers_) {
     if (!answer.is_rendered) continue;
     const Conversation& whole = wholes_[next++];
-    if (!has_reasoning(whole.prompt.back())) continue;
+    if (refused_.contains(answer.line) || !has_reasoning(whole.prompt.back())) continue;
     without.push_back(whole);
     without.back().prompt.back().erase(kReasoning);
     answers.push_back(&answer);
   }
   wholes_.clear();
   num_with_reasoning_ += std::ssize(without);
-  const std::vector<std::string> texts = render_prompts(data_, text_, without);
+  const std::vector<std::string> texts =
+      render_lines(data_, text_, without, [&](size_t i, const std::string& reason) { refuse(*answers[i], reason); });
   for (size_t i = 0; i < texts.size(); ++i) {
-    if (texts[i] != answers[i]->prompt_text + answers[i]->text) continue;
+    if (refused_.contains(answers[i]->line) || texts[i] != answers[i]->prompt_text + answers[i]->text) continue;
     ++num_without_it_;
     TANDEM_USER_CHECK(data_.allow_unrendered_reasoning,
                       fmt::format("{}: an answer has reasoning_content, which the chat template does not render, so it "
@@ -332,15 +403,6 @@ void SampleMaker::end_answer(Answer& answer) {
   result_.appended_eos = eos;
 }
 
-// Returns whether `prompt` begins with all tokens of the sample.
-bool begins_with(const std::vector<int32_t>& prompt, const rl::Sample& sample) {
-  if (std::ssize(prompt) < sample.num_tokens()) return false;
-  const std::vector<int32_t>& context = sample.prompt->tokens;
-  const auto rest = prompt.begin() + std::ssize(context);
-  return std::equal(context.begin(), context.end(), prompt.begin()) &&
-         std::equal(sample.completion.begin(), sample.completion.end(), rest);
-}
-
 void append(rl::Sample& sample, std::span<const int32_t> tokens, uint8_t is_trained) {
   sample.completion.insert(sample.completion.end(), tokens.begin(), tokens.end());
   sample.loss_mask.resize(sample.completion.size(), is_trained);
@@ -358,10 +420,6 @@ size_t SampleMaker::unit_end(size_t begin) const {
 int64_t num_tokens(const Answer& answer) { return std::ssize(answer.prompt) + std::ssize(answer.tokens); }
 
 void SampleMaker::use_or_leave_out(std::span<const Answer> unit) {
-  for (const Answer& answer : unit) {
-    TANDEM_USER_CHECK(!answer.prompt.empty() && !answer.tokens.empty(),
-                      fmt::format("{}: prompt or response has no tokens; remove the line", answer.place));
-  }
   ++num_units_;
   num_answers_ += static_cast<int64_t>(unit.size());
   joins_ = joins_ && unit.front().continues_record;
@@ -375,12 +433,16 @@ void SampleMaker::use_or_leave_out(std::span<const Answer> unit) {
   for (const Answer& answer : unit) {
     if (num_tokens(answer) > model_.max_positions) return leave_out(answer);
   }
+  if (kind_ != rl::Answers::kToImitate) {
+    if (const std::string reason = why_no_preference(unit); !reason.empty()) return refuse(unit.front(), reason);
+  }
   for (const Answer& answer : unit) join(answer);
 }
 
 void SampleMaker::join(const Answer& answer) {
   joins_ = joins_ && answer.continues_record;
-  if (!joins_ || !begins_with(answer.prompt, result_.samples.back())) begin_sample(answer);
+  const rl::Sample* const last = joins_ ? &result_.samples.back() : nullptr;
+  if (last == nullptr || !begins_with(answer.prompt, last->prompt->tokens, last->completion)) begin_sample(answer);
   rl::Sample& sample = result_.samples.back();
   const int64_t context = sample.num_tokens();
   append(sample, std::span(answer.prompt).subspan(static_cast<size_t>(context)), /*is_trained=*/0);
@@ -395,11 +457,8 @@ void SampleMaker::begin_sample(const Answer& answer) {
   result_.samples.push_back(std::move(sample));
   result_.places.push_back(answer.place);
   result_.desirable.push_back(answer.is_desirable ? 1 : 0);
-  TANDEM_USER_CHECK(kind_ == rl::Answers::kToImitate || !answer.continues_record,
-                    fmt::format("{}: an answer of several messages, which the chat template does not render as one "
-                                "text; a preference is about one answer: keep its last message, and write the others "
-                                "into the prompt",
-                                answer.place));
+  TANDEM_CHECK(kind_ == rl::Answers::kToImitate || !answer.continues_record,
+               "an answer of a preference is one sample:", answer.place);
   joins_ = true;
 }
 
@@ -409,10 +468,7 @@ void SampleMaker::join_pairs() {
   for (size_t i = 0; i < samples.size(); i += 2) {
     const bool is_pair = i + 1 < samples.size() && result_.places[i] == result_.places[i + 1] &&
                          samples[i].prompt->tokens == samples[i + 1].prompt->tokens;
-    TANDEM_USER_CHECK(is_pair, fmt::format("{}: the chat template renders another prompt before the chosen answer than "
-                                           "before the rejected one; write the line as texts: {{\"prompt\": ..., "
-                                           "\"chosen\": ..., \"rejected\": ...}}",
-                                           result_.places[i]));
+    TANDEM_CHECK(is_pair, "the two answers of a pair follow each other and have one prompt:", result_.places[i]);
     samples[i + 1].prompt = samples[i].prompt;
     samples[i + 1].group_id = samples[i].group_id;
   }
@@ -435,6 +491,13 @@ void SampleMaker::leave_out(const Answer& answer) {
 
 void SampleMaker::log_left_out() const {
   const char* const units = kind_ == rl::Answers::kToImitate ? "answers" : "lines";
+  const bool all_are_bad = result_.samples.empty() && num_beyond_context_ == 0 && num_too_long_ == 0;
+  TANDEM_USER_CHECK(!all_are_bad, fmt::format("{}: no record to work on: {} bad lines; the first bad one: {}",
+                                              data_.lines.path, bad_.count, bad_.messages.front()));
+  if (bad_.count > 0) {
+    base::log_warning("{}: {} left out (--skip-bad-lines), the first: {}", data_.lines.path,
+                      base::counted(bad_.count, "bad line"), bad_.messages.front());
+  }
   if (num_beyond_context_ > 0) {
     base::log_warning("{}: {} of {} {} left out (--skip-bad-lines), the first: {}", data_.lines.path,
                       num_beyond_context_, num_units_, units, first_beyond_context_);

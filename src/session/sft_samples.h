@@ -41,7 +41,8 @@ struct SftSamples {
 // tokenizer's EOS (eos_token of tokenizer_config.json), or the model's first if the tokenizer has none. Logs what was
 // left out. Throws UserError with FILE:LINE for a line that is wrong, whose reasoning_content is not rendered, whose
 // rendered prompt is no beginning of the rendered conversation, or that is longer than the model's context; and when
-// nothing is left.
+// nothing is left. With skip_bad_lines, lines that are wrong, that the template cannot render or that are too long are
+// left out instead.
 SftSamples load_sft_samples(const config::DataOptions& data, rl::Answers answers, bool append_eos,
                             text::TextWorker& text, const model::ModelConfig& model);
 

@@ -98,6 +98,10 @@ TextWorker::TextWorker(const worker::WorkerConfig& config, const std::string& mo
 TextWorker::~TextWorker() = default;
 
 std::vector<std::vector<int32_t>> TextWorker::encode(const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) {
+    TANDEM_USER_CHECK(text.size() <= kMaxTextBytes, "a text has", text.size(), "bytes, more than the", kMaxTextBytes,
+                      "that a text may have; shorten it");
+  }
   std::vector<std::vector<int32_t>> ids;
   ids.reserve(texts.size());
   for (const size_t end : piece_ends(texts.size(), [&](size_t i) { return texts[i].size(); })) {
@@ -151,6 +155,16 @@ std::vector<std::string> TextWorker::apply_chat_template(const std::vector<base:
     }
   }
   return rendered;
+}
+
+bool TextWorker::takes_template_arguments(const base::Json& kwargs) {
+  try {
+    impl_->call("apply_chat_template", {{"conversations", base::Json::array()}, {"kwargs", kwargs}, {"first", 0}},
+                [](const base::Json& answer) { return texts(answer, 0); });
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
 }
 
 int64_t TextWorker::vocab_size() const { return impl_->facts.vocab_size; }

@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <set>
+#include <span>
 #include <tuple>
 
 #include "base/check.h"
@@ -20,7 +22,9 @@ namespace {
 using base::Json;
 
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
+constexpr int64_t kComparedBytes = int64_t{1} << 20;  // of each of two copies, at a time
 constexpr const char* kDownloadAgain = "download the checkpoint again";
+constexpr const char* kHead = "lm_head.weight";
 
 // Maps a shard's name to the tensors that the index puts into it.
 using ShardContents = std::map<std::string, std::set<std::string>>;
@@ -105,7 +109,7 @@ std::string shown_names(const std::vector<std::string>& names) {
 
 void refuse_missing(const std::vector<std::string>& missing, const std::string& directory) {
   if (missing.empty()) return;
-  const bool only_head = missing.size() == 1 && missing.front() == "lm_head.weight";
+  const bool only_head = missing.size() == 1 && missing.front() == kHead;
   const char* remedy = only_head ? "if it is shared with the embedding, set tie_word_embeddings to true in config.json"
                                  : "check that config.json belongs to them, or take them from their source again";
   throw UserError(fmt::format("{}: the weights lack {}; {}", directory, shown_names(missing), remedy));
@@ -122,6 +126,54 @@ void refuse_extra(const CheckpointFiles& files, const Layout& layout, const std:
       fmt::format("{}: {} is not part of the model that config.json describes; check that both belong "
                   "together",
                   files.tensors().at(extra.front()).file->path(), shown_names(extra)));
+}
+
+// Visits each slice that the files have twice, with the places of both.
+template <typename F>
+void for_each_twin(const CheckpointFiles& files, const Layout& layout, F f) {
+  for (const PackedTensor& packed : layout.tensors) {
+    for (const Slice& slice : packed.slices) {
+      if (slice.twin.empty()) continue;
+      const auto twin = files.tensors().find(slice.twin);
+      if (twin != files.tensors().end()) f(slice, files.tensors().at(slice.hf_name), twin->second);
+    }
+  }
+}
+
+// Refuses a twin that is none; `difference` says what it has of its own.
+[[noreturn]] void refuse_twin(const Slice& slice, const CheckpointFiles::Location& twin,
+                              const std::string& difference) {
+  const std::string remedy =
+      slice.twin == kHead ? fmt::format(
+                                "to which config.json ties it: if the head is its own, set tie_word_embeddings "
+                                "to false there, else remove {} from the file",
+                                kHead)
+                          : "to which adapter_config.json ties it (ensure_weight_tying); merge the adapter with PEFT "
+                            "and take the merged model";
+  throw UserError(fmt::format("{}: tensor {} has {} than {}, {}", twin.file->path(), quoted_name(slice.twin),
+                              difference, quoted_name(slice.hf_name), remedy));
+}
+
+void check_twin_headers(const CheckpointFiles& files, const Layout& layout) {
+  for_each_twin(files, layout,
+                [](const Slice& slice, const CheckpointFiles::Location& tensor, const CheckpointFiles::Location& twin) {
+                  if (twin.tensor->dtype != tensor.tensor->dtype) refuse_twin(slice, twin, "another dtype");
+                  if (twin.tensor->shape != tensor.tensor->shape) refuse_twin(slice, twin, "another shape");
+                });
+}
+
+// Tells whether two tensors of as many bytes have the same ones.
+bool have_same_bytes(const CheckpointFiles::Location& a, const CheckpointFiles::Location& b) {
+  const int64_t num_bytes = a.tensor->num_bytes();
+  std::vector<std::byte> of_a(static_cast<size_t>(std::min(num_bytes, kComparedBytes))), of_b(of_a.size());
+  for (int64_t offset = 0; offset < num_bytes; offset += kComparedBytes) {
+    const auto count = static_cast<size_t>(std::min(kComparedBytes, num_bytes - offset));
+    const std::span<std::byte> left = std::span(of_a).first(count), right = std::span(of_b).first(count);
+    a.file->read(*a.tensor, offset, left);
+    b.file->read(*b.tensor, offset, right);
+    if (!std::ranges::equal(left, right)) return false;
+  }
+  return true;
 }
 
 // Returns the names that the layout has in the files. Throws UserError if there is one that they lack.
@@ -206,6 +258,7 @@ std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout
     }
   }
   refuse_extra(files, layout, wanted);
+  check_twin_headers(files, layout);
   if (num_stored > 0 && num_stored < num_quantised) {
     base::log_warning("{}: {} of {} matrices are not quantised there; they are quantised as they are read",
                       files.directory(), num_quantised - num_stored, num_quantised);
@@ -216,6 +269,13 @@ std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout
            std::tie(b.source.file->path(), b.source.tensor->begin_byte);
   });
   return matches;
+}
+
+void check_twins(const CheckpointFiles& files, const Layout& layout) {
+  for_each_twin(files, layout,
+                [](const Slice& slice, const CheckpointFiles::Location& tensor, const CheckpointFiles::Location& twin) {
+                  if (!have_same_bytes(tensor, twin)) refuse_twin(slice, twin, "other values");
+                });
 }
 
 void check_hf_checkpoint(const std::string& directory, const Layout& layout, const std::string& name) {

@@ -54,11 +54,15 @@ struct SliceSource {
 };
 
 // Returns a source for every slice, in the order of files and byte ranges. Throws UserError if a tensor is missing, is
-// neither part of the layout nor ignored by it, or has another shape or a dtype that is not F32, BF16 or F16. Files
-// hold whole tensors, even for the layout of a part. Where a layout has quantised tensors, each of its matrices may be
-// stored in their quantisation; a warning says how many of theirs are not, where some are. Layout and files must
-// outlive the result.
+// neither part of the layout nor ignored by it, or has another shape or a dtype that is not F32, BF16 or F16, or if a
+// twin has another shape or dtype than its tensor. Files hold whole tensors, even for the layout of a part. Where a
+// layout has quantised tensors, each of its matrices may be stored in their quantisation; a warning says how many of
+// theirs are not, where some are. Layout and files must outlive the result.
 std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout& layout);
+
+// Reads both where the files of a matched layout have a tensor and its twin, a MiB of each at a time. Throws UserError
+// if their bytes differ: such a head is the model's own, and not the embedding.
+void check_twins(const CheckpointFiles& files, const Layout& layout);
 
 // Makes every check of DIR's weights that needs no read of them. Throws UserError as above.
 void check_hf_checkpoint(const std::string& directory, const Layout& layout, const std::string& name = kModelFile);

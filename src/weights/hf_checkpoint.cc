@@ -29,9 +29,12 @@ namespace {
 using base::Json;
 
 // These files of a model directory, besides weights and config.json, are copied as they are if the source has them.
-constexpr std::array<std::string_view, 8> kCopiedFiles = {
-    "tokenizer.json",         "tokenizer_config.json", "vocab.json",        "merges.txt",
-    "generation_config.json", "chat_template.jinja",   "added_tokens.json", "special_tokens_map.json"};
+// llama.cpp's converter needs tokenizer.model of Phi-3 and Gemma.
+constexpr auto kCopiedFiles = std::to_array<std::string_view>(
+    {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt", "generation_config.json",
+     "chat_template.jinja", "chat_template.json", "added_tokens.json", "special_tokens_map.json"});
+// The chat templates of this folder are copied too; transformers keeps all but the first there.
+constexpr std::string_view kTemplateFolder = "additional_chat_templates", kTemplateEnding = ".jinja";
 constexpr base::Durable kDurable = base::Durable::kWithDirectory;  // an export is one directory
 // These keys record where a file lay on the machine that wrote it, which is useless to a reader and private.
 constexpr std::array<const char*, 4> kPlaceKeys = {"_name_or_path", "name_or_path", "tokenizer_file",
@@ -146,6 +149,24 @@ bool erase_places(Json& config) {
   return erased;
 }
 
+bool is_template_name(std::string_view name) { return name.ends_with(kTemplateEnding) && !name.starts_with('.'); }
+
+// Returns the files of a model directory that are copied, by their paths in it.
+std::vector<std::string> copied_files(const std::string& directory) {
+  std::vector<std::string> files;
+  for (const std::string_view name : kCopiedFiles) {
+    if (base::file_exists(fmt::format("{}/{}", directory, name))) files.emplace_back(name);
+  }
+  const std::string templates = fmt::format("{}/{}", directory, kTemplateFolder);
+  if (!base::directory_exists(templates)) return files;
+  for (const std::string& name : base::list_directory(templates)) {
+    if (is_template_name(name) && base::file_exists(templates + "/" + name)) {
+      files.push_back(fmt::format("{}/{}", kTemplateFolder, name));
+    }
+  }
+  return files;
+}
+
 // Returns the bytes of a copied file, without the paths in tokenizer_config.json. A file that our strict reader refuses
 // is copied as it is: the run worked with it, and a checkpoint must not fail because of it.
 std::string copied_file(const std::string& path, std::string_view name) {
@@ -174,7 +195,13 @@ std::string rewritten_config(const std::string& source_directory, at::ScalarType
 
 bool is_shard_name(std::string_view name) { return name.starts_with("model-") && name.ends_with(".safetensors"); }
 
-bool is_export_file(std::string_view name) {
+bool is_export_file(const std::string& directory, const std::string& name) {
+  const std::string path = directory + "/" + name;
+  if (base::directory_exists(path)) {
+    return name == kTemplateFolder && std::ranges::all_of(base::list_directory(path), [&](const std::string& file) {
+             return is_template_name(file) && base::file_exists(path + "/" + file);
+           });
+  }
   return name == "config.json" || name == kSingleFile || name == kIndexFile || is_shard_name(name) ||
          name == kAdapterWeights || name == kAdapterConfig ||
          std::find(kCopiedFiles.begin(), kCopiedFiles.end(), name) != kCopiedFiles.end();
@@ -187,7 +214,7 @@ void check_target(const std::string& directory, bool overwrite) {
   if (!base::directory_exists(directory)) return;
   for (const std::string& name : base::list_directory(directory)) {
     TANDEM_USER_CHECK(overwrite, directory + ": the directory is not empty; choose another, or give --overwrite");
-    TANDEM_USER_CHECK(is_export_file(name),
+    TANDEM_USER_CHECK(is_export_file(directory, name),
                       fmt::format("{}: holds {}, which is no part of an export and would be lost; choose another "
                                   "directory",
                                   directory, quoted_name(name)));
@@ -196,6 +223,7 @@ void check_target(const std::string& directory, bool overwrite) {
 
 void load_files(const CheckpointFiles& files, WeightStore& store, int num_threads) {
   const std::vector<SliceSource> matches = match_layout(files, store.layout());
+  check_twins(files, store.layout());
   if (!store.has_storage()) store.allocate();
   Loading loading(num_threads);
   for (const SliceSource& match : matches) load_slice(match, files, store, loading);
@@ -212,10 +240,10 @@ void write_export(const std::string& directory, int64_t weight_bytes, const Expo
 
   base::DurableDirectory output(target, options.overwrite);
   write(output.path());
-  for (const std::string_view name : kCopiedFiles) {
-    const std::string source = fmt::format("{}/{}", options.source_directory, name);
-    if (!base::file_exists(source)) continue;
-    base::write_file_durably(fmt::format("{}/{}", output.path(), name), copied_file(source, name), kDurable);
+  for (const std::string& name : copied_files(options.source_directory)) {
+    const std::string copy = fmt::format("{}/{}", output.path(), name);
+    base::make_directories(std::filesystem::path(copy).parent_path().string());
+    base::write_file_durably(copy, copied_file(fmt::format("{}/{}", options.source_directory, name), name), kDurable);
   }
   output.commit();
 }
@@ -265,9 +293,8 @@ void export_adapter(const std::string& directory, const WeightStore& store, cons
 
 int64_t copied_bytes(const std::string& source_directory) {
   int64_t bytes = base::ReadableFile(source_directory + "/config.json").size();
-  for (const std::string_view name : kCopiedFiles) {
-    const std::string source = fmt::format("{}/{}", source_directory, name);
-    if (base::file_exists(source)) bytes += base::ReadableFile(source).size();
+  for (const std::string& name : copied_files(source_directory)) {
+    bytes += base::ReadableFile(fmt::format("{}/{}", source_directory, name)).size();
   }
   return bytes;
 }

@@ -19,7 +19,8 @@ struct Slice {
   int64_t row_begin = 0;
   // The box begins at `begin` of an HF tensor of `whole_shape`. Both are empty if the slice is the whole tensor.
   std::vector<int64_t> begin = {}, whole_shape = {};
-  // An adapter's file has the values under this name too: a head that is tied to an embedding. "": it does not.
+  // A model's file may have the values under this name too, and an adapter's has them: a head that is tied to an
+  // embedding. Where a file is read, they must be the same. "": there is no such name.
   std::string twin = "";
 
   bool is_whole() const { return whole_shape.empty(); }
@@ -53,7 +54,8 @@ struct PackedTensor {
 
 struct Layout {
   std::vector<PackedTensor> tensors;  // in store order
-  std::vector<std::string> ignored;   // HF names that may be present and are not loaded (lm_head.weight when tied)
+  // HF names that may be present and are not loaded: the twin of an embedding, lm_head.weight.
+  std::vector<std::string> ignored;
   int64_t num_elements() const;
   // Returns the quantisation of those that are quantised, which is one; kNone if none is.
   device::Quantisation quantisation() const;

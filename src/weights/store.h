@@ -125,8 +125,9 @@ class WeightStore {
 // quantised as they are read (quantise.h), by so many threads, which takes 1/16 of a byte for each weight of one HF
 // tensor, and on a device the bytes of its part; their numbers must be finite. A store without storage gets its own
 // once the headers are checked. Throws UserError with file, tensor and remedy for a missing or truncated shard, a
-// missing or extra tensor, or a wrong shape or dtype. Everything that headers can tell is checked before the first
-// weight is read (check_hf_checkpoint does only that, and needs no store).
+// missing or extra tensor, a wrong shape or dtype, or a tied head that is no copy of its embedding. Everything that
+// headers can tell is checked before the first weight is read (check_hf_checkpoint does only that, and needs no store),
+// and the two matrices are compared before the store changes.
 void load_hf_checkpoint(const std::string& directory, WeightStore& store, int num_threads = 1);
 
 // Writes DIR (created; must not exist with anything in it unless `overwrite`) as an HF directory: config.json with the

@@ -260,6 +260,22 @@ TEST(ModelConfig, LayersWithAWindowHaveTheirOwnRotation) {
   EXPECT_EQ(scaled.attention_of(0).query_scale, 1.0);
   EXPECT_FALSE(scaled.attention_of(1).rope_factors.empty());
   EXPECT_GT(scaled.attention_of(1).query_scale, 1.1);
+  // transformers 5.17 writes an object for each kind of layer, each with a base.
+  Json typed = golden_config("olmo3");
+  typed.erase("rope_theta");
+  typed.erase("rope_scaling");
+  typed["rope_parameters"] = {
+      {"full_attention", olmo["rope_scaling"]},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 5e5}}},
+  };
+  typed["rope_parameters"]["full_attention"]["rope_theta"] = 1e4;
+  const ModelConfig by_type = parse(typed);
+  EXPECT_EQ(by_type.attention_of(0).rope_theta, 5e5);
+  EXPECT_TRUE(by_type.attention_of(0).rope_factors.empty());
+  EXPECT_EQ(by_type.attention_of(1).rope_theta, 1e4);
+  EXPECT_EQ(by_type.attention_of(1).rope_factors, scaled.attention_of(1).rope_factors);
+  typed["rope_parameters"]["sliding_attention"]["rope_type"] = "yarn";
+  EXPECT_NE(refusal(typed.dump()).find("rope_parameters: sliding_attention: rope_type"), std::string::npos);
   const ModelConfig gemma = parse(golden_config("gemma3"));
   EXPECT_EQ(gemma.attention_of(0).rope_theta, 1e4);
   EXPECT_TRUE(gemma.attention_of(0).rope_factors.empty());

@@ -15,6 +15,7 @@
 #include <ostream>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -282,26 +283,57 @@ TEST_F(AdapterConfigTest, DropoutIsPeftsAndOursReadBack) {
 }
 
 TEST_F(AdapterConfigTest, WhatIsNotComputedIsRefusedByItsKey) {
-  for (const auto& [key, value] : std::map<std::string, base::Json>{{"use_dora", true},
-                                                                    {"rank_pattern", {{"q_proj", 8}}},
-                                                                    {"modules_to_save", "lm_head"},
-                                                                    {"modules_to_save", {1}},
-                                                                    {"ensure_weight_tying", "yes"},
-                                                                    {"layers_to_transform", {1}},
-                                                                    {"fan_in_fan_out", true},
-                                                                    {"a_key_of_the_future", 1},
-                                                                    {"bias", "all"},
-                                                                    {"peft_type", "IA3"},
-                                                                    {"r", 0},
-                                                                    {"r", "8"},
-                                                                    {"lora_alpha", -1},
-                                                                    {"lora_dropout", 1.0},
-                                                                    {"lora_dropout", "0.1"},
-                                                                    {"target_modules", ".*proj"},
-                                                                    {"target_modules", base::Json::array()},
-                                                                    {"base_model_name_or_path", nullptr}}) {
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, base::Json>>{{"use_dora", true},
+                                                       {"rank_pattern", {{"q_proj", 8}}},
+                                                       {"modules_to_save", "lm_head"},
+                                                       {"modules_to_save", {1}},
+                                                       {"ensure_weight_tying", "yes"},
+                                                       {"layers_to_transform", {1}},
+                                                       {"fan_in_fan_out", true},
+                                                       {"a_key_of_the_future", 1},
+                                                       {"bias", "all"},
+                                                       {"peft_type", "IA3"},
+                                                       {"r", 0},
+                                                       {"r", "8"},
+                                                       {"lora_alpha", -1},
+                                                       {"lora_dropout", 1.0},
+                                                       {"lora_dropout", "0.1"},
+                                                       {"target_modules", ".*proj"},
+                                                       {"target_modules", base::Json::array()},
+                                                       {"base_model_name_or_path", nullptr}}) {
     EXPECT_NE(refusal_with(key, value).find(key), std::string::npos) << key << " = " << value;
   }
+}
+
+// With these PEFT changes the base when it begins an adapter, and with most of them again when it loads one.
+TEST_F(AdapterConfigTest, AnInitThatChangesTheBaseIsRefusedWithPeftsRemedy) {
+  const std::string config = folder_ / "/adapter_config.json";
+  EXPECT_EQ(refusal_with("init_lora_weights", "pissa"),
+            config +
+                ": init_lora_weights is \"pissa\", for which PEFT may change the weights of the base; save the "
+                "adapter with PEFT's save_pretrained(..., path_initial_model_for_weight_conversion=...), or set "
+                "this key to true if base_model_name_or_path names the changed base");
+  // PEFT writes such keys beside the init, but the init is what matters.
+  json_["corda_config"] = {{"corda_method", "ipm"}};
+  json_["loftq_config"] = {{"loftq_bits", 4}, {"loftq_iter", 1}};
+  for (const base::Json& value : std::vector<base::Json>{"pissa", "pissa_niter_16", "PiSSA", "olora", "OLoRA", "corda",
+                                                         "loftq", "lora_ga", "an_init_of_the_future", "", 1, 0.5}) {
+    const std::string message = refusal_with("init_lora_weights", value);
+    EXPECT_NE(message.find("init_lora_weights is " + value.dump() + ", "), std::string::npos) << message;
+    const std::string remedy = value == "loftq" ? "save the changed base" : "path_initial_model_for_weight_conversion";
+    EXPECT_NE(message.find(remedy), std::string::npos) << message;
+  }
+}
+
+TEST_F(AdapterConfigTest, AnInitOfTheAdaptersMatricesAloneIsRead) {
+  for (const base::Json& value :
+       std::vector<base::Json>{true, false, nullptr, "gaussian", "Gaussian", "orthogonal", "eva", "mica"}) {
+    json_["init_lora_weights"] = value;
+    EXPECT_EQ(read().rank, 4) << value.dump();
+  }
+  json_.erase("init_lora_weights");
+  EXPECT_EQ(read().rank, 4);
 }
 
 // A folder of tests/golden with an adapter of PEFT's, and that of the model that it is for.

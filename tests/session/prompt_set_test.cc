@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/files.h"
+#include "base/log.h"
 #include "session/conversations.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
@@ -66,8 +67,11 @@ TEST_F(PromptSetTest, TemplateArgumentsReachTheTemplate) {
   const std::string thinking = load(line).prompts[0].prompt->text;
   options_.apply_chat_template_kwargs = "{\"enable_thinking\": false}";
   EXPECT_NE(load(line).prompts[0].prompt->text, thinking);
-  options_.apply_chat_template_kwargs = "[1]";
-  EXPECT_NE(refusal(line).find("--apply-chat-template-kwargs"), std::string::npos);
+  for (const char* const no_object : {"[1]", "no JSON"}) {
+    options_.apply_chat_template_kwargs = no_object;
+    EXPECT_TRUE(refusal(line).starts_with("--apply-chat-template-kwargs:"))
+        << "the flag is at fault: " << refusal(line);
+  }
 }
 
 text::TextWorker& worker_with_bos() {
@@ -146,6 +150,88 @@ TEST_F(PromptSetTest, MalformedLinesNameTheirPlaceOrAreCounted) {
   EXPECT_NE(refusal(lines).find("data.jsonl:2:"), std::string::npos) << refusal(lines);
   options_.lines.skip_bad_lines = true;
   EXPECT_EQ(load(lines).num_bad_lines, 1);
+}
+
+const std::string kGoodLine = "{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}]}\n";
+// The golden template knows no such role.
+const std::string kRefusedLine = "{\"prompt\": [{\"role\": \"robot\", \"content\": \"1 + 1?\"}]}\n";
+
+TEST_F(PromptSetTest, LinesThatTheTemplateRefusesNameTheirPlaceOrAreCounted) {
+  const std::string lines = kGoodLine + kRefusedLine + "{\"prompt\": \n" + kRefusedLine + kGoodLine;
+  const std::string refused = refusal(kGoodLine + kRefusedLine);
+  EXPECT_NE(refused.find("data.jsonl:2: the chat template refuses the prompt: "), std::string::npos) << refused;
+  EXPECT_TRUE(refused.ends_with(" (--skip-bad-lines counts such lines instead)")) << refused;
+  options_.lines.skip_bad_lines = true;
+  std::string said;
+  base::set_log_sink([&](base::LogLevel, const std::string& line) { said += line; });
+  const PromptSet set = load(lines);
+  base::set_log_sink({});
+  EXPECT_EQ(set.num_bad_lines, 3);
+  ASSERT_EQ(set.prompts.size(), 2U);
+  EXPECT_EQ(set.prompts[0].record.line, 1);
+  EXPECT_EQ(set.prompts[1].record.line, 5);
+  EXPECT_EQ(set.prompts[0].prompt->tokens, set.prompts[1].prompt->tokens);
+  EXPECT_FALSE(set.prompts[1].prompt->tokens.empty());
+  EXPECT_NE(said.find("3 bad lines left out (--skip-bad-lines), the first: "), std::string::npos) << said;
+  EXPECT_NE(said.find("data.jsonl:2: the chat template refuses"), std::string::npos) << said;
+  const std::string none = refusal(kRefusedLine + kRefusedLine);
+  EXPECT_NE(none.find("data.jsonl: no record to work on: 2 bad lines; the first bad one: "), std::string::npos) << none;
+  EXPECT_NE(none.find("data.jsonl:1: the chat template refuses"), std::string::npos) << none;
+}
+
+// Many prompts are rendered in one call; the ones that are refused are found among the others of their batch.
+TEST_F(PromptSetTest, RefusedLinesAreFoundInEveryBatch) {
+  std::string lines;
+  for (int i = 0; i < 1100; ++i) lines += i % 500 == 7 ? kRefusedLine : kGoodLine;
+  options_.lines.skip_bad_lines = true;
+  const PromptSet set = load(lines);
+  EXPECT_EQ(set.num_bad_lines, 3);
+  ASSERT_EQ(set.prompts.size(), 1097U);
+  std::vector<int64_t> numbers;
+  for (const PromptLine& line : set.prompts) numbers.push_back(line.record.line);
+  for (const int64_t refused : {8, 508, 1008}) EXPECT_EQ(std::ranges::count(numbers, refused), 0) << refused;
+  EXPECT_TRUE(std::ranges::is_sorted(numbers));
+}
+
+TEST_F(PromptSetTest, MistakesOfFlagsAreNoBadLines) {
+  options_.lines.skip_bad_lines = true;
+  const std::string good_text = "{\"prompt\": \"1 + 1 =\"}\n";
+  options_.apply_chat_template_kwargs = "no JSON";
+  EXPECT_TRUE(refusal(good_text + kGoodLine).starts_with("--apply-chat-template-kwargs:"));
+  options_.apply_chat_template_kwargs = "{\"add_generation_prompt\": true}";
+  const std::string continued = "{\"prompt\": [{\"role\": \"assistant\", \"content\": \"b\"}]}\n";
+  EXPECT_NE(refusal(good_text + continued).find("data.jsonl:2: the chat template refuses the prompt: add_generation"),
+            std::string::npos);
+  options_.apply_chat_template_kwargs = "{}";
+  options_.system_prompt = "Be brief.";
+  EXPECT_NE(refusal(kGoodLine + good_text).find("data.jsonl:2: the prompt is a plain text"), std::string::npos);
+  options_.system_prompt = "";
+  options_.apply_chat_template = false;
+  EXPECT_NE(refusal(good_text + kGoodLine).find("leave --no-apply-chat-template out"), std::string::npos);
+}
+
+TEST_F(PromptSetTest, TextsThatAreTooLargeForTheTokenizerAreBadLines) {
+  const std::string large(text::kMaxTextBytes + 1, 'a');
+  const std::string text = base::dump_json({{"prompt", large}}) + "\n";
+  const std::string message =
+      base::dump_json({{"prompt", base::Json::array({{{"role", "user"}, {"content", large}}})}}) + "\n";
+  const std::string says =
+      "data.jsonl:2: the text has 8388609 bytes, more than the 8388608 that a text may have; shorten or remove it "
+      "(--skip-bad-lines counts such lines instead)";
+  const int64_t pid = worker().process_id();
+  for (const std::string& line : {text, message}) {
+    EXPECT_NE(refusal(kGoodLine + line).find(says), std::string::npos) << refusal(kGoodLine + line);
+  }
+  options_.lines.skip_bad_lines = true;
+  const PromptSet set = load(text + kGoodLine + message);
+  EXPECT_EQ(set.num_bad_lines, 2);
+  ASSERT_EQ(set.prompts.size(), 1U);
+  EXPECT_EQ(set.prompts[0].record.line, 2);
+  // What the template writes around a text counts too.
+  const std::string close =
+      base::dump_json({{"prompt", base::Json::array({{{"role", "user"}, {"content", large.substr(1)}}})}});
+  EXPECT_EQ(load(kGoodLine + close).num_bad_lines, 1);
+  EXPECT_EQ(worker().process_id(), pid) << "the tokenizer has seen none of them";
 }
 
 TEST_F(PromptSetTest, MessagesWithoutTemplateAreRefused) {

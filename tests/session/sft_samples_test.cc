@@ -7,6 +7,8 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "session/given_answers.h"
+#include "session/prompt_set.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/session/small_model.h"
@@ -412,6 +414,108 @@ TEST_F(SftSamplesTest, LimitsLeaveOutWholePreferences) {
     expect_refusal(lines, "data.jsonl:1: prompt and response have ");
     data_.lines.skip_bad_lines = true;
     expect_the_second("2 of 3 lines left out (--skip-bad-lines), the first: ");
+  }
+}
+
+TEST_F(SftSamplesTest, LinesThatTheTemplateCannotRenderMayBeLeftOut) {
+  const std::string good = messages(kAsk + "," + kTwo);
+  const std::string robot = messages(R"({"role": "robot", "content": "x"},)" + kTwo);
+  // The answer of the first turn can be rendered; the line is left out whole.
+  const std::string half = messages(kAsk + "," + kTwo + R"(, {"role": "robot", "content": "x"}, )" + kThree);
+  const std::string thoughtful =
+      messages(kAsk + R"(, {"role": "assistant", "content": "2", "reasoning_content": "one and one"})");
+  const std::string nothing = R"({"prompt": " ", "response": ""})"
+                              "\n";
+  data_.apply_chat_template_kwargs = R"({"enable_thinking": false})";
+  append_eos_ = false;
+  expect_refusal(nothing, "data.jsonl:1: prompt or response has no tokens; remove the line (--skip-bad-lines counts ");
+  expect_refusal(robot, " (--skip-bad-lines counts such lines instead)");
+  data_.lines.skip_bad_lines = true;
+  std::string said;
+  base::set_log_sink([&](base::LogLevel, const std::string& line) { said += line; });
+  const SftSamples left = load(good + robot + half + thoughtful + nothing + "{\n" + good);
+  base::set_log_sink({});
+  EXPECT_EQ(left.places, (std::vector<std::string>{data_.lines.path + ":1", data_.lines.path + ":7"}));
+  EXPECT_EQ(left.num_trained_tokens, 2 * load(good).num_trained_tokens);
+  EXPECT_NE(said.find("5 bad lines left out (--skip-bad-lines), the first: "), std::string::npos) << said;
+  EXPECT_NE(said.find("data.jsonl:2: the chat template refuses the prompt"), std::string::npos) << said;
+  expect_refusal(robot + thoughtful, "data.jsonl: no record to work on: 2 bad lines; the first bad one: ");
+  data_.apply_chat_template_kwargs = "no JSON";
+  expect_refusal(good + robot, "--apply-chat-template-kwargs:");
+}
+
+// A prompt whose answer cannot be rendered is no bad line for those who sample from it.
+TEST_F(SftSamplesTest, AnswersThatAreLeftOutAreMissedWhereTheyAreAskedFor) {
+  const std::string line = R"({"prompt": [)" + kAsk + R"(], "response": [{"role": "assistant", "content": "2")";
+  base::write_file_durably(folder_ / "data.jsonl",
+                           line + "}]}\n" + line + R"(, "reasoning_content": "one and one"}]})");
+  data_.prompt_data = {folder_ / "data.jsonl"};
+  data_.lines.skip_bad_lines = true;
+  data_.apply_chat_template_kwargs = R"({"enable_thinking": false})";
+  PromptSet prompts = load_all_prompts(data_, *text_);
+  ASSERT_EQ(prompts.prompts.size(), 2U);
+  try {
+    read_given_answers(data_, {.key = "response", .max_tokens = 100}, *text_, model_, prompts);
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("data.jsonl:2: the answer is left out, as a line above says"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+// Qwen3's template removes the think blocks of earlier answers, so an answer of two messages is not one text.
+TEST_F(SftSamplesTest, PreferencesThatTheTemplateCannotRenderMayBeLeftOut) {
+  const auto pair = [](const std::string& chosen, const std::string& rejected) {
+    return R"({"prompt": [)" + kAsk + R"(], "chosen": [)" + chosen + R"(], "rejected": [)" + rejected + "]}\n";
+  };
+  const std::string turns = kTwo + "," + kAskAgain + "," + kThree;
+  const std::string good = pair(kTwo, kThree), several = pair(kTwo, turns);
+  const std::string robot = pair(kTwo, kThree + R"(, {"role": "robot", "content": "x"}, )" + kThree);
+  const auto labelled = [](const std::string& completion) {
+    return R"({"prompt": [)" + kAsk + R"(], "completion": [)" + completion + "], \"label\": true}\n";
+  };
+  const std::vector<std::pair<rl::Answers, std::vector<std::string>>> files = {
+      {rl::Answers::kPairs, {good, several, robot}},
+      {rl::Answers::kLabelled,
+       {labelled(kTwo), labelled(turns), labelled(R"({"role": "robot", "content": "x"}, )" + kTwo)}}};
+  for (const auto& [kind, lines] : files) {
+    kind_ = kind;
+    data_.lines.skip_bad_lines = false;
+    expect_refusal(lines[0] + lines[1],
+                   "data.jsonl:2: an answer of several messages, which the chat template does not ");
+    expect_refusal(lines[0] + lines[2], "data.jsonl:2: the chat template refuses the prompt");
+    data_.lines.skip_bad_lines = true;
+    const SftSamples all = load(lines[0] + lines[0]);
+    const SftSamples left = load(lines[0] + lines[1] + lines[2] + lines[1] + lines[0]);
+    ASSERT_EQ(left.samples.size(), all.samples.size());
+    for (size_t i = 0; i < all.samples.size(); ++i) {
+      const std::string line = i < all.samples.size() / 2 ? ":1" : ":5";
+      EXPECT_EQ(left.places[i], data_.lines.path + line);
+      EXPECT_EQ(left.samples[i].completion, all.samples[i].completion);
+      EXPECT_EQ(left.samples[i].group_id, all.samples[i].group_id);
+      EXPECT_EQ(left.samples[i].sample_id, all.samples[i].sample_id);
+    }
+    EXPECT_EQ(left.num_trained_tokens, all.num_trained_tokens);
+    expect_refusal(lines[1] + lines[2], "data.jsonl: no record to work on: 2 bad lines; the first bad one: ");
+  }
+}
+
+TEST_F(SftSamplesTest, TextsThatAreTooLargeForTheTokenizerAreBadLines) {
+  const std::string large(text::kMaxTextBytes + 1, 'a');
+  const std::string short_one = R"({"prompt": "a", "response": "b"})"
+                                "\n";
+  const base::Json asked = base::Json::array({base::Json::parse(kAsk)});
+  const std::vector<std::string> lines = {base::dump_json({{"prompt", large}, {"response", "b"}}) + "\n",
+                                          base::dump_json({{"prompt", "a"}, {"response", large}}) + "\n",
+                                          base::dump_json({{"text", large}}) + "\n",
+                                          base::dump_json({{"prompt", asked}, {"response", large}}) + "\n"};
+  for (const std::string& line : lines) {
+    data_.lines.skip_bad_lines = false;
+    expect_refusal(short_one + line, "data.jsonl:2: the text has 83886");
+    data_.lines.skip_bad_lines = true;
+    const SftSamples left = load(line + short_one);
+    EXPECT_EQ(left.places, (std::vector<std::string>{data_.lines.path + ":2"}));
   }
 }
 

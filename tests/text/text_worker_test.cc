@@ -255,6 +255,40 @@ TEST(ChatTemplate, MayBeOneOfSeveral) {
   EXPECT_EQ(render(model, base::Json::parse(R"({"tools": [{"b": "é", "a": 1}]})")), R"([{"b": "é", "a": 1}])");
 }
 
+TEST(ChatTemplate, MayLieInTheFolderOfTransformers) {
+  ModelDirectory model;
+  std::filesystem::create_directories(model.path() + "/additional_chat_templates");
+  model.write("chat_template.jinja", "plain");
+  model.write("additional_chat_templates/tool_use.jinja", "{{ tools | tojson }}");
+  EXPECT_EQ(render(model), "plain");
+  EXPECT_EQ(render(model, base::Json::parse(R"({"tools": [{"a": 1}]})")), R"([{"a": 1}])");
+}
+
+TEST(ChatTemplate, SaysWhetherItCouldRenderAnythingWithItsArguments) {
+  ModelDirectory model;
+  const auto takes = [&](const std::string& arguments) {
+    TextWorker worker(worker::default_worker_config(), model.path());
+    return worker.takes_template_arguments(base::Json::parse(arguments));
+  };
+  EXPECT_FALSE(takes("{}")) << "there is no template";
+  model.write("chat_template.jinja", "{% no template");
+  EXPECT_FALSE(takes("{}"));
+  model.write("chat_template.jinja", "{{ raise_exception('no') }}");
+  EXPECT_TRUE(takes("{}")) << "a conversation is at fault";
+  EXPECT_FALSE(takes(R"({"add_generation_prompt": true, "continue_final_message": true})"));
+}
+
+TEST(TextWorker, RefusesATextThatWouldEndIt) {
+  TextWorker worker(worker::default_worker_config(), kModel);
+  const int64_t pid = worker.process_id();
+  const std::string message = message_of<UserError>([&] {
+    worker.encode({"and", std::string(kMaxTextBytes + 1, 'a')});
+  });
+  EXPECT_EQ(message, "a text has 8388609 bytes, more than the 8388608 that a text may have; shorten it");
+  EXPECT_FALSE(worker.encode({"and"})[0].empty());
+  EXPECT_EQ(worker.process_id(), pid);
+}
+
 TEST(ChatTemplate, RunsInASandbox) {
   ModelDirectory model;
   for (const char* escape :

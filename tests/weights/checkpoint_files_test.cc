@@ -4,10 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <utility>
 
 #include "base/json.h"
 #include "model/config.h"
 #include "model/registry.h"
+#include "model/reward_model.h"
 #include "tests/golden/golden.h"
 #include "tests/weights/file_bytes.h"
 
@@ -205,6 +210,66 @@ TEST(CheckpointFiles, ATiedModelMayCarryItsHead) {
     tensors.push_back(head);
   });
   EXPECT_NO_THROW(check_hf_checkpoint(checkpoint.path(), layout_of(checkpoint.path())));
+}
+
+// The golden model with a head of its own, whose config.json is made to say that it has none.
+TEST(CheckpointFiles, ATiedHeadOfItsOwnIsRefusedWithBothNames) {
+  const Checkpoint checkpoint(sharded_path());
+  Json config = base::read_json_file(checkpoint / "config.json");
+  config["tie_word_embeddings"] = true;
+  checkpoint.replace("config.json", config.dump());
+  const CheckpointFiles files(checkpoint.path());
+  const Layout layout = layout_of(checkpoint.path());
+  EXPECT_NO_THROW(match_layout(files, layout)) << "headers tell no difference";
+  const auto shard = checkpoint.index().at("weight_map").at("lm_head.weight").get<std::string>();
+  EXPECT_EQ(user_error_of([&] { check_twins(files, layout); }),
+            checkpoint / shard +
+                ": tensor \"lm_head.weight\" has other values than \"model.embed_tokens.weight\", to which config.json "
+                "ties it: if the head is its own, set tie_word_embeddings to false there, else remove lm_head.weight "
+                "from the file");
+}
+
+TEST(CheckpointFiles, ATiedHeadMustBeACopyInEveryWay) {
+  using Values = std::vector<std::byte>;
+  using Change = std::function<void(TensorBytes&, Values&)>;
+  const auto check = [](const Change& change) {
+    const Checkpoint checkpoint(tied_path());
+    Values values;
+    checkpoint.rewrite("model.safetensors", [&](auto& tensors) {
+      TensorBytes head = find(tensors, "model.embed_tokens.weight");
+      head.name = "lm_head.weight";
+      values.assign(head.bytes.begin(), head.bytes.end());
+      change(head, values);
+      head.bytes = values;
+      tensors.push_back(head);
+    });
+    const CheckpointFiles files(checkpoint.path());
+    const Layout layout = layout_of(checkpoint.path());
+    match_layout(files, layout);
+    check_twins(files, layout);
+  };
+  EXPECT_NO_THROW(check([](TensorBytes&, Values&) {}));
+  const std::map<std::string, Change> changes = {
+      {"has another dtype than", [](TensorBytes& head, Values&) { head.dtype = "I32"; }},
+      {"has another shape than", [](TensorBytes& head, Values&) { std::swap(head.shape[0], head.shape[1]); }},
+      {"has other values than", [](TensorBytes&, Values& values) { values.back() ^= std::byte{1}; }}};
+  for (const auto& entry : changes) {
+    const std::string message = user_error_of([&] { check(entry.second); });
+    EXPECT_TRUE(contains(message, "\"lm_head.weight\" " + entry.first + " \"model.embed_tokens.weight\"")) << message;
+  }
+}
+
+// A reward model has no matrix of logits, whatever its file has left of one.
+TEST(CheckpointFiles, AHeadThatARewardModelDoesNotUseIsNotCompared) {
+  const Checkpoint checkpoint(sharded_path());
+  Json json = base::read_json_file(checkpoint / "config.json");
+  json["architectures"] = {"Qwen3ForSequenceClassification"};
+  checkpoint.replace("config.json", json.dump());
+  const model::ModelConfig config = model::read_reward_model_config(checkpoint.path());
+  ASSERT_TRUE(config.tied_embeddings);
+  const CheckpointFiles files(checkpoint.path());
+  EXPECT_NO_THROW(check_twins(files, model::build_reward_layout(config)));
+  EXPECT_THROW(check_twins(files, model::build_layout(config)), UserError);
 }
 
 TEST(CheckpointFiles, AWrongShapeNamesBothShapes) {

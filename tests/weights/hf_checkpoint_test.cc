@@ -184,11 +184,67 @@ TEST(LoadHfCheckpoint, IgnoresWhatTheLayoutIgnores) {
   WeightStore store(small_layout(/*tied=*/true), at::kFloat);
   ASSERT_EQ(store.layout().ignored, std::vector<std::string>{"lm_head.weight"});
   HfTensors tensors = some_tensors(store.layout(), at::kFloat);
-  tensors.emplace("lm_head.weight", at::zeros({1}, at::kInt));
+  tensors.emplace("lm_head.weight", tensors.at("model.embed_tokens.weight").clone());
   const TemporaryDirectory directory;
   write_directory(directory.path(), tensors);
   load_hf_checkpoint(directory.path(), store);
   expect_converted(store, tensors);
+  tensors.at("lm_head.weight") = at::zeros({1}, at::kInt);
+  const TemporaryDirectory other;
+  write_directory(other.path(), tensors);
+  const std::string message = user_error_of([&] { load_hf_checkpoint(other.path(), store); });
+  EXPECT_NE(message.find("\"lm_head.weight\" has another dtype than \"model.embed_tokens.weight\""), std::string::npos)
+      << message;
+}
+
+// The embedding has a little more than 4 MiB, of which one is compared at a time.
+TEST(LoadHfCheckpoint, ATiedHeadIsComparedWholeBeforeAnythingChanges) {
+  constexpr int64_t kRows = 1500, kColumns = 701;
+  const std::string embedding = "model.embed_tokens.weight", head = "lm_head.weight";
+  Layout layout;
+  layout.tensors.push_back({.name = "embed",
+                            .shape = {kRows, kColumns},
+                            .slices = {{.hf_name = embedding, .shape = {kRows, kColumns}, .twin = head}}});
+  layout.ignored.push_back(head);
+  HfTensors tensors = some_tensors(layout, at::kFloat);
+  WeightStore store = WeightStore::without_storage(layout, at::kBFloat16);
+  for (const int64_t changed : {int64_t{3}, int64_t{1} << 18, kRows * kColumns - 2}) {
+    const at::Tensor other = tensors.at(embedding).clone();
+    other.view(-1)[changed].add_(1);
+    tensors.insert_or_assign(head, other);
+    const TemporaryDirectory directory;
+    write_directory(directory.path(), tensors);
+    const std::string message = user_error_of([&] { load_hf_checkpoint(directory.path(), store); });
+    EXPECT_TRUE(message.starts_with(directory / "model.safetensors: tensor \"lm_head.weight\" has other values than "))
+        << message;
+    EXPECT_FALSE(store.has_storage());
+  }
+  tensors.insert_or_assign(head, tensors.at(embedding).clone());
+  const TemporaryDirectory directory;
+  write_directory(directory.path(), tensors);
+  load_hf_checkpoint(directory.path(), store);
+  expect_converted(store, tensors);
+}
+
+TEST(LoadAdapter, ATiedHeadMustBeACopyToo) {
+  const std::string embedding = "base_model.model.model.embed_tokens.weight", head = "base_model.model.lm_head.weight";
+  Layout layout;
+  layout.tensors.push_back(
+      {.name = "embed", .shape = {9, 4}, .slices = {{.hf_name = embedding, .shape = {9, 4}, .twin = head}}});
+  layout.ignored.push_back(head);
+  HfTensors tensors = some_tensors(layout, at::kFloat);
+  tensors.emplace(head, tensors.at(embedding).clone());
+  const TemporaryDirectory directory;
+  write_tensors(directory / "adapter_model.safetensors", tensors);
+  WeightStore store(layout, at::kFloat);
+  load_adapter(directory.path(), store);
+  expect_converted(store, tensors);
+  tensors.at(head)[4].add_(1);
+  write_tensors(directory / "adapter_model.safetensors", tensors);
+  const std::string message = user_error_of([&] { load_adapter(directory.path(), store); });
+  EXPECT_NE(message.find("adapter_model.safetensors: tensor \"" + head + "\" has other values"), std::string::npos)
+      << message;
+  EXPECT_NE(message.find("ensure_weight_tying"), std::string::npos) << message;
 }
 
 TEST(LoadHfCheckpoint, RefusesBeforeAnythingChanges) {
@@ -283,6 +339,48 @@ TEST(ExportHfCheckpoint, CopiesTokenizerAndGenerationFilesAndKeepsTheConfig) {
   }
 }
 
+TEST(ExportHfCheckpoint, CopiesFilesOfOtherTokenizersAndFurtherTemplates) {
+  const TemporaryDirectory directory;
+  const std::string source = directory / "source", target = directory / "out", templates = "/additional_chat_templates";
+  fs::copy(tied_path(), source, fs::copy_options::recursive);
+  fs::create_directory(source + templates);
+  const std::map<std::string, std::string> files = {{"/tokenizer.model", std::string("\x0a\x00\xff", 3)},
+                                                    {"/added_tokens.json", "{}"},
+                                                    {"/special_tokens_map.json", "{ }"},
+                                                    {"/chat_template.json", "{\"chat_template\": \"old\"}"},
+                                                    {"/chat_template.jinja", "first"},
+                                                    {templates + "/rag.jinja", "with documents"},
+                                                    {templates + "/tool_use.jinja", "with tools"}};
+  int64_t num_bytes = copied_bytes(source);
+  for (const auto& [name, bytes] : files) {
+    write_bytes(source + name, bytes);
+    num_bytes += std::ssize(bytes);
+  }
+  // A cache of the hub keeps each file as a link.
+  fs::rename(source + templates + "/rag.jinja", directory / "blob");
+  fs::create_symlink("../../blob", source + templates + "/rag.jinja");
+  // These are no templates, and no tokenizer's.
+  write_bytes(source + templates + "/notes.txt", "private");
+  fs::create_directory(source + templates + "/folder.jinja");
+  write_bytes(source + "/modeling.py", "import os");
+  EXPECT_EQ(copied_bytes(source), num_bytes);
+
+  const WeightStore store = load(source);
+  const auto expect_copied = [&] {
+    for (const auto& [name, bytes] : files) {
+      EXPECT_EQ(read_bytes(target + name), bytes) << name;
+      EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(target + name))) << name;
+    }
+    EXPECT_EQ(names_in(target + templates), (std::set<std::string>{"rag.jinja", "tool_use.jinja"}));
+    EXPECT_FALSE(fs::exists(target + "/modeling.py"));
+  };
+  export_hf_checkpoint(target, store, {.source_directory = source});
+  expect_copied();
+  export_hf_checkpoint(target, store, {.source_directory = target, .overwrite = true});
+  expect_copied();
+  EXPECT_EQ(names_in(directory.path()), (std::set<std::string>{"blob", "out", "source"}));
+}
+
 TEST(ExportHfCheckpoint, ConfigSaysTheStoresDtypeInItsOwnSpelling) {
   const TemporaryDirectory directory;
   export_hf_checkpoint(directory / "tied", load(tied_path(), at::kBFloat16), {.source_directory = tied_path()});
@@ -354,6 +452,19 @@ TEST(ExportHfCheckpoint, NeverRemovesWhatItDidNotWrite) {
   const std::string message = user_error_of([&] { export_hf_checkpoint(target, store, options); });
   EXPECT_NE(message.find("thesis.tex"), std::string::npos) << message;
   EXPECT_EQ(read_bytes(target + "/thesis.tex"), "three years");
+  fs::remove(target + "/thesis.tex");
+  for (const std::string folder : {"drafts", "tokenizer.json.d", "additional_chat_templates"}) {
+    fs::create_directories(target + "/" + folder + "/thesis.jinja");  // a folder is no template
+    const std::string of_folder = user_error_of([&] { export_hf_checkpoint(target, store, options); });
+    EXPECT_NE(of_folder.find("holds \"" + folder + "\""), std::string::npos) << of_folder;
+    fs::remove_all(target + "/" + folder);
+    fs::create_directory(target + "/" + folder);
+    write_bytes(target + "/" + folder + "/thesis.tex", "three years");
+    const std::string of_file = user_error_of([&] { export_hf_checkpoint(target, store, options); });
+    EXPECT_NE(of_file.find("holds \"" + folder + "\""), std::string::npos) << of_file;
+    EXPECT_EQ(read_bytes(target + "/" + folder + "/thesis.tex"), "three years");
+    fs::remove_all(target + "/" + folder);
+  }
   write_bytes(directory / "file", "");
   EXPECT_NE(user_error_of([&] { export_hf_checkpoint(directory / "file", store, options); }).find("in the way"),
             std::string::npos);
@@ -369,6 +480,14 @@ TEST(ExportHfCheckpoint, AFailedExportLeavesNothing) {
   fs::copy_file(tied_path() + "/config.json", directory / "source/config.json");
   fs::create_symlink("/proc/self/mem", directory / "source/tokenizer.json");
   EXPECT_THROW(export_hf_checkpoint(directory / "out", store, {.source_directory = directory / "source"}), UserError);
+  EXPECT_EQ(names_in(directory.path()), std::set<std::string>{"source"});
+  // A chat template that is no regular file stops it at the same place.
+  fs::remove(directory / "source/tokenizer.json");
+  fs::create_directory(directory / "source/additional_chat_templates");
+  fs::create_symlink("/dev/null", directory / "source/additional_chat_templates/x.jinja");
+  const std::string message = user_error_of(
+      [&] { export_hf_checkpoint(directory / "out", store, {.source_directory = directory / "source"}); });
+  EXPECT_NE(message.find("additional_chat_templates/x.jinja: is no regular file"), std::string::npos) << message;
   EXPECT_EQ(names_in(directory.path()), std::set<std::string>{"source"});
 }
 

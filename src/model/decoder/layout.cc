@@ -159,7 +159,9 @@ Layout layout(const ModelConfig& config, const Family& family) {
   }
   layout.tensors.push_back(norm(family, "final_norm", "model.norm.weight", config.hidden));
   if (config.tied_embeddings) {
-    layout.ignored.push_back("lm_head.weight");  // some publishers write the tied matrix twice
+    // Some publishers write the tied matrix twice.
+    layout.tensors.front().slices.front().twin = "lm_head.weight";
+    layout.ignored.push_back("lm_head.weight");
   } else {
     layout.tensors.push_back(matrix("head", {vocabulary(config, "lm_head.weight")}));
   }

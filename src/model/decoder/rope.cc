@@ -94,14 +94,14 @@ Rope over_the_head(const ConfigReader& reader, Rope rope, int64_t head_dim) {
 
 constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
 
-// Returns the object that `key` has for the layers of that type. A family whose layers with a window have their own
-// rotary embedding may have an object of each type in rope_parameters.
+// Returns the object that `key` has for the layers of that type. A family whose layers with a window have another
+// rotary embedding than the rest may have an object of each type in rope_parameters.
 std::optional<ConfigReader> rope_object(const ConfigReader& reader, const Family& family, const std::string& key,
                                         const char* type) {
   const Json* value = reader.find(key);
   if (value == nullptr) return std::nullopt;
   const ConfigReader whole(*value, reader.name() + ": " + key);
-  const bool is_by_type = family.window_rope == WindowRope::kOwn && (whole.has(kFull) || whole.has(kSliding));
+  const bool is_by_type = family.window_rope != WindowRope::kSame && (whole.has(kFull) || whole.has(kSliding));
   if (!is_by_type) return type == kFull ? std::optional(whole) : std::nullopt;
   for (const auto& [name, setting] : value->items()) {
     if (name != kFull && name != kSliding) {
@@ -117,11 +117,12 @@ std::optional<ConfigReader> rope_object(const ConfigReader& reader, const Family
 Rope read_window_rope(const ConfigReader& reader, const Family& family, const Rope& rope) {
   if (family.window_rope == WindowRope::kSame) return rope;
   Rope unscaled{.theta = rope.theta, .factors = {}, .rotary_dims = rope.rotary_dims};
-  if (family.window_rope == WindowRope::kUnscaled) return unscaled;
-  constexpr const char* kBase = "rope_local_base_freq";
-  constexpr double kDefaultBase = 1e4;
-  unscaled.theta = reader.number_or(kBase, kDefaultBase);
-  check_theta(reader, kBase, unscaled.theta);
+  if (family.window_rope == WindowRope::kOwn) {
+    constexpr const char* kBase = "rope_local_base_freq";
+    constexpr double kDefaultBase = 1e4;
+    unscaled.theta = reader.number_or(kBase, kDefaultBase);
+    check_theta(reader, kBase, unscaled.theta);
+  }
   if (const std::optional<ConfigReader> own = rope_object(reader, family, "rope_parameters", kSliding)) {
     if (read_form(*own, family, kSliding) != nullptr) own->refuse("rope_type", "must be \"default\" here");
     refuse_unknown_keys(*own, nullptr);
