@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/speculative.py [--device cuda] [--shapes qwen3-4b qwen3-0.6b] [--sequences 1 4] [--read FIGURES.json ...]
 
-Each sequence is greedy, and another sample of its group has its text already, with every m-th token changed: so it is known what can be
+Each sequence is drawn at temperature 1, and another sample of its group has its text already, with every m-th token changed: so it is known what can be
 guessed. --read makes the table of figures that `tandem bench --what tail --json` wrote on another machine."""
 
 import argparse

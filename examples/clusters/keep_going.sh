@@ -9,7 +9,7 @@ trap 'kill -TERM $pid' TERM
 wait $pid
 code=$?
 while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done
-[ $code -eq 143 ] && exit 75  # SIGTERM while it was still reading its inputs
+[ $code -eq 143 ] && exit 75  # SIGTERM before anything was saved
 [ $code -ne 0 ] && exit $code
 for _ in 1 2 3 4 5; do  # on a host that does not write it, the log may be seconds old
   tail -n 3 "$run/log.txt" | grep -q '  done after' && exit 0

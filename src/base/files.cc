@@ -149,8 +149,30 @@ void ReadableFile::read_at(int64_t offset, std::span<std::byte> buffer) const {
   }
 }
 
-void check_writable_directory(const std::string& path, int64_t needed_bytes, const std::string& what_for) {
+int64_t bytes_freed_with(const std::string& path, const std::string& beside) {
+  struct stat of_folder {};
+  if (::stat(beside.c_str(), &of_folder) < 0) return 0;
+  int64_t bytes = 0;
+  const auto add = [&](const fs::path& entry) {
+    struct stat info {};
+    const bool is_known = ::lstat(entry.c_str(), &info) == 0 && info.st_dev == of_folder.st_dev;
+    constexpr int64_t kUnit = 512;  // of st_blocks, whatever the file system's blocks are
+    if (is_known && (S_ISDIR(info.st_mode) || info.st_nlink == 1)) bytes += info.st_blocks * kUnit;
+  };
+  add(path);
+  std::error_code error;                                                 // what cannot be listed cannot be removed
+  if (!fs::is_directory(fs::symlink_status(path, error))) return bytes;  // a link is removed, not what it names
+  fs::recursive_directory_iterator at(path, error);
+  for (const fs::recursive_directory_iterator end; !error && at != end; at.increment(error)) add(at->path());
+  return bytes;
+}
+
+void check_writable_directory(const std::string& path, int64_t needed_bytes, const std::string& what_for,
+                              int64_t replaced_bytes) {
   const std::string folder = nearest_existing(path);
+  std::error_code unknown;  // writing reports what may not be looked at
+  TANDEM_USER_CHECK(fs::is_directory(folder, unknown) || unknown,
+                    folder + ": is a file, where " + path + " needs a directory; name another place");
   std::string probe;
   const OwnedFd fd(create_temporary(folder + "/.write-test", &probe));
   if (fd.get() < 0) fail_write(folder, "write into the directory", errno);
@@ -161,9 +183,13 @@ void check_writable_directory(const std::string& path, int64_t needed_bytes, con
   struct statvfs info {};
   if (::statvfs(folder.c_str(), &info) < 0) fail_write(folder, "ask for free space", errno);
   // This divides, since blocks times size may exceed 64 bits on some network file systems.
-  const auto needed_blocks = static_cast<uint64_t>(std::max<int64_t>(needed_bytes, 0)) / info.f_frsize;
+  const auto needed_blocks = static_cast<uint64_t>(std::max<int64_t>(needed_bytes - replaced_bytes, 0)) / info.f_frsize;
+  const std::string replaced = replaced_bytes >> 20 == 0 ? ""
+                                                         : ", and " + std::to_string(replaced_bytes >> 20) +
+                                                               " more once this run has replaced what is there";
   TANDEM_ENV_CHECK(needed_blocks <= info.f_bavail, folder + ": about", needed_bytes >> 20, "MiB are needed" + what_for,
-                   "and", (info.f_bavail * info.f_frsize) >> 20, "MiB are free; free space or write elsewhere");
+                   "and", (info.f_bavail * info.f_frsize) >> 20,
+                   "MiB are free" + replaced + "; free space or write elsewhere");
 }
 
 }  // namespace tandem::base

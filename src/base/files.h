@@ -100,8 +100,8 @@ void truncate_durably(const std::string& path, int64_t size_bytes);
 // Makes a file durable that another writer wrote.
 void sync_durably(const std::string& path);
 
-// Holds the lock file DIRECTORY/lock for as long as it lives. Throws UserError when another process holds it. The
-// kernel releases the lock when the process ends, however it ends.
+// Holds the lock file DIRECTORY/lock for as long as it lives. Throws EnvironmentError when another process holds it.
+// The kernel releases the lock when the process ends, however it ends.
 class DirectoryLock {
  public:
   static constexpr const char* kName = "lock";
@@ -141,9 +141,15 @@ class LineFile {
   std::deque<std::string> kept_;
 };
 
-// Checks that a directory can be written, or can be created, with `needed_bytes` free. Otherwise throws
-// EnvironmentError with the reason and `what_for`, the use of the bytes. Leaves nothing behind; if the path is missing,
-// its nearest existing parent is checked.
-void check_writable_directory(const std::string& path, int64_t needed_bytes, const std::string& what_for = "");
+// Returns the bytes that removing this file or folder, with all that is in it, gives back to the file system of the
+// folder `beside`. Nothing is counted that lies on another one or has a further name.
+int64_t bytes_freed_with(const std::string& path, const std::string& beside);
+
+// Checks that a directory can be written, or can be created, with `needed_bytes` free; `replaced_bytes` become free
+// before they are needed. Otherwise throws EnvironmentError with the reason and `what_for`, the use of the bytes, or
+// UserError if the path leads through a file. Leaves nothing behind; if the path is missing, its nearest existing
+// parent is checked.
+void check_writable_directory(const std::string& path, int64_t needed_bytes, const std::string& what_for = "",
+                              int64_t replaced_bytes = 0);
 
 }  // namespace tandem::base

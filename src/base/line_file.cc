@@ -20,7 +20,7 @@ DirectoryLock::DirectoryLock(const std::string& directory) : path_(directory + "
                     path_ + ": is a symbolic link, and a run locks a file of its own; remove it");
   if (fd.get() < 0) fail_write(path_, "open", errno);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) < 0) {
-    TANDEM_USER_CHECK(errno != EWOULDBLOCK, directory + ": another run is writing here; wait for it, or end it first");
+    TANDEM_ENV_CHECK(errno != EWOULDBLOCK, directory + ": another run is writing here; wait for it, or end it first");
     fail_write(path_, "lock", errno);
   }
   fd_ = fd.release();

@@ -255,6 +255,11 @@ Option& Option::one_of(std::span<const std::string_view> choices) {
   return one_of(std::vector<std::string>(choices.begin(), choices.end()));
 }
 
+Option& Option::or_zero() {
+  may_be_zero_ = true;
+  return *this;
+}
+
 Option& Option::or_empty() {
   may_be_empty_ = true;
   return *this;
@@ -424,8 +429,9 @@ void Option::set(const std::string& where, const std::vector<std::string>& words
 
 void Option::check_range(const std::string& where, const std::string& word, double value) const {
   TANDEM_USER_CHECK(!std::isnan(value), where + ": must be a number, not", one_line(word));
-  TANDEM_USER_CHECK(!minimum_ || value >= *minimum_, where + ": must be at least", to_word(*minimum_) + ", not",
-                    one_line(word));
+  if (may_be_zero_ && value == 0.0) return;
+  TANDEM_USER_CHECK(!minimum_ || value >= *minimum_, where + ": must be", may_be_zero_ ? "0 or at least" : "at least",
+                    to_word(*minimum_) + ", not", one_line(word));
   TANDEM_USER_CHECK(!maximum_ || value <= *maximum_, where + ": must be at most", to_word(*maximum_) + ", not",
                     one_line(word));
   TANDEM_USER_CHECK(!lower_bound_ || value > *lower_bound_, where + ": must be greater than",

@@ -54,6 +54,8 @@ class Option {
   Option& greater_than(double bound);
   Option& less_than(double bound);
   Option& finite();
+  // Allows 0 too, below what at_least() asks for: it turns something off.
+  Option& or_zero();
   // For text (each element of a list): the value must be one of these; a typo is answered with the nearest.
   Option& one_of(std::vector<std::string> choices);
   Option& one_of(std::span<const std::string_view> choices);
@@ -143,7 +145,7 @@ class Option {
   std::optional<double> minimum_, maximum_, lower_bound_, upper_bound_;
   std::vector<std::string> choices_, unsupported_values_;
   std::string unsupported_reason_;
-  bool finite_ = false, may_be_empty_ = false, fingerprinted_ = false;
+  bool finite_ = false, may_be_zero_ = false, may_be_empty_ = false, fingerprinted_ = false;
   bool required_ = false, has_no_default_ = false, given_ = false, mentioned_ = false, path_ = false,
        may_change_numbers_ = true, of_one_command_ = false;
   bool default_is_new_ = false;

@@ -61,7 +61,8 @@ class Tail {
     request.group_id = index;
     request.prompt = prompts_[index];
     request.sample_ids = {2 * index};
-    request.sampling.temperature = 0.0;
+    request.sampling.temperature = 1.0;
+    request.sampling.seed = static_cast<uint64_t>(config_.model.seed);
     request.sampling.ignore_eos = true;
     request.sampling.max_new_tokens = *config_.response_len;
     if (!seen.empty()) {
@@ -137,7 +138,8 @@ void measure_tail(const BenchModel& bench, const config::BenchConfig& config, co
                              {"gain", plain.seconds / run.seconds}}});
     };
     add(plain, "no guesses");
-    // A guess needs three tokens that match: with every fourth token changed none is ever right.
+    // A guess needs three tokens that match. With every fourth token changed those before the first change are guessed,
+    // which follow the prompt's tokens, and then none is right unless a text happens to repeat three of its own.
     for (const size_t every : {0, 16, 8, 5, 4}) {
       const TailRun run = tail.run(most_drafts, with_changes(plain.texts, every, bench.config().vocab));
       add(run, every == 0 ? "all seen" : fmt::format("1 of {} other", every));

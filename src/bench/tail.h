@@ -1,6 +1,7 @@
 // Measures the tail of a rollout, in which few sequences are left, without and with guessed tokens. What can be guessed
-// is known: each sequence is greedy, and another sample of its group has its text already, with every m-th token
-// changed.
+// is known: another sample of each sequence's group has its text already, with every m-th token changed. The texts are
+// drawn at temperature 1, as greedy texts of random weights run in circles: then they are guessed from themselves,
+// whatever was changed.
 #pragma once
 
 #include "bench/model.h"

@@ -4,8 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <optional>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/checksum.h"
@@ -29,6 +33,10 @@ constexpr const char* kDecayEnd = "optimizer steps until --min-lr";
 // interpreter that they come from is not either.
 constexpr const char* kFlagNoLongerCompared = "rm-python";
 
+// The flag by which the two commands whose runs have checkpoints are told apart: `tandem train` has saved it in every
+// version, and `tandem sft` has no such flag.
+constexpr const char* kFlagOfTrain = "rollout-batch-size";
+
 // The entries of ResultInputs::frozen begin with this. Checkpoints of older versions lack them.
 constexpr const char* kFrozenWeights = "the weights of the ";
 constexpr const char* kReferenceWeights = "the weights of the reference ";
@@ -41,6 +49,23 @@ std::string identity_of(const std::string& function) {
   const size_t colon = function.rfind(':');
   if (colon == std::string::npos) return function;
   return base::file_checksum(function.substr(0, colon)) + function.substr(colon);
+}
+
+// Returns the chat templates that the text worker reads beside the default one, by their paths in the model directory
+// (python/tandem_worker/templates/chat_template.py).
+std::vector<std::string> additional_templates(const std::string& model_directory) {
+  constexpr const char* kFolder = "additional_chat_templates";
+  std::vector<std::string> names;
+  const std::string folder = fmt::format("{}/{}", model_directory, kFolder);
+  if (!base::directory_exists(folder)) return names;
+  for (const std::string& name : base::list_directory(folder)) {
+    if (name.starts_with('.') || !name.ends_with(".jinja")) continue;
+    std::error_code unreadable;  // such a file is refused where it is opened
+    if (std::filesystem::is_regular_file(fmt::format("{}/{}", folder, name), unreadable)) {
+      names.push_back(fmt::format("{}/{}", kFolder, name));
+    }
+  }
+  return names;
 }
 
 // Returns checksums of data, reward functions, model configuration and tokenizer.
@@ -61,8 +86,10 @@ std::map<std::string, std::string> input_checksums(const std::string& model_dire
     // The order matters, so each function is recorded with its place.
     if (custom_rm_paths.size() > 1) result[fmt::format("function {} of --custom-rm-path", i + 1)] = path.substr(colon);
   }
-  for (const char* name :
-       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}) {
+  std::vector<std::string> names = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                                    "chat_template.jinja"};
+  std::ranges::move(additional_templates(model_directory), std::back_inserter(names));
+  for (const std::string& name : names) {
     const std::string path = fmt::format("{}/{}", model_directory, name);
     if (base::file_exists(path)) result[fmt::format("{} of --hf-checkpoint", name)] = base::file_checksum(path);
   }
@@ -132,6 +159,20 @@ void check_same_inputs(const std::map<std::string, std::string>& saved, const st
   base::log_warning("{} (--allow-changed-config)", what);
 }
 
+// Throws UserError if the run that saved the checkpoint is of another command than the one that is to go on.
+void check_same_command(const Checkpoint& checkpoint, const std::map<std::string, std::string>& saved,
+                        const std::map<std::string, std::string>& now) {
+  const auto command_of = [](const std::map<std::string, std::string>& inputs) {
+    return inputs.contains(kFlagOfTrain) ? "train" : "sft";
+  };
+  const std::string before = command_of(saved), after = command_of(now);
+  const std::filesystem::path run = std::filesystem::path(checkpoint.directory()).parent_path().parent_path();
+  TANDEM_USER_CHECK(before == after,
+                    fmt::format("--load: {} is of a run of `tandem {}`, which `tandem {}` cannot resume; give it to "
+                                "`tandem {}`, or begin a new run with its weights (--hf-checkpoint {}/hf/latest)",
+                                checkpoint.directory(), before, after, before, run.string()));
+}
+
 }  // namespace
 
 std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
@@ -172,6 +213,7 @@ void check_can_resume(const Checkpoint& checkpoint, const std::map<std::string, 
                       const std::map<std::string, std::string>& values_where_absent,
                       const std::map<std::string, std::string>& texts, bool allow_changes, int64_t num_records) {
   RunState saved = read_state(checkpoint);
+  check_same_command(checkpoint, saved.result_inputs, result_inputs);
   std::map<std::string, std::string> now = result_inputs;
   std::erase_if(now, [&](const auto& entry) {
     return entry.first.starts_with(kFrozenWeights) && !saved.result_inputs.contains(entry.first);

@@ -62,6 +62,7 @@ std::optional<int64_t> number_between(std::string_view name, std::string_view be
 std::string best_name(int64_t step) { return fmt::format("best_{:06}", step); }
 
 std::optional<int64_t> export_step(std::string_view name) { return number_between(name, "step_", ""); }
+std::optional<int64_t> best_step_of(std::string_view name) { return number_between(name, "best_", ""); }
 
 // Returns the step that has to be finished for a file of samples to stay: rollout_000007.jsonl belongs to the rollout
 // that finishes step 8, eval_NAME_000008.jsonl to the evaluation after it. Returns nullopt for files that no run
@@ -111,7 +112,8 @@ bool is_run(const std::vector<std::string>& entries) {
 
 }  // namespace
 
-RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes, const std::string& what_for)
+RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes, const std::string& what_for,
+                           int64_t resumed_step)
     : path_(base::without_trailing_slashes(path)), folder_(folder) {
   std::error_code unknown;  // nobody can look into a folder without permission, and writing reports that
   if (!fs::exists(path_, unknown)) base::check_writable_directory(path_, 0);
@@ -126,13 +128,19 @@ RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t ne
                                   "name another directory",
                                   path_));
     TANDEM_USER_CHECK(
+        entries.empty() || folder != RunFolder::kNew || !Checkpoints(path_).empty(),
+        fmt::format(
+            "--save {0}: there is a run already, of which nothing is saved yet; give --overwrite, or --load {0} "
+            "--allow-fresh-start, to begin it again, or name another directory",
+            path_));
+    TANDEM_USER_CHECK(
         entries.empty() || folder != RunFolder::kNew,
         fmt::format("--save {0}: there is a run already; name another directory, give --load {0} to go on with "
                     "that run, or --overwrite to replace it",
                     path_));
     if (folder == RunFolder::kGoOn) check_names();
   }
-  base::check_writable_directory(path_, needed_bytes, what_for);
+  base::check_writable_directory(path_, needed_bytes, what_for, replaced_bytes(resumed_step));
 }
 
 void RunDirectory::create() {
@@ -204,20 +212,11 @@ void RunDirectory::cut_back(int64_t step, const std::map<std::string, int64_t>& 
     if (!base::file_exists(path) || base::ReadableFile(path).size() < bytes)
       base::log_warning("{}: is shorter than when step {} was saved: records are missing", path, step);
   }
-  const bool has_samples = base::directory_exists(samples_folder());
-  for (const std::string& name : has_samples ? base::list_directory(samples_folder()) : std::vector<std::string>()) {
-    if (step_of_samples(name) > step) base::remove_durably(samples_folder() + "/" + name);
-  }
+  for (const std::string& path : written_after(step)) base::remove_durably(path);
   // A step need not have an export: hf/latest moves to the newest that is left, or is removed.
   std::optional<int64_t> newest;
   for (const std::string& name : base::list_directory(path_ + "/hf")) {
-    const std::optional<int64_t> number = export_step(name);
-    if (!number) continue;
-    if (*number > step) {
-      base::remove_durably(path_ + "/hf/" + name);
-    } else {
-      newest = std::max(newest, number);
-    }
+    newest = std::max(newest, export_step(name));
   }
   if (newest) {
     set_latest(*newest);
@@ -226,13 +225,7 @@ void RunDirectory::cut_back(int64_t step, const std::map<std::string, int64_t>& 
   }
   // The best evaluation up to here is the last one whose weights were written.
   std::optional<int64_t> best_step;
-  for (const int64_t other : best_steps()) {
-    if (other > step) {
-      base::remove_durably(best(other));
-    } else {
-      best_step = std::max(best_step, std::optional(other));
-    }
-  }
+  for (const int64_t other : best_steps()) best_step = std::max(best_step, std::optional(other));
   if (best_step) {
     set_best(*best_step);
   } else {
@@ -243,9 +236,39 @@ void RunDirectory::cut_back(int64_t step, const std::map<std::string, int64_t>& 
 std::vector<int64_t> RunDirectory::best_steps() const {
   std::vector<int64_t> steps;
   for (const std::string& name : base::list_directory(path_ + "/hf")) {
-    if (const std::optional<int64_t> step = number_between(name, "best_", "")) steps.push_back(*step);
+    if (const std::optional<int64_t> step = best_step_of(name)) steps.push_back(*step);
   }
   return steps;
+}
+
+std::vector<std::string> RunDirectory::written_after(int64_t step) const {
+  std::vector<std::string> paths;
+  const auto look_into = [&](const std::string& folder, auto step_of) {
+    if (!base::directory_exists(folder)) return;
+    for (const std::string& name : base::list_directory(folder)) {
+      if (step_of(name) > step) paths.push_back(folder + "/" + name);
+    }
+  };
+  look_into(samples_folder(), step_of_samples);
+  look_into(path_ + "/hf", export_step);
+  look_into(path_ + "/hf", best_step_of);
+  return paths;
+}
+
+int64_t RunDirectory::replaced_bytes(int64_t step) const {
+  std::vector<std::string> paths;
+  if (folder_ == RunFolder::kOverwrite) {
+    for (const OwnName& own : kNames) paths.push_back(fmt::format("{}/{}", path_, own.name));
+  } else if (folder_ == RunFolder::kGoOn) {
+    paths = written_after(step);
+    const Checkpoints checkpoints(path_);
+    for (const int64_t other : checkpoints.steps()) {
+      if (other > step) paths.push_back(checkpoints.path(other));
+    }
+  }
+  int64_t bytes = 0;
+  for (const std::string& path : paths) bytes += base::bytes_freed_with(path, path_);
+  return bytes;
 }
 
 std::string RunDirectory::best(int64_t step) const { return path_ + "/hf/" + best_name(step); }

@@ -35,11 +35,13 @@ class RunDirectory {
  public:
   // Checks the folder and creates nothing. Throws UserError when the folder holds anything (kNew), holds something that
   // is not a run (kOverwrite, kGoOn), or links where a run has files and folders (kGoOn); EnvironmentError when it
-  // cannot be written or has less than `needed_bytes` free, whose use is `what_for`.
-  RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes, const std::string& what_for = "");
+  // cannot be written or has less than `needed_bytes` free, whose use is `what_for`. Counted as free is what create()
+  // removes, and with kGoOn what cut_back(resumed_step) removes.
+  RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes, const std::string& what_for = "",
+               int64_t resumed_step = 0);
 
   // Creates the folder and hf/ in it, and takes the lock. Except with kGoOn, files of an earlier run under the names
-  // above are removed first. Throws UserError when another process writes here.
+  // above are removed first. Throws EnvironmentError when another process writes here.
   void create();
 
   // Returns which of those names create() would remove with that file or folder, which lies there or is reached through
@@ -79,6 +81,10 @@ class RunDirectory {
   // Throws UserError if one of the names above is a link, or no file or folder as a run makes it.
   void check_names() const;
   std::vector<int64_t> best_steps() const;  // existing ones
+  // Returns the samples and the weights that were written after `step`.
+  std::vector<std::string> written_after(int64_t step) const;
+  // Returns how much space is free in addition once create(), and cut_back(step) in a run that goes on, are done.
+  int64_t replaced_bytes(int64_t step) const;
 
   std::string path_;
   RunFolder folder_;

@@ -3,7 +3,9 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -14,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/option_mistakes.h"
+#include "base/options_help.h"
 #include "base/printable.h"
 #include "base/version.h"
 #include "cli/verbs.h"
@@ -33,8 +36,11 @@ constexpr const char* kNoThread =
 
 std::string usage() {
   std::string text = "Usage: tandem VERB [options]\n\nPost-trains Hugging Face language models with GRPO.\n\n";
+  size_t longest = 0;
+  for (const Verb& verb : verbs()) longest = std::max(longest, std::string_view(verb.name).size());
   for (const Verb& verb : verbs()) {
-    text += fmt::format("  {:<10}{}\n", verb.name, verb.description);
+    text += fmt::format("  {:<{}}  ", verb.name, longest);
+    base::append_wrapped(text, verb.description, /*indent=*/longest + 4, base::help_columns(STDOUT_FILENO));
   }
   return text + "\n`tandem VERB --help` lists a verb's options.\n";
 }
@@ -63,7 +69,8 @@ void print_text(const std::string& text) {
 int dispatch(const std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
     print_text(usage());
-    return arguments.empty() ? kExitUser : 0;
+    TANDEM_USER_CHECK(!arguments.empty(), "no verb is given; `tandem --help` lists them");
+    return 0;
   }
   if (arguments[0] == "--version") {
     std::printf("tandem %s\n", base::kVersion);

@@ -1,5 +1,6 @@
 // Starts the program. It prepares the process; cli/verbs.cc has what the program does.
 #include <malloc.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -33,6 +34,8 @@ int main(int argc, char** argv) {
   // the largest threshold that glibc accepts.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  // The kernel names a process after its file, and a rank is started from /proc/self/exe: ps would call it "exe".
+  prctl(PR_SET_NAME, "tandem");
   tandem::session::install_stop_signals();
   end_now(tandem::cli::run_command_line({argv + 1, argv + argc}));
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "base/check.h"
@@ -81,6 +82,7 @@ mesh::LaunchPlan plan_of(const RankedRun& run, const std::vector<std::string>& a
                          int64_t workers) {
   mesh::LaunchPlan plan;
   plan.command = {"/proc/self/exe", run.verb};
+  plan.shown_as = "tandem";
   plan.command.insert(plan.command.end(), arguments.begin(), arguments.end());
   plan.ranks_per_host = static_cast<int>(processes);
   plan.num_workers = static_cast<int>(workers);
@@ -96,7 +98,17 @@ bool has_checkpoint(const std::string& run) {
   });
 }
 
+// Returns when the run's pointer to its last checkpoint was written, if there is one.
+std::optional<std::filesystem::file_time_type> time_of_latest(const std::string& run) {
+  std::error_code none;
+  const auto time = std::filesystem::last_write_time(run + "/checkpoints/latest", none);
+  return none ? std::nullopt : std::optional(time);
+}
+
 int run_with_restarts(const LaunchOptions& launch, const RankedRun& run, std::vector<std::string> arguments) {
+  // A checkpoint that lay there before, of a run that --overwrite replaces, is none of this one's.
+  const auto time_before = time_of_latest(run.save);
+  bool is_resuming = false;
   for (int64_t restarts = 0;; ++restarts) {
     const int64_t count = launch.nproc_per_node;
     const int64_t num_trainers = run.placement.num_trainers_among(launch.node_rank * count, count);
@@ -110,7 +122,9 @@ int run_with_restarts(const LaunchOptions& launch, const RankedRun& run, std::ve
     // After a restart, a mistake of the user's would be the same mistake.
     if (!end.failed || end.code == kExitUser || restarts == launch.max_restarts) return say_end(end);
     base::log_warning("{}; restart {} of {}", end.message, restarts + 1, launch.max_restarts);
-    if (restarts == 0) arguments = restarted(arguments, run);
+    if (is_resuming || (time_before && time_of_latest(run.save) == time_before)) continue;
+    arguments = restarted(arguments, run);
+    is_resuming = true;
   }
 }
 

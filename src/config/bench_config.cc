@@ -49,7 +49,8 @@ void BenchConfig::visit(base::Options& options) {
       .at_least(1)
       .at_most(kMaxSequences);
   options.option(temperature, "rollout-temperature", group, "sampling temperature; 0: greedy")
-      .at_least(0.0)
+      .at_least(rl::kMinTemperature)
+      .or_zero()
       .at_most(100.0);
   options
       .option(max_batch_tokens, "rollout-max-batch-tokens", group,

@@ -12,6 +12,7 @@
 #include "base/options.h"
 #include "config/model_options.h"
 #include "config/optimizer_options.h"
+#include "rl/sample.h"
 #include "rollout/batch_limits.h"
 
 namespace tandem::config {

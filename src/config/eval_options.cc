@@ -28,8 +28,8 @@ void EvalOptions::visit(base::Options& options) {
       .does_not_affect_results();
   options
       .option(n_samples_per_eval_prompt, "n-samples-per-eval-prompt", group,
-              "completions of each prompt in evaluations; pass@k is the chance that one of k of them passes, which is "
-              "a reward of 1")
+              "completions of each prompt in evaluations; pass@k is the chance that one of k of them passes "
+              "(--pass-threshold)")
       .at_least(1)
       .at_most(base::kMaxCount)
       .does_not_affect_results()
@@ -37,7 +37,8 @@ void EvalOptions::visit(base::Options& options) {
   options
       .option(temperature, "eval-temperature", group,
               "sampling temperature of evaluations; unset: --rollout-temperature")
-      .at_least(0.0)
+      .at_least(rl::kMinTemperature)
+      .or_zero()
       .at_most(100.0)
       .does_not_affect_results()
       .used_if([this] { return given(); }, "--eval-prompt-data or --eval-config");

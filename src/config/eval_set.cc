@@ -15,7 +15,10 @@ void EvalSet::visit_defaults(base::Options& table) {
   table.option(options.n_samples_per_eval_prompt, "n_samples_per_eval_prompt", group, "completions of each prompt")
       .at_least(1)
       .at_most(base::kMaxCount);
-  table.option(options.temperature, "temperature", group, "sampling temperature").at_least(0.0).at_most(100.0);
+  table.option(options.temperature, "temperature", group, "sampling temperature")
+      .at_least(rl::kMinTemperature)
+      .or_zero()
+      .at_most(100.0);
   table.option(options.top_p, "top_p", group, "top-p").greater_than(0.0).at_most(1.0);
   table.option(options.top_k, "top_k", group, "top-k; -1: off").at_least(-1);
   table.option(options.max_response_len, "max_response_len", group, "tokens of a completion at most")

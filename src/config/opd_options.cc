@@ -53,7 +53,7 @@ void LossOptions::visit_distillation(base::Options& options) {
       .at_most(1.0);
   options
       .option(opd.top_k, "opd-top-k", group,
-              "tokens that --opd-loss-coef looks at: so many that the teacher finds most likely, with both "
+              "tokens that --opd-loss-coef looks at: so many that the teacher finds most likely, 2 or more, with both "
               "distributions renormalised over them; 0: the whole vocabulary")
       .at_least(0)
       .at_most(base::kMaxCount);
@@ -126,6 +126,9 @@ void LossOptions::check_distillation() const {
   };
   needs_loss(opd.beta != unset.beta, "--opd-beta");
   needs_loss(opd.top_k != unset.top_k, "--opd-top-k");
+  TANDEM_USER_CHECK(opd.top_k != 1,
+                    "--opd-top-k 1: renormalised over one token both distributions are 1, so --opd-loss-coef would "
+                    "add neither loss nor gradient; give 2 or more, or 0 for the whole vocabulary");
   needs_loss(opd.on_policy_share != unset.on_policy_share, "--opd-on-policy-share");
   TANDEM_USER_CHECK(opd_answer_key == LossOptions().opd_answer_key || opd.has_given_answers(),
                     "--opd-answer-key: does nothing without --opd-on-policy-share below 1; give both, or leave it out");

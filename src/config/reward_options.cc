@@ -121,8 +121,8 @@ void RewardOptions::visit(base::Options& options) {
   options
       .option(rm_url, "rm-url", group,
               "address of a program that computes rewards (remote_rm), http://HOST:PORT/PATH: each sample is one POST "
-              "of {\"prompt\", \"response\", \"label\"}, answered with a number, or an object with --reward-key. The "
-              "process that asks is the only one of a run that opens sockets")
+              "of {\"prompt\", \"response\", \"label\"}, answered with a number, or an object with --reward-key. Only "
+              "the process that asks opens sockets for rewards")
       .does_not_affect_results();
   options
       .option(rm_retries, "rm-retries", group,

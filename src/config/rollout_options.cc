@@ -20,7 +20,8 @@ void RolloutOptions::visit_sampling(base::Options& options) {
   options
       .option(temperature, "rollout-temperature", group,
               "sampling temperature; 0: greedy, the most likely token each time")
-      .at_least(0.0)
+      .at_least(rl::kMinTemperature)
+      .or_zero()
       .at_most(100.0);
   options
       .option(top_p, "rollout-top-p", group,

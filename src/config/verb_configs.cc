@@ -43,8 +43,8 @@ void ScoreConfig::visit(base::Options& options) {
       .path()
       .does_not_affect_results();
   data.visit_template(options);
-  // The engine has this limit: the quotient must stay a float32 number.
-  options.option(temperature, "rollout-temperature", "data", "temperature that logits are divided by").at_least(1e-4);
+  options.option(temperature, "rollout-temperature", "data", "temperature that logits are divided by")
+      .at_least(rl::kMinTemperature);
   visit_batch(batch, options, "memory");
   options.option(output, "output", "output", "JSONL file, one line a sequence; -: standard output").path();
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message_text.h"
 #include "evaluation/eval_sets.h"
 #include "evaluation/rollout_metrics.h"
 #include "plan/kv_size.h"
@@ -63,13 +64,17 @@ std::string pass_doubt(const sampling::Rollout& rollout, const config::RewardOpt
                      *highest);
 }
 
-// Returns "160 samples", or "153 of 160 samples, 10 failed in grading, 7 of them left out".
+// Returns "160 samples", or "141 of 160 samples, 10 failed in grading, 7 of them left out, 12 without a reward".
 std::string samples_text(const sampling::Rollout& rollout) {
   const auto num_samples = static_cast<int64_t>(rollout.samples.size());
-  if (rollout.num_failed == 0) return fmt::format("{} samples", num_samples);
-  if (rollout.num_dropped == 0) return fmt::format("{} samples, {} failed in grading", num_samples, rollout.num_failed);
-  return fmt::format("{} of {} samples, {} failed in grading, {} of them left out", num_samples - rollout.num_dropped,
-                     num_samples, rollout.num_failed, rollout.num_dropped);
+  const int64_t num_exempt = num_not_applied_to(rollout);
+  const int64_t num_failed = rollout.num_failed - num_exempt, num_left_out = rollout.num_dropped - num_exempt;
+  std::string text = base::counted(num_samples, "sample");
+  if (rollout.num_dropped > 0) text = fmt::format("{} of {}", num_samples - rollout.num_dropped, text);
+  if (num_failed > 0) text += fmt::format(", {} failed in grading", num_failed);
+  if (num_left_out > 0) text += fmt::format(", {} of them left out", num_left_out);
+  if (num_exempt > 0) text += fmt::format(", {} without a reward", num_exempt);
+  return text;
 }
 
 }  // namespace
@@ -264,8 +269,21 @@ std::string eval_line(const Evaluation::Result& result) {
 }
 
 std::string unscored_line(const Evaluation::Result& result) {
-  return fmt::format("eval {}: grading failed for all {} samples, so there is no number; the first: {}", result.name,
-                     result.rollout.samples.size(), result.rollout.first_failure);
+  const auto num_samples = static_cast<int64_t>(result.rollout.samples.size());
+  const int64_t num_exempt = num_not_applied_to(result.rollout);
+  if (num_exempt == num_samples) {
+    return fmt::format(
+        "eval {}: the reward applies to none of {} (it gave None), so there is no number: check for which "
+        "samples it does",
+        result.name, base::counted(num_samples, "sample"));
+  }
+  const std::string failed = num_exempt > 0
+                                 ? fmt::format("{} of {}, and the reward does not apply to the others",
+                                               num_samples - num_exempt, base::counted(num_samples, "sample"))
+                             : num_samples == 1 ? "its only sample"
+                                                : fmt::format("all {} samples", num_samples);
+  return fmt::format("eval {}: grading failed for {}, so there is no number; the first: {}", result.name, failed,
+                     first_failed(result.rollout));
 }
 
 }  // namespace tandem::evaluation

@@ -106,7 +106,8 @@ class Evaluation {
 };
 
 // Returns one line for people: "eval math: reward 0.41  pass@1 0.41  length 210  truncated 0.02  (500 samples)". With
-// failures it ends in "(498 of 500 samples, 12 failed in grading, 2 of them left out)". The result must be scored.
+// failures it ends in "(498 of 500 samples, 12 failed in grading, 2 of them left out)"; samples to which the reward
+// does not apply are counted as ", 3 without a reward". The result must be scored.
 std::string eval_line(const Evaluation::Result& result);
 // Returns a line that says why a result that is not scored has no number.
 std::string unscored_line(const Evaluation::Result& result);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/message_text.h"
 #include "rl/metrics.h"
 
 namespace tandem::evaluation {
@@ -24,6 +25,26 @@ std::optional<double> judged_value(const sampling::Rollout& rollout, size_t i, c
   const std::vector<reward::RewardPart>& parts = rollout.grades[i].parts;
   const auto part = std::ranges::find(parts, rule.reward, &reward::RewardPart::name);
   return part == parts.end() ? std::nullopt : part->reward;
+}
+
+// The classes of failures (docs/REWARDS.md) that say who is at fault.
+constexpr const char* kNotApplying = "none";
+constexpr const char* kServiceFailure = "service";
+constexpr const char* kServiceRefusal = "http";
+
+// Returns whether the sample has no reward because the reward says that it does not apply to it: nothing failed.
+bool is_not_applied_to(const sampling::Rollout& rollout, size_t i) {
+  return rollout.samples[i].grading_failed && i < rollout.grades.size() &&
+         rollout.grades[i].reason_class == kNotApplying;
+}
+
+// Returns "6 have the reward -1", "1 has the reward -1", "6 have rewards from -2 to -0.5".
+std::string rewards_text(const std::vector<double>& rewards) {
+  const auto [lowest, highest] = std::ranges::minmax_element(rewards);
+  const std::string from = fmt::format("{:g}", *lowest), to = fmt::format("{:g}", *highest);
+  const std::string has = rewards.size() == 1 ? "has" : "have";
+  if (from == to) return fmt::format("{} {} the reward {}", rewards.size(), has, from);
+  return fmt::format("{} {} rewards from {} to {}", rewards.size(), has, from, to);
 }
 
 constexpr int64_t kMostAges = 9;  // ages from here on are counted together
@@ -270,34 +291,70 @@ report::Metrics failure_metrics(const sampling::Rollout& rollout, const std::str
   return metrics;
 }
 
+int64_t num_not_applied_to(const sampling::Rollout& rollout) {
+  int64_t count = 0;
+  for (size_t i = 0; i < rollout.samples.size(); ++i) count += is_not_applied_to(rollout, i) ? 1 : 0;
+  return count;
+}
+
+std::string first_failed(const sampling::Rollout& rollout) {
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    if (!rollout.samples[i].grading_failed || is_not_applied_to(rollout, i)) continue;
+    return fmt::format("sample {}: {}", rollout.samples[i].sample_id, rollout.grades.at(i).reason);
+  }
+  return "";
+}
+
+rl::FailureCauses failure_causes(const sampling::Rollout& rollout) {
+  rl::FailureCauses causes;
+  for (const reward::Grade& grade : rollout.grades) {
+    if (!grade.failed) continue;
+    if (grade.reason_class == kNotApplying) ++causes.num_not_applied_to;
+    if (grade.reason_class == sampling::kGenerateFailure) ++causes.num_not_made;
+    if (grade.reason_class == kServiceFailure || grade.reason_class == kServiceRefusal) ++causes.num_not_served;
+  }
+  return causes;
+}
+
 std::string what_failed(const sampling::Rollout& rollout) {
-  const int64_t num_generations = std::ranges::count_if(rollout.grades, [](const reward::Grade& grade) {
-    return grade.failed && grade.reason_class == sampling::kGenerateFailure;
-  });
+  const int64_t num_generations = failure_causes(rollout).num_not_made;
   if (num_generations == 0) return "grading";
-  return num_generations == rollout.num_failed ? "--custom-generate-function-path"
-                                               : "grading, or --custom-generate-function-path,";
+  return num_generations == rollout.num_failed - num_not_applied_to(rollout)
+             ? "--custom-generate-function-path"
+             : "grading, or --custom-generate-function-path,";
 }
 
 void warn_of_failures(const sampling::Rollout& rollout, const std::string& title) {
-  if (rollout.num_failed == 0) return;
-  std::vector<std::string> fates;
-  const auto given =
-      std::ranges::find_if(rollout.samples, [](const rl::Sample& s) { return s.grading_failed && s.has_reward; });
-  if (given != rollout.samples.end()) {
-    fates.push_back(fmt::format("{} have the reward {:g} (--rm-failure-reward)",
-                                rollout.num_failed - rollout.num_dropped, given->reward));
+  int64_t num_failed = 0, num_dropped = 0;
+  std::vector<double> rewards;
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    const rl::Sample& sample = rollout.samples[i];
+    if (!sample.grading_failed || is_not_applied_to(rollout, i)) continue;
+    ++num_failed;
+    if (sample.has_reward) {
+      rewards.push_back(sample.reward);
+    } else {
+      ++num_dropped;
+    }
   }
-  if (rollout.num_dropped > 0) fates.push_back(fmt::format("{} have none and are left out", rollout.num_dropped));
-  base::log_warning("{}: {} failed for {} of {} samples, of which {}; the first: {}", title, what_failed(rollout),
-                    rollout.num_failed, rollout.samples.size(), fmt::join(fates, " and "), rollout.first_failure);
+  if (num_failed == 0) return;
+  std::vector<std::string> fates;
+  if (!rewards.empty()) fates.push_back(rewards_text(rewards) + " (--rm-failure-reward)");
+  if (num_dropped > 0) {
+    fates.push_back(
+        fmt::format("{} {} left out", num_dropped, num_dropped == 1 ? "has none and is" : "have none and are"));
+  }
+  base::log_warning("{}: {} failed for {} of {}, of which {}; the first: {}", title, what_failed(rollout), num_failed,
+                    base::counted(std::ssize(rollout.samples), "sample"), fmt::join(fates, " and "),
+                    first_failed(rollout));
 }
 
 void warn_of_filter(const sampling::Rollout& rollout, const std::string& title) {
   if (!rollout.filtered || rollout.filtered->num_failures == 0) return;
-  base::log_warning("{}: the filter failed for {} of {} groups, which are kept (fault/dynamic_filter); the first: {}",
-                    title, rollout.filtered->num_failures, rollout.filtered->num_judged,
-                    rollout.filtered->first_failure);
+  const int64_t num_failures = rollout.filtered->num_failures;
+  base::log_warning("{}: the filter failed for {} of {}, which {} kept (fault/dynamic_filter); the first: {}", title,
+                    num_failures, base::counted(rollout.filtered->num_judged, "group"),
+                    num_failures == 1 ? "is" : "are", rollout.filtered->first_failure);
 }
 
 void warn_of_large_rewards(const sampling::Rollout& rollout, int64_t rollout_id) {

@@ -7,6 +7,7 @@
 
 #include "config/reward_options.h"
 #include "report/report.h"
+#include "rl/learning_health.h"
 #include "rl/rollout_signal.h"
 #include "sampling/rollout.h"
 
@@ -45,13 +46,24 @@ report::Metrics rollout_times(const sampling::Rollout& rollout);
 // PREFIX/grader_failed, PREFIX/grader_failed/CLASS, and PREFIX/dropped if there are any.
 report::Metrics failure_metrics(const sampling::Rollout& rollout, const std::string& prefix);
 
+// Returns the number of samples without a reward because the reward does not apply to them (a TRL function gave None).
+// They are among the rollout's failures, and nothing failed.
+int64_t num_not_applied_to(const sampling::Rollout& rollout);
+
+// Returns "sample 12: ValueError: ..." for the first sample whose grading failed; "" where none did.
+std::string first_failed(const sampling::Rollout& rollout);
+
+// Returns what the causes of the failures are, for rl::LearningHealth.
+rl::FailureCauses failure_causes(const sampling::Rollout& rollout);
+
 // Warns of groups that the filter could not judge: how many, and why not the first.
 void warn_of_filter(const sampling::Rollout& rollout, const std::string& title);
 
 // Returns the subject of a sentence about a rollout with failures: "grading", or the flag of the function that failed.
 std::string what_failed(const sampling::Rollout& rollout);
 
-// Warns of gradings that failed: how many, what their samples were given, and why the first one did.
+// Warns of gradings that failed: how many, what their samples were given, and why the first one did. A reward that does
+// not apply to a sample has not failed.
 void warn_of_failures(const sampling::Rollout& rollout, const std::string& title);
 
 // Warns of the first reward that is so large that its square is no double. Statistics made of it may be NaN, and a step

@@ -57,10 +57,12 @@ std::string wait_for_announcement(const LaunchVariables& launch, const Announcem
       std::this_thread::sleep_for(kBetweenLooks);
     }
     const std::string text = store->get_to_str(name);
-    TANDEM_ENV_CHECK(
+    TANDEM_USER_CHECK(
         !settings.secret.empty() || !looks_sealed(text),
         fmt::format("rank 0 was started with TANDEM_SECRET_FILE, rank {} without; set it for all ranks", launch.rank));
     return text;
+  } catch (const ForeignValue& error) {  // nothing of rank 0 was read before: it has another secret
+    throw UserError(error.what());
   } catch (const c10::Error&) {
     throw EnvironmentError(rank_0_of(launch) + " is gone; look at what it said");
   }

@@ -18,7 +18,8 @@ struct AnnouncementSettings {
 void announce(LaunchVariables launch, const AnnouncementSettings& settings, const std::string& name,
               const std::string& text);
 
-// Waits for the announcement. Throws EnvironmentError if it did not come within the time, or was not written by rank 0.
+// Waits for the announcement. Throws EnvironmentError if it did not come within the time, and UserError if rank 0 has
+// another secret.
 std::string wait_for_announcement(const LaunchVariables& launch, const AnnouncementSettings& settings,
                                   const std::string& name);
 

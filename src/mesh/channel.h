@@ -25,6 +25,12 @@ class ChannelClosed : public EnvironmentError {
   using EnvironmentError::EnvironmentError;
 };
 
+// Thrown in a handshake when the two ends have other secrets, or one has none: no further try mends it.
+class SecretDiffers : public ChannelClosed {
+ public:
+  using ChannelClosed::ChannelClosed;
+};
+
 // Holds a stream socket to another process of the run, and what secures it.
 struct Connection {
   OwnedDescriptor socket;

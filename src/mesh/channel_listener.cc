@@ -62,13 +62,13 @@ std::unique_ptr<TlsKey> key_of(std::string& secret, ChannelEnd end) {
 }  // namespace
 
 ChannelListener::ChannelListener(const std::string& local_name, NetworkDoor door, double patience_s,
-                                 const std::string& remedy)
+                                 const std::string& remedy, const std::string& shown)
     : door_(std::move(door)),
       patience_s_(patience_s),
       key_(key_of(door_.secret, ChannelEnd::kListens)),
-      local_(local_name, remedy) {
+      local_(local_name, remedy, shown) {
   if (door_.address.empty()) return;
-  network_ = listen_at(door_.address, door_.port, door_.flag);
+  network_ = listen_at(door_.address, door_.port, {.port = door_.flag, .address = door_.flag});
   fcntl(network_->get(), F_SETFL, O_NONBLOCK);
 }
 

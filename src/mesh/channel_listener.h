@@ -29,9 +29,10 @@ struct NetworkDoor {
 class ChannelListener {
  public:
   // `local_name` is the name of the local socket. `patience_s` is the timeout of the channels, and of a machine that is
-  // silent. Throws EnvironmentError if another process listens there; `remedy` is the end of its line.
+  // silent. Throws EnvironmentError if another process listens there; `remedy` is the end of its line, and `shown` its
+  // beginning, as LocalListener has them.
   ChannelListener(const std::string& local_name, NetworkDoor door, double patience_s,
-                  const std::string& remedy = "does the run go on already?");
+                  const std::string& remedy = "does the run go on already?", const std::string& shown = "");
 
   // Returns the next process that has connected and is known.
   std::unique_ptr<Channel> accept();

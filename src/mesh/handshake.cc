@@ -26,7 +26,7 @@ bool begins_tls(char byte) { return byte == '\x16' || byte == '\x15'; }
 }
 
 [[noreturn]] void refuse_mixed(bool has_secret) {
-  throw ChannelClosed(
+  throw SecretDiffers(
       fmt::format("the other end was started with{} TANDEM_SECRET_FILE, this one with{}; set it for all",
                   has_secret ? "out" : "", has_secret ? "" : "out"));
 }

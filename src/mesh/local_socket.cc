@@ -91,7 +91,7 @@ void remove_stale(const std::string& folder) {
 
 }  // namespace
 
-LocalListener::LocalListener(const std::string& name, const std::string& remedy)
+LocalListener::LocalListener(const std::string& name, const std::string& remedy, const std::string& shown)
     : socket_(local_socket(SOCK_STREAM | SOCK_NONBLOCK)) {
   const std::string folder = own_folder();
   // A socket that has its name and does not listen yet looks like one that nobody has any more.
@@ -103,7 +103,7 @@ LocalListener::LocalListener(const std::string& name, const std::string& remedy)
   const sockaddr_un address = address_of(path);
   const bool is_bound = bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
   TANDEM_ENV_CHECK(is_bound || errno != EADDRINUSE,
-                   fmt::format("{}: another process listens there already; {}", path, remedy));
+                   fmt::format("{}: another process listens there already; {}", shown.empty() ? path : shown, remedy));
   TANDEM_ENV_CHECK(is_bound && listen(socket_.get(), SOMAXCONN) == 0,
                    fmt::format("{}: cannot listen there: {}", path, std::strerror(errno)));
   path_ = path;

@@ -13,9 +13,10 @@ namespace tandem::mesh {
 // Listens, until it is destroyed, under a name of at most 64 letters, digits and '-'.
 class LocalListener {
  public:
-  // Removes sockets that killed processes have left in the folder. Throws EnvironmentError, which ends with `remedy`,
-  // if a process of this user listens under this name; also if there is no such folder and it cannot be made.
-  LocalListener(const std::string& name, const std::string& remedy);
+  // Removes sockets that killed processes have left in the folder. Throws EnvironmentError if a process of this user
+  // listens under this name: its line begins with `shown`, by which the user knows the place ("": the socket's path),
+  // and ends with `remedy`. Throws it too if there is no such folder and it cannot be made.
+  LocalListener(const std::string& name, const std::string& remedy, const std::string& shown = "");
   ~LocalListener();
   LocalListener(const LocalListener&) = delete;
   LocalListener& operator=(const LocalListener&) = delete;

@@ -93,19 +93,23 @@ class Meeting {
         TANDEM_ENV_CHECK(facts.random.size() == facts_.random.size(), "a rank's random digits are no digits of ours");
         digest.random += facts.random;
       }
-    } catch (const EnvironmentError& error) {  // a forged message ends every rank, and each of them must read it
+    } catch (const ForeignValue& error) {  // another secret ends every rank, and each of them must read it
+      digest.user_error = error.what();
+    } catch (const UserError& error) {
+      digest.user_error = error.what();
+    } catch (const EnvironmentError& error) {  // and so does a forged message
       digest.environment_error = error.what();
     }
     store_.set(kDigest, digest.text());
     return digest;
   }
 
-  // Returns what `rank` wrote there.
+  // Returns what `rank` wrote there. Throws UserError if it was given a secret and this one was not.
   std::string read(const std::string& key, int rank) {
     std::string text = store_.get_to_str(key);
-    TANDEM_ENV_CHECK(settings_.has_secret || !looks_sealed(text),
-                     fmt::format("rank {} was started with TANDEM_SECRET_FILE, rank {} without; set it for all ranks",
-                                 rank, settings_.rank));
+    TANDEM_USER_CHECK(settings_.has_secret || !looks_sealed(text),
+                      fmt::format("rank {} was started with TANDEM_SECRET_FILE, rank {} without; set it for all ranks",
+                                  rank, settings_.rank));
     return text;
   }
 
@@ -124,10 +128,14 @@ class Meeting {
                                    "that launch has ended, or give this one another MASTER_PORT",
                                    settings_.rank, settings_.size));
       return digest;
-    } catch (const EnvironmentError& error) {
-      const std::string why = fault_of_rank_0().value_or(error.what());
+    } catch (const UserError&) {
       leave(0);  // last: rank 0 then ends, and the store with it
-      throw EnvironmentError(why);
+      throw;
+    } catch (const EnvironmentError&) {
+      const std::optional<std::string> fault = fault_of_rank_0();
+      leave(0);
+      if (fault) throw UserError(*fault);
+      throw;
     }
   }
 
@@ -136,7 +144,7 @@ class Meeting {
     if (!settings_.has_secret) return std::nullopt;
     try {
       store_.get(key_of(0));
-    } catch (const EnvironmentError& error) {
+    } catch (const ForeignValue& error) {
       return error.what();
     }
     return std::nullopt;

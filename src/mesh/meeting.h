@@ -21,8 +21,8 @@ struct MeetingSettings {
 // Every rank calls it with its own facts, whose random digits nobody else has. Ends on every rank with the same error,
 // or on none. Returns a text that these ranks alone have: it is made of the random digits of all, and each rank has
 // looked for its own among them, so that an answer to other ranks, or to an earlier launch, is not taken for theirs.
-// Throws UserError if the ranks were not started alike, and EnvironmentError if some are missing or a value was not
-// written by a rank.
+// Throws UserError if the ranks were not started alike, other secrets included, and EnvironmentError if some are
+// missing or a value was not written by a rank.
 //
 // With N ranks, rank 0 reads N values and each other rank reads one; each rank writes one, and rank 0 the answer too.
 std::string meet(c10d::Store& store, const RankFacts& facts, const MeetingSettings& settings);

@@ -117,7 +117,7 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 && name[0] != '\0' ? name.data() : "localhost";
 }
 
-OwnedDescriptor listen_at(const std::string& address, int port, const std::string& flag) {
+OwnedDescriptor listen_at(const std::string& address, int port, const ListenFlags& flags) {
   const sockaddr_in where = socket_address(address, port);
   OwnedDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   // Connections of a run that has just ended, which the kernel still remembers, do not keep the port.
@@ -125,11 +125,28 @@ OwnedDescriptor listen_at(const std::string& address, int port, const std::strin
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   const bool bound = bind(listener.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) == 0 &&
                      listen(listener.get(), kWaiting) == 0;
-  TANDEM_ENV_CHECK(bound || errno != EADDRINUSE,
-                   fmt::format("port {} of {} is in use: give another one ({})", port, address, flag));
-  TANDEM_ENV_CHECK(bound, fmt::format("cannot listen at {}:{}: {}; MASTER_ADDR is to be an address of rank 0's host",
-                                      address, port, std::strerror(errno)));
+  const int error = bound ? 0 : errno;
+  TANDEM_ENV_CHECK(error != EADDRINUSE,
+                   fmt::format("port {} of {} is in use: give another one ({})", port, address, flags.port));
+  TANDEM_USER_CHECK(error != EACCES,
+                    fmt::format("port {} of {}: this user may not listen there; give one above 1023 ({})", port,
+                                address, flags.port));
+  if (error == EADDRNOTAVAIL) {
+    const std::string line =
+        fmt::format("cannot listen at {}:{}{}: no interface of this machine has that address; give one of its own ({})",
+                    address, port, flags.host.empty() ? "" : ", the address of host " + flags.host, flags.address);
+    TANDEM_USER_CHECK(!flags.host.empty(), line);
+    throw EnvironmentError(line);
+  }
+  TANDEM_ENV_CHECK(bound, fmt::format("cannot listen at {}:{}: {}", address, port, std::strerror(error)));
   return listener;
+}
+
+OwnedDescriptor listen_for_ranks(const std::string& host, int port) {
+  const std::string address = address_of_host(host);
+  ListenFlags flags;
+  if (host != address) flags.host = host;
+  return listen_at(address, port, flags);
 }
 
 int port_of(const OwnedDescriptor& listener) {

@@ -37,11 +37,20 @@ bool is_loopback(const std::string& address);
 
 std::string host_name();
 
+// The flags or variables that gave a place to listen at, for messages.
+struct ListenFlags {
+  std::string port = "MASTER_PORT, or --master-port of tandem launch";
+  std::string address = "MASTER_ADDR, or --master-addr of tandem launch";
+  std::string host = "";  // name from which the address was found; "": the address was given itself
+};
+
 // Listens at this address alone; with port 0 the kernel chooses one. Programs that this process starts do not inherit
-// it. Throws EnvironmentError in a line if the port is in use or the address is not this host's; `flag` names the flag
-// that gives another port.
-OwnedDescriptor listen_at(const std::string& address, int port,
-                          const std::string& flag = "MASTER_PORT, or --master-port of tandem launch");
+// it. Throws EnvironmentError in a line if the port is in use, and where the address is not this host's but was found
+// by a name, which may soon have another; UserError where such an address was given, or this user may not take the
+// port.
+OwnedDescriptor listen_at(const std::string& address, int port, const ListenFlags& flags = {});
+// Listens at the host of rank 0, by its name or address.
+OwnedDescriptor listen_for_ranks(const std::string& host, int port);
 int port_of(const OwnedDescriptor& listener);
 // Returns nothing if nobody listens there, or answers within a second.
 std::optional<OwnedDescriptor> connect_to(const std::string& address, int port);

@@ -42,10 +42,11 @@ std::vector<uint8_t> SealedStore::get(const std::string& key) {
   const bool has_seal = looks_sealed(sealed);
   const std::string seal = has_seal ? sealed.substr(kMark.size(), kSealDigits) : "";
   const std::string value = has_seal ? sealed.substr(kMark.size() + kSealDigits) : "";
-  TANDEM_ENV_CHECK(has_seal && base::are_equal_secrets(seal, seal_of(key, value)),
-                   fmt::format("TANDEM_SECRET_FILE: '{}' of the ranks' store was not written with this rank's secret; "
-                               "give all ranks the same file, and look who else is on the network",
-                               key));
+  if (!has_seal || !base::are_equal_secrets(seal, seal_of(key, value)))
+    throw ForeignValue(
+        fmt::format("TANDEM_SECRET_FILE: '{}' of the ranks' store was not written with this rank's secret; give all "
+                    "ranks the same file, and look who else is on the network",
+                    key));
   return {value.begin(), value.end()};
 }
 

@@ -11,7 +11,16 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "tandem/error.h"
+
 namespace tandem::mesh {
+
+// Thrown for a value that was written without the secret. Where two ranks first meet it means that they were given
+// different ones; later, that somebody else has written.
+class ForeignValue : public EnvironmentError {
+ public:
+  using EnvironmentError::EnvironmentError;
+};
 
 class SealedStore final : public c10d::Store {
  public:
@@ -21,7 +30,7 @@ class SealedStore final : public c10d::Store {
   c10::intrusive_ptr<Store> clone() override;
   using Store::set;
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
-  // Throws EnvironmentError that names TANDEM_SECRET_FILE if the value was written without the secret.
+  // Throws ForeignValue, which names TANDEM_SECRET_FILE, if the value was written without the secret.
   std::vector<uint8_t> get(const std::string& key) override;
   int64_t add(const std::string& key, int64_t value) override { return store_->add(key, value); }
   bool deleteKey(const std::string& key) override { return store_->deleteKey(key); }

@@ -32,6 +32,8 @@ std::string read_secret(const std::string& path) {
   struct stat facts = {};
   TANDEM_USER_CHECK(stat(path.c_str(), &facts) == 0,
                     fmt::format("TANDEM_SECRET_FILE={}: {}; {}", path, std::strerror(errno), kRemedy));
+  TANDEM_USER_CHECK(!S_ISDIR(facts.st_mode),
+                    fmt::format("TANDEM_SECRET_FILE={}: is a directory; name a file in it, or {}", path, kRemedy));
   TANDEM_USER_CHECK((facts.st_mode & (S_IRWXG | S_IRWXO)) == 0,
                     fmt::format("TANDEM_SECRET_FILE={}: others than its owner may read or write it; chmod 600 it, or "
                                 "make another one where they have read it",

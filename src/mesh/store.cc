@@ -88,7 +88,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const LaunchVariables& launch, double
     TANDEM_ENV_CHECK(!launch.store_descriptor || listens(listener.get()),
                      fmt::format("TANDEM_STORE_FD={}: is no socket that listens; unset it", listener.get()));
     if (launch.store_descriptor) fcntl(listener.get(), F_SETFD, FD_CLOEXEC);
-    if (!launch.store_descriptor) listener = listen_at(address, launch.master_port);
+    if (!launch.store_descriptor) listener = listen_for_ranks(launch.master_address, launch.master_port);
     options.masterListenFd = listener.get();
   } else {
     wait_until_reachable(launch, address, patience);

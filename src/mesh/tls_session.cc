@@ -73,17 +73,17 @@ std::string openssl_reason() {
   return reason == nullptr ? "no reason given" : reason;
 }
 
-// Says why a handshake failed. Anybody can send an alert: it chooses the line that is shown, no more.
-std::string why_refused() {
+// Says why a handshake failed. Anybody can send an alert: it chooses the line and the exit code, no more.
+[[noreturn]] void refuse_handshake() {
   switch (ERR_GET_REASON(ERR_peek_error())) {
     case SSL_R_BINDER_DOES_NOT_VERIFY:         // the listening end's finding
     case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:  // the alert by which the connecting end learns of it
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:      // the alert that RFC 8446 asks for there
-      return "TANDEM_SECRET_FILE: the other end has another secret; give all the same file";
+      throw SecretDiffers("TANDEM_SECRET_FILE: the other end has another secret; give all the same file");
     default:
-      return fmt::format(
+      throw ChannelClosed(fmt::format(
           "the other end is no process of this program, or of another build; look whose port that is (TLS: {})",
-          openssl_reason());
+          openssl_reason()));
   }
 }
 
@@ -158,7 +158,7 @@ bool TlsSession::shake_hands() {
   }
   if (SSL_get_error(session_.get(), result) == SSL_ERROR_WANT_READ) return false;
   is_over_ = true;
-  throw ChannelClosed(why_refused());
+  refuse_handshake();
 }
 
 void TlsSession::write(std::span<const std::byte> bytes) {

@@ -2,6 +2,7 @@
 // the files, so many at a time; without a wish the files stand there as they are.
 function findSamples(form) {
   const kAtATime = 40;
+  const kLeftOut = /\n\[\.\.\. [\d,]+ (bytes?|tokens?) are left out here \.\.\.\]\n/g;
   const found = document.querySelector(".found"), more = document.querySelector(".more");
   const files = document.querySelector(".samples"), output = form.querySelector("output");
   const wish = form.elements;
@@ -20,8 +21,11 @@ function findSamples(form) {
     return all;
   }
 
+  // Prompt, response, label and failure: what the page itself says between them is not searched.
   function wordsOf(sample) {
-    sample.words ??= `${sample.prompt?.textContent ?? ""}\n${sample.article.textContent}`.toLowerCase();
+    if (sample.words !== null) return sample.words;
+    const texts = [sample.prompt, ...sample.article.querySelectorAll("pre:not(.prompt), .label, .warn")];
+    sample.words = texts.map((part) => part?.textContent.replace(kLeftOut, "\n") ?? "").join("\n").toLowerCase();
     return sample.words;
   }
 

@@ -1,5 +1,5 @@
 // Shows samples of a run on a page of `tandem view`: prompts, responses and rewards, shaded by advantages. The script
-// searches, filters and sorts them by the data attributes of each article.
+// searches the texts of each article (`pre`, .warn and .label) and filters and sorts by its data attributes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -120,7 +120,8 @@ std::string sample_html(const ShownSample& sample, const std::string& prompt_abo
   if (sample.prompt == prompt_above) html += "<p class=\"faint same\">the same prompt</p>\n";
   html += sample.pieces.empty() ? "<p class=\"faint\">response</p>" + response_html(sample, largest, text) + "\n"
                                 : pieces_html(sample, largest, text);
-  if (!sample.label.empty()) html += fmt::format("<p class=\"faint\">label: {}</p>\n", text(sample.label));
+  if (!sample.label.empty())
+    html += fmt::format("<p class=\"faint\">label: <span class=\"label\">{}</span></p>\n", text(sample.label));
   return html + "</article>\n";
 }
 

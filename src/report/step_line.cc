@@ -89,6 +89,7 @@ std::string step_line(const Progress& progress, const Metrics& metrics, const Me
   if (progress.num_failed > 0) rest += fmt::format("failed {}", progress.num_failed);
   if (progress.num_dropped > 0) rest += fmt::format(" ({} dropped)", progress.num_dropped);
   if (progress.num_failed > 0) rest += "  ";
+  if (progress.num_not_applied_to > 0) rest += fmt::format("{} without a reward  ", progress.num_not_applied_to);
   const auto num_done = static_cast<double>(progress.rollout - progress.first_rollout);
   const double left_s = progress.elapsed_s / num_done * static_cast<double>(progress.num_rollouts - progress.rollout);
   rest += fmt::format("{:.2f} s  elapsed {}  ETA {}", seconds_of(shown), clock_text(progress.elapsed_s),
@@ -97,17 +98,19 @@ std::string step_line(const Progress& progress, const Metrics& metrics, const Me
   return wrapped(numbers, columns) + "\n    " + wrapped(rest, columns - 4);
 }
 
-std::string result_or_resume(bool stopped, int64_t saved, const std::string& path) {
+std::string result_or_resume(bool stopped, int64_t finished, int64_t saved, const std::string& path) {
   if (!stopped) return path;
-  return saved > 0 ? fmt::format("--load {} goes on", path)
-                   : fmt::format("nothing is saved yet, --overwrite begins again in {}", path);
+  if (saved > 0) return fmt::format("--load {} goes on", path);
+  // A run that goes on from another folder's checkpoint is given that with --load.
+  const std::string or_fresh = finished > 0 ? "" : fmt::format(", or --load {} --allow-fresh-start,", path);
+  return fmt::format("nothing is saved yet: --overwrite{} begins again in {}", or_fresh, path);
 }
 
 std::string end_line(bool stopped, const Progress& progress, int64_t saved, int64_t num_warnings,
                      const std::string& path) {
   return fmt::format("{} after {} of {} rollouts, {}; {}", stopped ? "stopped" : "done", progress.rollout,
                      progress.num_rollouts, base::counted(num_warnings, "warning"),
-                     result_or_resume(stopped, saved, path));
+                     result_or_resume(stopped, progress.rollout, saved, path));
 }
 
 }  // namespace tandem::report

@@ -16,6 +16,7 @@ struct Progress {
   int64_t num_groups = 0;                 // groups of one rollout
   int64_t num_failed = 0;                 // samples whose grading failed
   int64_t num_dropped = 0;                // failed samples without a reward
+  int64_t num_not_applied_to = 0;         // samples without a reward to which it does not apply; none of them failed
   int64_t num_excess = 0;                 // groups that dynamic sampling sampled and did not use
   double elapsed_s = 0.0;                 // time of this process
 };
@@ -29,9 +30,9 @@ double without_rounding(std::string_view metric, double value);
 // last optimizer step. If the line is longer than `columns`, the part after the numbers gets a line of its own.
 std::string step_line(const Progress& progress, const Metrics& metrics, const Metrics& last_step, size_t columns);
 
-// Returns where a run's results are, or how it can be resumed if it was stopped. `saved` is the last rollout, or step,
-// that is saved, 0 for none.
-std::string result_or_resume(bool stopped, int64_t saved, const std::string& path);
+// Returns where a run's results are, or how it goes on, or begins again, if it was stopped after `finished` rollouts or
+// steps. `saved` is the last that is saved, 0 for none.
+std::string result_or_resume(bool stopped, int64_t finished, int64_t saved, const std::string& path);
 
 // Returns the last line of a run: how far it got, and result_or_resume().
 std::string end_line(bool stopped, const Progress& progress, int64_t saved, int64_t num_warnings,

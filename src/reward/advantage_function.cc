@@ -93,6 +93,8 @@ struct AdvantageFunction::Impl {
     worker::WorkerPoolConfig result;
     result.mode = "advantage";
     result.code = config;
+    result.code.code_flag = kAdvantageFlag;
+    result.code.code_path = config.function;
     result.load_arguments = {
         {"function", config.function}, {"metadata_key", config.metadata_key}, {"arguments", config.arguments}};
     result.num_processes = 1;

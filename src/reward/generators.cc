@@ -82,6 +82,8 @@ struct Generators::Impl {
     worker::WorkerPoolConfig result;
     result.mode = "generator";
     result.code = config;
+    result.code.code_flag = kGenerateFlag;
+    result.code.code_path = config.function;
     result.load_arguments = {
         {"function", config.function},           {"model_directory", config.model_directory},
         {"metadata_key", config.metadata_key},   {"arguments", config.arguments},

@@ -76,7 +76,7 @@ struct Graders::Impl {
   };
 
   explicit Impl(const GraderConfig& grader_config) : config(grader_config), pool(pool_config()) {
-    if (config.may_not_apply) queue.expect("none");
+    queue.expect("none");  // that a reward does not apply to a sample is no failure, and no news
   }
 
   ~Impl() {
@@ -95,6 +95,8 @@ struct Graders::Impl {
     worker::WorkerPoolConfig result;
     result.mode = "grader";
     result.code = config;
+    result.code.code_flag = config.group_filter.empty() ? "--custom-rm-path" : "--dynamic-sampling-filter-path";
+    result.code.code_path = config.group_filter.empty() ? config.custom_rm_path : config.group_filter;
     result.code.worker.max_reply_bytes = kMaxReplyBytes;
     result.code.worker.max_reply_values = kMaxGradeValues;
     result.code.worker.network = config.service.has_value();

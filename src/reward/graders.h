@@ -1,6 +1,6 @@
 // Computes rewards in worker processes. They are built in (reward/reward_rules.h), or the user's Python function in the
-// TRL, verl or slime dialect (docs/REWARDS.md; python/tandem_worker/dialects.py tells them apart and calls them), or a
-// service that is asked over HTTP (python/tandem_worker/remote_rule.py). A Scorer puts several of them together.
+// TRL, verl or slime dialect (docs/REWARDS.md, python/tandem_worker/user_functions/dialects.py), or a service that is
+// asked over HTTP (python/tandem_worker/rules/remote_rule.py). A Scorer puts several of them together.
 //
 // A call holds one sample, or the samples of one group where the function takes groups. Short calls of built-in rewards
 // go to a process several at a time. Each call has a deadline and limits of memory, files and output. An exception, a
@@ -9,7 +9,7 @@
 // calls under way, nobody knows whose fault it was: each of them is made again, alone, so that a sample's grade depends
 // on that sample only. A process that hung, died or ran out of memory is replaced, in milliseconds, by a fork of a
 // forkserver that has imported the reward. As far as the kernel goes, reward code reaches no network, no secret of the
-// environment and no process of ours, and writes in one scratch folder alone (tandem_worker/sandbox.py).
+// environment and no process of ours, and writes in one scratch folder alone (tandem_worker/sandbox/sandbox.py).
 #pragma once
 
 #include <cstdint>
@@ -39,13 +39,12 @@ struct GraderConfig : worker::UserCodeConfig {
   std::vector<std::string> rm_types;  // reward::find_rule() knows each; the first is that of requests that name none
   std::string custom_rm_path;         // FILE.py:function
   std::optional<RewardService> service;
-  std::string group_filter;    // FILE.py:function, instead of a reward: grades are 1 (the group is kept) or 0, with the
-                               // column "reason"
-  std::string reward_key;      // picks a number out of a dict result ("score", "acc"); empty: "score"
-  bool may_not_apply = false;  // one of several rewards: that it does not apply to a sample ("none") is no news
-  bool group_rm = false;       // a slime function takes all samples of a group at once; false: one sample a call
-  std::string label_key;       // the label's column, as TRL functions name it
-  std::string metadata_key;    // the key of the metadata that is a slime sample's own
+  std::string group_filter;  // FILE.py:function, instead of a reward: grades are 1 (the group is kept) or 0, with the
+                             // column "reason"
+  std::string reward_key;    // picks a number out of a dict result ("score", "acc"); empty: "score"
+  bool group_rm = false;     // a slime function takes all samples of a group at once; false: one sample a call
+  std::string label_key;     // the label's column, as TRL functions name it
+  std::string metadata_key;  // the key of the metadata that is a slime sample's own
   base::Json arguments = base::Json::object();  // the run's flags and their values: `args` of slime functions
   GraderLimits limits;
 };

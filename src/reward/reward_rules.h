@@ -1,5 +1,5 @@
 // The built-in rewards, by the names that --rm-type and a line's metadata.rm_type have for them.
-// python/tandem_worker/rules.py computes them.
+// python/tandem_worker/rules/rules.py computes them.
 #pragma once
 
 #include <algorithm>

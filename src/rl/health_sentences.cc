@@ -1,10 +1,13 @@
 #include "rl/health_sentences.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "base/check.h"
+#include "base/message_text.h"
 
 namespace tandem::rl {
 namespace {
@@ -22,23 +25,32 @@ std::string share(int64_t part, int64_t whole, const std::string& what) {
   return fmt::format("{} of {} {} ({:.0f} %)", part, whole, what, std::min(percent, 99.0));
 }
 
-// Returns "64", or "up to 64" where not all completions were cut there: the context leaves the longest prompts least.
-std::string most_tokens(const Streak& stretch) {
-  return fmt::format("{}{}", stretch.cuts_differ ? "up to " : "", stretch.longest_tokens);
+std::string tokens(const Streak& stretch) {
+  return fmt::format("{} token{}", stretch.longest_tokens, stretch.longest_tokens == 1 ? "" : "s");
 }
+
+// Returns "64 tokens", or "up to 64 tokens" where not all completions were cut there: the context leaves the longest
+// prompts least.
+std::string most_tokens(const Streak& stretch) { return (stretch.cuts_differ ? "up to " : "") + tokens(stretch); }
 
 // Returns the flag of the limit that the completions ran into, after that of a generate function where there is one.
 std::string limit_flag(const HealthSettings& settings, const Streak& stretch) {
-  const bool by_context = settings.max_response_tokens == 0 || stretch.longest_tokens < settings.max_response_tokens;
+  const bool by_context = settings.max_response_tokens == 0 ||
+                          (settings.context_may_cut && stretch.longest_tokens < settings.max_response_tokens);
   const std::string flag =
       by_context ? "--rollout-max-context-len (the model's context, where it is unset)" : "--rollout-max-response-len";
   if (settings.generate.empty()) return flag;
   return fmt::format("max_new_tokens where {} asks for fewer tokens than it may, or else {}", settings.generate, flag);
 }
 
+// Returns whatever may be at fault where completions have wrong rewards: a generate function may give them too.
+std::string rewarded_by(const HealthSettings& settings) {
+  return settings.generate.empty() ? settings.grader : fmt::format("{} or {}", settings.generate, settings.grader);
+}
+
 std::string truncated(const HealthSettings& settings, const Streak& stretch) {
   const std::string opening =
-      fmt::format("{}: {} were cut at {} tokens", title(stretch),
+      fmt::format("{}: {} were cut at {}", title(stretch),
                   share(stretch.num_affected, stretch.num_samples, "completions"), most_tokens(stretch));
   const std::string limit = limit_flag(settings, stretch);
   if (stretch.came_later.value_or(false)) {
@@ -58,7 +70,7 @@ std::string truncated(const HealthSettings& settings, const Streak& stretch) {
 std::string eos_never_sampled(const HealthSettings& settings, const Streak& stretch) {
   if (!settings.can_stop) {
     return fmt::format(
-        "{}: all {} completions ran into the limit of {} tokens because nothing can end them, the checkpoint names no "
+        "{}: all {} completions ran into the limit of {} because nothing can end them, the checkpoint names no "
         "EOS: add eos_token_id to its generation_config.json, or give --rollout-stop-token-ids or --rollout-stop",
         title(stretch), stretch.num_samples, most_tokens(stretch));
   }
@@ -74,9 +86,9 @@ std::string eos_never_sampled(const HealthSettings& settings, const Streak& stre
                 "chat template ends answers with, or give --rollout-stop-token-ids",
                 settings.eos_token_ids);
   return fmt::format(
-      "{}: none of {} completions ended by itself within {} tokens{}, {}; if answers are only long, "
+      "{}: none of {} completions ended by itself within {}{}, {}; if answers are only long, "
       "raise {}",
-      title(stretch), stretch.num_samples, stretch.longest_tokens, repetitive, eos, limit_flag(settings, stretch));
+      title(stretch), stretch.num_samples, tokens(stretch), repetitive, eos, limit_flag(settings, stretch));
 }
 
 std::string empty(const HealthSettings& settings, const Streak& stretch) {
@@ -136,31 +148,31 @@ std::string answer_never_right(const HealthSettings& settings, const Streak& str
     return fmt::format(
         "{}: {} gives every completion 0: give another --rm-type or --custom-rm-path, or --use-opd to learn from a "
         "teacher",
-        opening, settings.grader);
+        opening, rewarded_by(settings));
   }
   if (stretch.differed_until) return collapsed(settings, stretch, opening);
   if (settings.ignore_eos) {
     return fmt::format(
-        "{}: --ignore-eos lets every completion run on to {} tokens, past its answer: leave it out, unless {} finds an "
+        "{}: --ignore-eos lets every completion run on to {}, past its answer: leave it out, unless {} finds an "
         "answer in the midst of a text",
-        opening, most_tokens(stretch), settings.grader);
+        opening, most_tokens(stretch), rewarded_by(settings));
   }
   if (2 * stretch.num_truncated > stretch.num_samples) {
-    return fmt::format("{}: most likely because {} were cut at {} tokens, before their answer: raise {}", opening,
+    return fmt::format("{}: most likely because {} were cut at {}, before their answer: raise {}", opening,
                        share(stretch.num_truncated, stretch.num_samples, "completions"), most_tokens(stretch),
                        limit_flag(settings, stretch));
   }
   return fmt::format(
       "{}: no answer is right, or none is found where {} looks: check --label-key, and that prompts ask for the form "
       "in which it finds an answer (samples/ shows both)",
-      opening, settings.grader);
+      opening, rewarded_by(settings));
 }
 
 std::string rewards_equal(const HealthSettings& settings, const Streak& stretch) {
   const std::string opening = fmt::format("{}: all {} rewards are {:.6g}, {}", title(stretch), stretch.num_samples,
                                           stretch.lowest_reward, effect(settings, stretch));
   if (stretch.differed_until) return collapsed(settings, stretch, opening);
-  return fmt::format("{}: {} does not tell completions apart: check what it looks at", opening, settings.grader);
+  return fmt::format("{}: {} does not tell completions apart: check what it looks at", opening, rewarded_by(settings));
 }
 
 std::string group_rewards_equal(const HealthSettings& settings, const Streak& stretch) {
@@ -175,7 +187,7 @@ std::string group_rewards_equal(const HealthSettings& settings, const Streak& st
   return fmt::format(
       "{}: {} looks at the prompt or its label alone, or every prompt is far too easy or too hard: check it, or give "
       "prompts that are sometimes answered right",
-      opening, settings.grader);
+      opening, rewarded_by(settings));
 }
 
 std::string advantages_zero(const HealthSettings& settings, const Streak& stretch) {
@@ -193,15 +205,53 @@ std::string advantages_zero(const HealthSettings& settings, const Streak& stretc
           : fmt::format("check what {} returns", settings.advantages));
 }
 
+// A cause of failures, in the words of the sentence that has it.
+struct Cause {
+  int64_t num_samples = 0;
+  std::string what;    // "the grader failed on"
+  std::string remedy;  // "mend --rm-type math"
+};
+
+// Samples fail for several causes, and each has a remedy of its own.
+std::string grader_always_fails(const HealthSettings& settings, const Streak& stretch) {
+  const FailureCauses& causes = stretch.causes;
+  const int64_t num_known = causes.num_not_made + causes.num_not_served + causes.num_not_applied_to;
+  const int64_t num_others = std::max<int64_t>(stretch.num_samples - num_known, 0);
+  const int64_t num_of_service = causes.num_not_served + (settings.asks_service ? num_others : 0);
+  std::vector<Cause> found = {
+      {.num_samples = settings.asks_service ? 0 : num_others,
+       .what = "the grader failed on",
+       .remedy = fmt::format("mend {}, or raise --rm-timeout or --rm-memory-bytes where the failure above asks for it",
+                             settings.grader)},
+      {.num_samples = causes.num_not_made,
+       .what = fmt::format("{} failed on", settings.generate.empty() ? "the generate function" : settings.generate),
+       .remedy = "mend the function, or raise --custom-generate-timeout or --rm-memory-bytes where the failure above "
+                 "asks for it"},
+      {.num_samples = num_of_service,
+       .what = "the service of --rm-url graded nothing of",
+       .remedy = "look at that service, whether it runs and what it answers, or raise --rm-timeout where the failure "
+                 "above asks for it"},
+      {.num_samples = causes.num_not_applied_to,
+       .what = "the reward gave None (it does not apply) for",
+       .remedy = fmt::format("check for which samples {} gives None", settings.grader)}};
+  std::erase_if(found, [](const Cause& cause) { return cause.num_samples == 0; });
+  std::vector<std::string> whats, remedies;
+  for (const Cause& cause : found) {
+    whats.push_back(found.size() == 1 ? fmt::format("{} all {} samples", cause.what, cause.num_samples)
+                    : whats.empty()
+                        ? fmt::format("{} {} of {} samples", cause.what, cause.num_samples, stretch.num_samples)
+                        : fmt::format("{} {}", cause.what, cause.num_samples));
+    remedies.push_back(cause.remedy);
+  }
+  return fmt::format("{}: {}, so none has a reward and nothing is learnt: {}", title(stretch),
+                     fmt::join(whats, ", and "), fmt::join(remedies, "; "));
+}
+
 }  // namespace
 
 std::string fault_sentence(Fault fault, const HealthSettings& settings, const Streak& stretch) {
   switch (fault) {
-    case Fault::kGraderAlwaysFails:
-      return fmt::format(
-          "{}: the grader failed on all {} samples, so none has a reward and nothing is learnt: mend {}, or raise "
-          "--rm-timeout or --rm-memory-bytes where the failure above asks for it",
-          title(stretch), stretch.num_samples, settings.grader);
+    case Fault::kGraderAlwaysFails: return grader_always_fails(settings, stretch);
     case Fault::kEosNeverSampled: return eos_never_sampled(settings, stretch);
     case Fault::kCompletionsTruncated: return truncated(settings, stretch);
     case Fault::kCompletionsEmpty: return empty(settings, stretch);
@@ -228,26 +278,26 @@ std::string solved_sentence(const HealthSettings& settings, const Streak& stretc
     return fmt::format(
         "{} from the start, {}: the task is solved already, or {} gives it to every completion: give "
         "harder prompts, or check it",
-        opening, effect(settings, stretch), settings.grader);
+        opening, effect(settings, stretch), rewarded_by(settings));
   }
   return fmt::format("{}: the task is solved and more steps teach nothing: stop here, or give harder prompts", opening);
 }
 
 std::string filter_drops_most_sentence(const HealthSettings& settings, int64_t rollout, const FilterStats& stats) {
   return fmt::format(
-      "rollout {}: --dynamic-sampling-filter-path {} kept {} of {} groups, {:.3g} are sampled for each that is trained "
+      "rollout {}: --dynamic-sampling-filter-path {} kept {} of {}, {:.3g} are sampled for each that is trained "
       "on: give prompts that are sometimes answered right, or raise --n-samples-per-prompt{}",
-      rollout + 1, settings.filter, stats.num_kept, stats.num_sampled,
+      rollout + 1, settings.filter, stats.num_kept, base::counted(stats.num_sampled, "group"),
       static_cast<double>(stats.num_sampled) / static_cast<double>(std::max<int64_t>(stats.num_kept, 1)),
       settings.has_filter_budget ? "" : "; --max-sampled-groups bounds it");
 }
 
 std::string too_few_groups_sentence(const HealthSettings& settings, int64_t rollout, const FilterStats& stats) {
   return fmt::format(
-      "rollout {}: of {} groups --dynamic-sampling-filter-path {} kept {}, fewer than --rollout-batch-size {}, and the "
+      "rollout {}: of {} --dynamic-sampling-filter-path {} kept {}, fewer than --rollout-batch-size {}, and the "
       "rollout is trained on those (--on-too-few-groups): raise --max-sampled-groups, or give prompts that are "
       "sometimes answered right",
-      rollout + 1, stats.num_sampled, settings.filter, stats.num_kept, stats.num_wanted);
+      rollout + 1, base::counted(stats.num_sampled, "group"), settings.filter, stats.num_kept, stats.num_wanted);
 }
 
 std::string learning_rate_sentence(const HealthSettings& settings, int64_t step) {
@@ -268,9 +318,9 @@ std::string learning_rate_sentence(const HealthSettings& settings, int64_t step)
 
 std::string loss_mask_sentence(int64_t step, int64_t num_samples, int64_t num_tokens) {
   return fmt::format(
-      "optimizer step {}: none of the {} tokens of {} completions is trained, the loss mask is 0 everywhere, so the "
+      "optimizer step {}: none of the {} of {} is trained, the loss mask is 0 everywhere, so the "
       "gradient is 0: check what masks them",
-      step + 1, num_tokens, num_samples);
+      step + 1, base::counted(num_tokens, "token"), base::counted(num_samples, "completion"));
 }
 
 }  // namespace tandem::rl

@@ -93,14 +93,15 @@ LearningHealth::LearningHealth(HealthSettings settings)
           std::move(settings), [](const std::string& line) { base::log_warning("{}", line); },
           [](const std::string& line) { base::log_info("{}", line); }) {}
 
-LearningHealth::Counts LearningHealth::observe_rollout(int64_t rollout, std::span<const Sample* const> samples) {
+LearningHealth::Counts LearningHealth::observe_rollout(int64_t rollout, std::span<const Sample* const> samples,
+                                                       const RolloutFaults& faults) {
   Counts counts;
   const RolloutStats signal = measure_signal(samples);
   saw_the_start_ = saw_the_start_ || rollout == 0;
   see_prompts(rollout, signal, counts);
-  see_graders(rollout, signal, counts);
+  see_graders(rollout, signal, faults.causes, counts);
   if (signal.num_samples > 0) see_completions(rollout, signal, counts);
-  see_rewards(rollout, signal, counts);
+  see_rewards(rollout, signal, faults.advantages_failed, counts);
   return counts;
 }
 
@@ -181,10 +182,15 @@ void LearningHealth::see_prompts(int64_t rollout, const RolloutStats& signal, Co
   }
 }
 
-void LearningHealth::see_graders(int64_t rollout, const RolloutStats& signal, Counts& counts) {
+void LearningHealth::see_graders(int64_t rollout, const RolloutStats& signal, const FailureCauses& causes,
+                                 Counts& counts) {
   if (!signal.all_failed()) return;
   counts[metric(Fault::kGraderAlwaysFails)] = static_cast<double>(signal.num_failed);
-  const Streak& stretch = hold(Fault::kGraderAlwaysFails, rollout, signal, signal.num_samples, signal.num_failed);
+  hold(Fault::kGraderAlwaysFails, rollout, signal, signal.num_samples, signal.num_failed);
+  Streak& stretch = cases_[Fault::kGraderAlwaysFails].stretch;
+  stretch.causes.num_not_made += causes.num_not_made;
+  stretch.causes.num_not_served += causes.num_not_served;
+  stretch.causes.num_not_applied_to += causes.num_not_applied_to;
   if (stretch.num_samples < kFailedSamples) return;
   say(Fault::kGraderAlwaysFails, rollout, fault_sentence(Fault::kGraderAlwaysFails, settings_, stretch), warn_);
 }
@@ -223,13 +229,13 @@ std::optional<bool> LearningHealth::came_later(bool was_well) const {
   return was_well || saw_the_start_ ? std::optional(was_well) : std::nullopt;
 }
 
-void LearningHealth::see_rewards(int64_t rollout, const RolloutStats& signal, Counts& counts) {
+void LearningHealth::see_rewards(int64_t rollout, const RolloutStats& signal, bool advantages_failed, Counts& counts) {
   const int64_t num_rewarded = signal.num_rewarded();
   std::optional<int64_t> differed_until = differed_until_;
   if (!signal.all_failed() && num_rewarded > 0 && !signal.all_rewards_equal()) differed_until_ = rollout;
   if (num_rewarded < 2 || signal.all_failed()) return;  // rewards of failed gradings tell nothing about answers
-  // A loss of whole distributions needs no advantages.
-  const bool all_zero = signal.all_advantages_zero && !settings_.learns_from_teacher;
+  // A loss of whole distributions needs no advantages, and of a function that failed it is known why there are none.
+  const bool all_zero = signal.all_advantages_zero && !settings_.learns_from_teacher && !advantages_failed;
   if (all_zero) counts[metric(Fault::kAdvantagesZero)] = static_cast<double>(num_rewarded);
   const bool is_flat = !settings_.learns_from_teacher &&
                        (signal.all_rewards_equal() || (settings_.compares_group && signal.all_groups_equal()));

@@ -26,6 +26,7 @@ namespace tandem::rl {
 // them.
 struct HealthSettings {
   std::string grader;                   // "--rm-type math", "--custom-rm-path reward.py:reward"
+  bool asks_service = false;            // the grader is the service of --rm-url, and nothing else
   std::optional<double> lowest_reward;  // lowest reward of the grader, if it is known
   bool gives_only_zero = false;         // the grader is --rm-type none
   std::string generate;                 // "--custom-generate-function-path agent.py:run", which may ask for few tokens
@@ -35,6 +36,7 @@ struct HealthSettings {
   bool has_penalties = false;           // penalties change the rewards of the grader (reward_shaping.h)
   double temperature = 1.0;
   int64_t max_response_tokens = 0;  // 0: no limit
+  bool context_may_cut = true;      // false: the context has room for the longest prompt and max_response_tokens
   bool ignore_eos = false;          // completions are meant to be cut
   bool can_stop = true;             // an EOS, a stop token or a stop text exists
   bool has_stop_texts = false;
@@ -73,6 +75,19 @@ enum class Fault : uint8_t {
 // Returns the end of the metric's name: "fault/" + key.
 const char* key(Fault fault);
 
+// Counts the failed samples whose failure is not that of a grader of ours.
+struct FailureCauses {
+  int64_t num_not_made = 0;        // the generate function failed, so no grader was asked
+  int64_t num_not_served = 0;      // the service of --rm-url could not be asked, could not answer, or refused
+  int64_t num_not_applied_to = 0;  // the reward does not apply to the sample, which is no failure
+};
+
+// What LearningHealth has to know of a rollout beside its samples.
+struct RolloutFaults {
+  FailureCauses causes;
+  bool advantages_failed = false;  // --custom-advantage-path returned none, which the run has said
+};
+
 // Adds up consecutive rollouts that all show one fault.
 struct Streak {
   int64_t first = 0, last = 0;  // from 0
@@ -84,6 +99,7 @@ struct Streak {
   double lowest_reward = 0.0, highest_reward = 0.0;
   int64_t num_best = 0;  // samples with the highest reward
   bool all_advantages_zero = true;
+  FailureCauses causes;  // for kGraderAlwaysFails
   // LearningHealth::differed_until() when it began, for cases about rewards.
   std::optional<int64_t> differed_until;
   // States whether some rollout before it did not show the case, for cases about completions; unset: not known, the run
@@ -116,7 +132,7 @@ class LearningHealth {
   explicit LearningHealth(HealthSettings settings);
 
   // It is called after rewards and advantages of a rollout are known, before it is trained on. `rollout` counts from 0.
-  Counts observe_rollout(int64_t rollout, std::span<const Sample* const> samples);
+  Counts observe_rollout(int64_t rollout, std::span<const Sample* const> samples, const RolloutFaults& faults = {});
   // It is called after a rollout of dynamic sampling.
   Counts observe_filter(int64_t rollout, const FilterStats& stats);
   // The last rollout whose rewards were not all equal, or all equal and higher than all since; part of a checkpoint.
@@ -141,10 +157,10 @@ class LearningHealth {
                      int64_t num_affected);
   void extend_streak(Fault fault, int64_t at);
   void say(Fault fault, int64_t at, const std::string& line, const Say& to);
-  void see_graders(int64_t rollout, const RolloutStats& signal, Counts& counts);
+  void see_graders(int64_t rollout, const RolloutStats& signal, const FailureCauses& causes, Counts& counts);
   void see_completions(int64_t rollout, const RolloutStats& signal, Counts& counts);
   void see_prompts(int64_t rollout, const RolloutStats& signal, Counts& counts);
-  void see_rewards(int64_t rollout, const RolloutStats& signal, Counts& counts);
+  void see_rewards(int64_t rollout, const RolloutStats& signal, bool advantages_failed, Counts& counts);
   void say_solved(int64_t rollout, bool from_the_start, bool are_many);
   void update_base_rate(const RolloutStats& signal);
   bool has_fallen(const RolloutStats& signal) const;

@@ -28,10 +28,13 @@ inline SharedPrompt make_prompt(std::vector<int32_t> tokens, std::string text = 
       Prompt{.tokens = std::move(tokens), .text = std::move(text), .label = std::move(label)});
 }
 
+// The quotient of logits and less would not stay a finite float32.
+constexpr double kMinTemperature = 1e-4;
+
 // Holds the parameters by which one group is sampled. Defaults are the engine's; those of the flags are in
 // config/rollout_options.h.
 struct SamplingParams {
-  double temperature = 1.0;                         // 0: greedy, log-probs then at temperature 1
+  double temperature = 1.0;                         // at least kMinTemperature; 0: greedy, log-probs at temperature 1
   double top_p = 1.0;                               // 1: off
   int64_t top_k = -1;                               // -1: off
   double min_p = 0.0;                               // 0: off

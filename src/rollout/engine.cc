@@ -28,9 +28,6 @@ namespace tandem::rollout {
 
 namespace {
 
-// The float32 quotient of logits and temperature must stay finite.
-constexpr double kMinTemperature = 1e-4;
-
 // One group in flight.
 struct ActiveGroup {
   rl::Group result;
@@ -50,9 +47,9 @@ struct SampleRef {
 };
 
 void check_sampling(const rl::SamplingParams& sampling) {
-  TANDEM_USER_CHECK(
-      sampling.temperature == 0.0 || (std::isfinite(sampling.temperature) && sampling.temperature >= kMinTemperature),
-      "temperature is", sampling.temperature, "but must be 0 (greedy) or at least", kMinTemperature);
+  TANDEM_USER_CHECK(sampling.temperature == 0.0 ||
+                        (std::isfinite(sampling.temperature) && sampling.temperature >= rl::kMinTemperature),
+                    "temperature is", sampling.temperature, "but must be 0 (greedy) or at least", rl::kMinTemperature);
   TANDEM_USER_CHECK(sampling.top_p > 0.0 && sampling.top_p <= 1.0, "top-p is", sampling.top_p,
                     "but must be above 0 and at most 1 (off)");
   TANDEM_USER_CHECK(sampling.top_k == -1 || sampling.top_k >= 0, "top-k is", sampling.top_k,

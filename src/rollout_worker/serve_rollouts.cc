@@ -319,7 +319,10 @@ void lead_engine(const config::TrainConfig& config, const config::RunMode& mode,
     if (!worker.maps_weights()) links->connect_to_run(session::find_run(config, launch));
     worker.work();
   } catch (const mesh::ChannelClosed& error) {
-    throw EnvironmentError(fmt::format("the run {}: {}", config.output.save, error.what()));
+    throw EnvironmentError(
+        fmt::format("the run {}: {}; if it goes on, it has given this process up for its silence "
+                    "(--rollout-health-check-timeout), and another may join",
+                    config.output.save, error.what()));
   } catch (const device::PeerLost& lost) {
     const EnvironmentError error(fmt::format("another process of this engine is gone: {}", lost.what()));
     tell(run, error, /*is_users=*/false);

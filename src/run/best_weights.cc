@@ -15,29 +15,41 @@ BestWeights::BestWeights(evaluation::Evaluation::RewardMetric metric, const sess
                          const checkpoint::RunDirectory& directory, const mesh::Mesh& mesh, RunLog& log,
                          const checkpoint::RunState& start)
     : metric_(std::move(metric)), session_(session), directory_(directory), mesh_(mesh), log_(log), best_(start.best) {
-  if (metric_.name.empty() || (best_ && best_->metric != metric_.name)) best_.reset();
+  if (metric_.name.empty()) best_.reset();
+  if (best_ && best_->metric != metric_.name) {
+    begin_again(fmt::format("the best evaluation of the checkpoint is one of {} ({}, rollout {})", best_->metric,
+                            report::number_text(best_->value, 4), best_->step));
+  }
   if (best_ && best_->judged_by != metric_.judged_by) {
     const auto shown = [](const std::string& rule) { return rule.empty() ? "reward 1" : rule; };
-    base::log_warning(
-        "--save-best {}: samples passed by {} when the checkpoint was made and pass by {} now (--pass-reward, "
-        "--pass-threshold), so the next evaluation is the one to beat",
-        metric_.name, shown(best_->judged_by), shown(metric_.judged_by));
-    best_.reset();
+    begin_again(fmt::format(
+        "samples passed by {} when the checkpoint was made and pass by {} now (--pass-reward, --pass-threshold)",
+        shown(best_->judged_by), shown(metric_.judged_by)));
   }
   if (best_ && !best_->asked.empty() && best_->asked != metric_.asked) {
-    base::log_warning(
-        "--save-best {}: the evaluation was of {} when the checkpoint was made, and is of {} now, so the next one is "
-        "the one to beat",
-        metric_.name, best_->asked, metric_.asked);
-    best_.reset();
+    begin_again(fmt::format("the evaluation was of {} when the checkpoint was made, and is of {} now", best_->asked,
+                            metric_.asked));
   }
-  if (best_ && best_->step > 0 && !base::directory_exists(directory_.best(best_->step))) {
-    base::log_warning(
-        "--save-best: the best weights so far, of rollout {}, are not in {}, so the next evaluation is the "
-        "one to beat",
-        best_->step, directory_.path());
-    best_.reset();
+  if (best_ && !has_weights()) {
+    begin_again(fmt::format("the best weights so far, of rollout {}, are not in {}", best_->step, directory_.path()));
   }
+}
+
+// The weights from before training are --hf-checkpoint, which stays where it is.
+bool BestWeights::has_weights() const {
+  return best_->step == 0 || base::directory_exists(directory_.best(best_->step));
+}
+
+void BestWeights::begin_again(const std::string& why) {
+  std::string kept;
+  if (best_->step > 0 && has_weights()) {
+    kept = fmt::format(
+        "; the best weights so far, in {}, are removed once a checkpoint has newer ones: copy them to keep "
+        "them",
+        directory_.best(best_->step));
+  }
+  base::log_warning("--save-best {}: {}, so the next evaluation is the one to beat{}", metric_.name, why, kept);
+  best_.reset();
 }
 
 void BestWeights::observe(int64_t step, const report::Metrics& metrics) {

@@ -19,8 +19,8 @@ class BestWeights {
  public:
   // `metric` is one of the evaluations; its name "" keeps nothing. All but it and `start` are borrowed. The search
   // begins again if the best weights of the checkpoint are not in this run directory, because the run came from another
-  // one, or if something else was sampled then, or judged otherwise. Every rank of the mesh has one; the first replica
-  // writes.
+  // one, or if another metric was followed, something else was sampled, or samples were judged otherwise. A warning
+  // says so. Every rank of the mesh has one; the first replica writes.
   BestWeights(evaluation::Evaluation::RewardMetric metric, const session::ModelSession& session,
               const checkpoint::RunDirectory& directory, const mesh::Mesh& mesh, RunLog& log,
               const checkpoint::RunState& start);
@@ -33,6 +33,10 @@ class BestWeights {
   void save(checkpoint::RunState& state) const { state.best = best_; }
 
  private:
+  bool has_weights() const;
+  // Forgets the number to beat, and warns of it.
+  void begin_again(const std::string& why);
+
   const evaluation::Evaluation::RewardMetric metric_;
   const session::ModelSession& session_;
   const checkpoint::RunDirectory& directory_;

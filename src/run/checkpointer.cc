@@ -56,7 +56,8 @@ void Checkpointer::start(config::SavedParts parts) {
   if (is_saved && (parts == config::SavedParts::kCheckpoint || step_ == exported_step_)) return;
   if (is_saved) parts = config::SavedParts::kExport;
   log_.write_or_count(fmt::format("step {}", step_), "fault/save_errors", [&] {
-    log_.report().sync();
+    // Rank 0 alone has records, which a full disk may refuse. The others must not begin to save without it.
+    ranks_.conductor_alone([this] { log_.report().sync(); });
     checkpoint::RunState state;
     state.step = step_;
     state.optimizer = trainer_.progress();
@@ -66,7 +67,7 @@ void Checkpointer::start(config::SavedParts parts) {
         checkpoint::optimizer_tensors(trainer_, session_.config().shard.rank);
     if (position_.in_flight) tensors.push_back(checkpoint::in_flight_tensor(*position_.in_flight));
     add_state_(state, tensors);
-    if (ranks_.is_conductor()) state.file_bytes = directory_.growing_files();
+    ranks_.conductor_alone([&] { state.file_bytes = directory_.growing_files(); });
     writer_.start(state, std::move(tensors), parts);
   });
 }

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "base/message_text.h"
 #include "evaluation/evaluation.h"
 #include "evaluation/rewards.h"
 #include "plan/kv_size.h"
@@ -50,8 +51,8 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   session::print_rewards(evaluation.reward_of_run(config.reward), report);
   if (mode.dry_run) {
     session.check_weights();
-    report.print(
-        fmt::format("{} completions at most in one data set; KV cache {} bytes", evaluation.max_sequences(), kv_bytes));
+    report.print(fmt::format("{} at most in one data set; KV cache {} bytes",
+                             base::counted(evaluation.max_sequences(), "completion"), kv_bytes));
     report.print_result("everything is in order; nothing was written (--dry-run)");
     return 0;
   }

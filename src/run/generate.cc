@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/message_text.h"
 #include "plan/kv_size.h"
 #include "report/json_output.h"
 #include "report/report.h"
@@ -63,8 +64,9 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
   report::Report report;
   if (mode.dry_run) {
     session.check_weights();
-    report.print(fmt::format("{} prompts, the longest of {} tokens; KV cache {} bytes", prompts.prompts.size(),
-                             prompts.longest_tokens, kv_bytes));
+    report.print(fmt::format("{}, the longest of {}; KV cache {} bytes",
+                             base::counted(std::ssize(prompts.prompts), "prompt"),
+                             base::counted(prompts.longest_tokens, "token"), kv_bytes));
     report.print_result("everything is in order; nothing was written (--dry-run)");
     return 0;
   }
@@ -103,7 +105,8 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
     seconds += rollout->seconds;
   }
   output.finish();
-  base::log_info("{} completions, {} tokens in {:.3f} s ({:.0f} tok/s)", num_completions, num_tokens, seconds,
+  base::log_info("{}, {} in {:.3f} s ({:.0f} tok/s)", base::counted(num_completions, "completion"),
+                 base::counted(num_tokens, "token"), seconds,
                  static_cast<double>(num_tokens) / std::max(seconds, 1e-9));
   return session::stop_requested() ? session::cut_short_exit_code() : 0;
 }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "base/json.h"
+#include "reward/reward_rules.h"
 #include "rl/losses.h"
 
 namespace tandem::run {
@@ -31,10 +32,9 @@ rl::HealthSettings signal_settings(const config::TrainConfig& config, const mode
   rl::HealthSettings settings = signal_settings(config.optimizer, num_steps);
   settings.grader = config.reward.name();
   settings.gives_only_zero = settings.grader == "--rm-type none" && !config.custom_generate.is_on();
-  if (config.custom_generate.is_on()) {
+  settings.asks_service = settings.grader == fmt::format("--rm-type {}", reward::kRemoteRule);
+  if (config.custom_generate.is_on())
     settings.generate = "--custom-generate-function-path " + config.custom_generate.function;
-    settings.grader = fmt::format("{} or {}", settings.generate, settings.grader);
-  }
   settings.lowest_reward = config.reward.lowest_reward();
   settings.compares_group =
       rl::find_estimator(config.loss.loss).needs_group && !config.loss.loss.disable_rewards_normalization;
@@ -45,6 +45,9 @@ rl::HealthSettings signal_settings(const config::TrainConfig& config, const mode
   settings.has_penalties = config.loss.loss.kl_coef > 0.0 || config.loss.loss.overlong_buffer_tokens > 0;
   settings.temperature = config.rollout.temperature;
   settings.max_response_tokens = config.rollout.response_len();
+  const int64_t context =
+      config.rollout.max_context_len > 0 ? config.rollout.max_context_len : int64_t{model.max_positions};
+  settings.context_may_cut = prompts.longest_tokens + settings.max_response_tokens > context;
   settings.ignore_eos = config.rollout.ignore_eos;
   settings.has_stop_texts = !config.rollout.stop.empty();
   settings.can_stop = !model.eos_token_ids.empty() || !config.rollout.stop_token_ids.empty() || settings.has_stop_texts;

@@ -35,9 +35,8 @@ void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metr
   const std::string path = fmt::format("{}/{}.jsonl", directory_.fault_folder(), rollout_id);
   report::write_samples(path, rollout.samples, rollout.grades, report::SampleDetail::kFull);
   why_to_stop_ = fmt::format(
-      "{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at the "
-      "batch in {}; the last had {}",
-      skipped_steps_, path, what);
+      "{} in a row {} skipped (--max-skipped-steps): lower --lr, or look at the batch in {}; the last had {}",
+      base::counted(skipped_steps_, "optimizer step"), skipped_steps_ == 1 ? "was" : "were", path, what);
 }
 
 void Patience::observe_rollout(int64_t rollout_id, const sampling::Rollout& rollout) {
@@ -49,36 +48,37 @@ void Patience::observe_rollout(int64_t rollout_id, const sampling::Rollout& roll
   last_failure_ = has_no_advantages ? rollout.advantage_failure : rollout.first_failure;
   const bool has_failed = rollout.all_failed() || has_filter_failed || has_no_advantages;
   failed_rollouts_ = has_failed ? failed_rollouts_ + 1 : 0;
+  const std::string rollouts = base::counted(failed_rollouts_, "rollout");
   TANDEM_USER_CHECK(!has_no_advantages || failed_rollouts_ < limits_.max_failed_rollouts,
-                    fmt::format("rollout {}: --custom-advantage-path failed, the last of {} rollouts in a row that "
-                                "failed (--max-failed-rollouts), so nothing is learnt: mend it: {}",
-                                rollout_id + 1, failed_rollouts_, rollout.advantage_failure));
+                    fmt::format("rollout {}: --custom-advantage-path failed, the last of {} in a row that failed "
+                                "(--max-failed-rollouts), so nothing is learnt: mend it: {}",
+                                rollout_id + 1, rollouts, rollout.advantage_failure));
   TANDEM_USER_CHECK(!has_filter_failed || failed_rollouts_ < limits_.max_failed_rollouts,
                     fmt::format("rollout {}: the filter of --dynamic-sampling-filter-path failed on every group, the "
-                                "last of {} rollouts in a row that failed (--max-failed-rollouts), so it filters "
-                                "nothing: mend it; the first of this rollout: {}",
-                                rollout_id + 1, failed_rollouts_, rollout.filtered->first_failure));
+                                "last of {} in a row that failed (--max-failed-rollouts), so it filters nothing: mend "
+                                "it; the first of this rollout: {}",
+                                rollout_id + 1, rollouts, rollout.filtered->first_failure));
   const std::string failed = evaluation::what_failed(rollout);
   const std::string cause = failed == "grading" ? "the reward" : failed;
   TANDEM_USER_CHECK(failed_rollouts_ < limits_.max_failed_rollouts,
-                    fmt::format("rollout {}: {} failed on every sample of {} rollouts in a row "
-                                "(--max-failed-rollouts), so nothing is learnt: mend what fails; the first of this "
-                                "rollout: {}",
-                                rollout_id + 1, cause, failed_rollouts_, rollout.first_failure));
+                    fmt::format("rollout {}: {} failed on every sample of {} in a row (--max-failed-rollouts), so "
+                                "nothing is learnt: mend what fails; the first of this rollout: {}",
+                                rollout_id + 1, cause, rollouts, rollout.first_failure));
 }
 
 void Patience::check_that_some_were_graded(int64_t num_finished) const {
   if (num_finished == 0 || ungraded_rollouts_ < num_finished) return;
+  const bool is_one = num_finished == 1;
   const std::string rollouts = base::counted(num_finished, "rollout");
   const std::string first = last_failure_.empty() ? "" : "; the first of the last rollout: " + last_failure_;
   if (last_failed_ != "grading") {
-    throw UserError(fmt::format("{} failed in each of the run's {}, so nothing was learnt: mend it{}", last_failed_,
-                                rollouts, first));
+    throw UserError(fmt::format("{} failed in {}, so nothing was learnt: mend it{}", last_failed_,
+                                is_one ? "the run's only rollout" : "each of the run's " + rollouts, first));
   }
   throw UserError(
       fmt::format("no sample of the run's {} was graded, because grading failed for all of them, so nothing "
                   "was learnt: mend the reward{}",
-                  rollouts, first));
+                  is_one ? "only rollout" : rollouts, first));
 }
 
 void Patience::save(checkpoint::RunState& state) const {

@@ -67,12 +67,14 @@ std::span<const std::string> RolloutLog::token_bytes(std::span<const rl::Sample>
 
 void RolloutLog::print(int64_t num_finished, const sampling::Rollout& rollout, const report::Metrics& last_step) {
   const int64_t n = inputs_.config.rollout.n_samples_per_prompt;
+  const int64_t num_exempt = evaluation::num_not_applied_to(rollout);  // they have not failed
   log_.report().print(report::step_line({.rollout = num_finished,
                                          .num_rollouts = inputs_.num_rollouts,
                                          .first_rollout = first_rollout_,
                                          .num_groups = std::ssize(rollout.samples) / n,
-                                         .num_failed = rollout.num_failed,
-                                         .num_dropped = rollout.num_dropped,
+                                         .num_failed = rollout.num_failed - num_exempt,
+                                         .num_dropped = rollout.num_dropped - num_exempt,
+                                         .num_not_applied_to = num_exempt,
                                          .num_excess = rollout.filtered ? rollout.filtered->num_excess : 0,
                                          .elapsed_s = log_.report().seconds()},
                                         record_, last_step, log_.report().line_columns()));
@@ -92,7 +94,7 @@ int finish_run(const TrainInputs& inputs, const session::RunMemory& memory, RunL
     log.write_or_count(trace, "fault/unwritten_samples", [&] { base::write_file_durably(trace, memory.trace()); });
   }
   const bool is_interrupted = session::stop_requested();
-  return log.finish(is_interrupted,
+  return log.finish(is_interrupted, saved > 0,
                     report::end_line(is_interrupted, {.rollout = num_finished, .num_rollouts = inputs.num_rollouts},
                                      saved, base::num_warnings(), inputs.directory.path()));
 }

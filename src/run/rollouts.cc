@@ -230,8 +230,18 @@ void Rollouts::log_schedule(int64_t rollout_id, const sampling::Rollout& rollout
       std::filesystem::equivalent(path, async.replay_schedule + "/schedule.jsonl"))
     return;
   if (!schedule_file_) schedule_file_.emplace(path, /*truncate=*/false);
-  schedule_file_->write_line(sampling::schedule_line(rollout_id, rollout));
-  schedule_file_->sync();
+  const std::string line = sampling::schedule_line(rollout_id, rollout);
+  if (!inputs_.config.checkpoints.continues_after_save_error()) {
+    schedule_file_->write_line(line);
+    schedule_file_->sync();
+    return;
+  }
+  const std::string refusal = schedule_file_->write_or_keep_line(line);
+  if (refusal.empty()) return schedule_file_->sync();
+  base::log_warning(
+      "rollout {} is not in the schedule until the disk takes it, and the run goes on "
+      "(--on-save-error continue): {}",
+      rollout_id + 1, refusal);
 }
 
 sampling::InFlightRequest Rollouts::in_flight_request(int64_t rollout_id) {

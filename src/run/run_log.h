@@ -45,8 +45,8 @@ class RunLog {
                      std::span<const std::string> sources = {}, std::span<const std::string> token_bytes = {});
 
   // Prints the last line; all that was written is durable when this returns. Returns the exit code of a run that a
-  // signal ended, or 0.
-  int finish(bool is_interrupted, const std::string& line);
+  // signal ended, which says whether anything can be resumed, or 0.
+  int finish(bool is_interrupted, bool is_saved, const std::string& line);
 
  private:
   const bool continues_after_save_error_, is_conductor_;

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 
+#include "base/files.h"
 #include "base/size.h"
+#include "checkpoint/checkpoints.h"
+#include "checkpoint/load_checkpoint.h"
 #include "model/lora.h"
 
 namespace tandem::run {
@@ -44,14 +47,28 @@ std::string RunSpace::what_for() const {
 }
 
 RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes, int64_t num_exports,
-                          int64_t num_checkpoints, int64_t keep_latest, int64_t reference_element_bytes) {
+                          int64_t num_checkpoints, int64_t keep_latest, int64_t reference_element_bytes,
+                          int64_t num_there) {
   RunSpace space;
   const int64_t parameters = model::trained_layout(model::whole_of(model)).num_elements();
   const int64_t weights = parameters * model::dtype_bytes(model.dtype);
   space.exports = num_exports * (weights + copied_bytes + kHeaderBytes);
-  space.checkpoints = std::min(num_checkpoints, keep_latest + 1) *
+  // Where more are there than are kept, they go only once the next one is written.
+  space.checkpoints = std::min(num_checkpoints, std::max<int64_t>(keep_latest + 1 - num_there, 1)) *
                       (parameters * kOptimizerBytesPerParameter + parameters * reference_element_bytes + kHeaderBytes);
   return space;
+}
+
+int64_t num_checkpoints_there(const config::CheckpointOptions& options, const std::string& save, int64_t begin) {
+  if (!checkpoint::resumes_in_place(options, save)) return 0;
+  const std::vector<int64_t> steps = checkpoint::Checkpoints(save).steps();
+  return std::ranges::count_if(steps, [begin](int64_t step) { return step <= begin; });
+}
+
+int64_t num_further_bests(const config::CheckpointOptions& options, const config::OutputOptions& output) {
+  if (output.save_best.empty()) return 0;
+  // The best weights are kept, and the new ones until a checkpoint records them.
+  return checkpoint::resumes_in_place(options, output.save) && base::directory_exists(output.save + "/hf/best") ? 1 : 2;
 }
 
 int64_t saved_reference_element_bytes(const config::LossOptions& loss, model::Dtype dtype) {

@@ -26,10 +26,18 @@ struct RunSpace {
 };
 
 // Returns about what the checkpoints of a whole run take, for the whole model: every export, and one checkpoint more
-// than are kept, since the oldest is removed when the newest is there. `copied_bytes` counts tokenizer and
-// configuration. `reference_element_bytes` is what saved_reference_element_bytes() says, or 0.
+// than are kept, since the oldest is removed when the newest is there. Where a run goes on that has `num_there`
+// already, it is what they take in addition. `copied_bytes` counts tokenizer and configuration.
+// `reference_element_bytes` is what saved_reference_element_bytes() says, or 0.
 RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes, int64_t num_exports,
-                          int64_t num_checkpoints, int64_t keep_latest, int64_t reference_element_bytes);
+                          int64_t num_checkpoints, int64_t keep_latest, int64_t reference_element_bytes,
+                          int64_t num_there = 0);
+
+// Returns how many checkpoints are in `save` already that a run keeps which goes on there after `begin` steps; 0 for a
+// run that begins in `save`.
+int64_t num_checkpoints_there(const config::CheckpointOptions& options, const std::string& save, int64_t begin);
+// Returns how many best weights (--save-best) are written at most before a checkpoint lets older ones go.
+int64_t num_further_bests(const config::CheckpointOptions& options, const config::OutputOptions& output);
 
 // Returns the bytes of one weight of the KL reference in a checkpoint: 0 where it is never renewed, 4 where it is an
 // average, else those of the model's dtype.

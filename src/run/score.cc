@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "base/message_text.h"
 #include "report/json_output.h"
 #include "report/report.h"
 #include "run/read_paths.h"
@@ -86,7 +87,8 @@ int score(const config::ScoreConfig& config, const config::RunMode& mode) {
   const std::vector<rl::Sample> samples = load_samples(lines, config.data, session);
   if (mode.dry_run) {
     session.check_weights();
-    report::Report().print_result(fmt::format("{} sequences; nothing was written (--dry-run)", samples.size()));
+    report::Report().print_result(
+        fmt::format("{}; nothing was written (--dry-run)", base::counted(std::ssize(samples), "sequence")));
     return 0;
   }
   session.load_weights();

@@ -40,7 +40,7 @@ std::string abandoned_text(int64_t step, int64_t saved) {
 std::string end_text(bool is_interrupted, int64_t step, int64_t saved, int64_t num_steps, const std::string& path) {
   return fmt::format("{} after {} of {}, {}; {}", is_interrupted ? "stopped" : "done", step,
                      base::counted(num_steps, "step"), base::counted(base::num_warnings(), "warning"),
-                     report::result_or_resume(is_interrupted, saved, path));
+                     report::result_or_resume(is_interrupted, step, saved, path));
 }
 
 }  // namespace
@@ -106,8 +106,9 @@ int train_supervised(const config::SftConfig& given, const config::RunMode& mode
     }
   });
   const bool is_interrupted = session::stop_requested();
-  return log.finish(is_interrupted, end_text(is_interrupted, step, checkpointer.saved_step(), inputs.num_steps,
-                                             inputs.directory.path()));
+  const int64_t saved = checkpointer.saved_step();
+  return log.finish(is_interrupted, saved > 0,
+                    end_text(is_interrupted, step, saved, inputs.num_steps, inputs.directory.path()));
 }
 
 }  // namespace tandem::run

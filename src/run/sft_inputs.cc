@@ -47,14 +47,14 @@ rl::LossConfig loss_config(const config::SftConfig& config) {
 // Returns the directory of a run that has finished `begin` of its steps, with the space that it needs.
 checkpoint::RunDirectory run_directory(const session::ModelSession& session, const config::SftConfig& config,
                                        int64_t num_steps, int64_t begin) {
-  RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
-                                    config.output.num_exports(num_steps, begin),
-                                    config.output.num_checkpoints(num_steps, begin), config.checkpoints.keep_latest,
-                                    /*reference_element_bytes=*/0);
+  RunSpace space = checkpoint_space(
+      session.config(), weights::copied_bytes(session.directory()), config.output.num_exports(num_steps, begin),
+      config.output.num_checkpoints(num_steps, begin), config.checkpoints.keep_latest,
+      /*reference_element_bytes=*/0, num_checkpoints_there(config.checkpoints, config.output.save, begin));
   space.logs = std::max<int64_t>(num_steps - begin, 0) * kLogBytesPerStep;
   const std::string& save = config.output.save;
   return {save, checkpoint::run_folder(config.checkpoints, save, config.output.overwrite), space.bytes(),
-          space.what_for()};
+          space.what_for(), begin};
 }
 
 // Earlier versions ended plain answers with the first EOS of the model's files, whatever the tokenizer's is.
@@ -67,10 +67,12 @@ std::map<std::string, std::string> new_definitions(const session::SftSamples& da
 std::string data_text(const SftInputs& inputs) {
   const int64_t left_out = inputs.config.left_out_by_epochs(inputs.num_samples());
   const rl::PreferenceConfig& preference = inputs.config.preference;
-  const char* const what = preference.takes_pairs() ? "pairs" : preference.is_on() ? "labelled answers" : "samples";
-  return fmt::format("{} {} of {} lines, {} trained tokens; {} optimizer steps of {} {}{}", inputs.num_samples(), what,
-                     inputs.data.num_records / preference.answers_of_item(), inputs.data.num_trained_tokens,
-                     inputs.num_steps, inputs.config.global_batch_size, what,
+  const char* const what = preference.takes_pairs() ? "pair" : preference.is_on() ? "labelled answer" : "sample";
+  return fmt::format("{} of {}, {}; {} of {}{}", base::counted(inputs.num_samples(), what),
+                     base::counted(inputs.data.num_records / preference.answers_of_item(), "line"),
+                     base::counted(inputs.data.num_trained_tokens, "trained token"),
+                     base::counted(inputs.num_steps, "optimizer step"),
+                     base::counted(inputs.config.global_batch_size, what),
                      left_out > 0 ? fmt::format(", the last {} of the last epoch left out", left_out) : "");
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,7 +68,10 @@ int64_t num_prompts(const session::PromptSet& prompts) { return static_cast<int6
 plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelSession& session,
                         const session::PromptSet& prompts, const evaluation::Evaluation& evaluation,
                         const mesh::Mesh& mesh) {
-  plan::PlanInputs facts{.longest_prompt = prompts.longest_tokens, .eval_sequences = evaluation.max_sequences()};
+  const auto tokens_of = [](const session::PromptLine& line) { return std::ssize(line.prompt->tokens); };
+  plan::PlanInputs facts{.longest_prompt = prompts.longest_tokens,
+                         .shortest_prompt = std::ranges::min(prompts.prompts | std::views::transform(tokens_of)),
+                         .eval_sequences = evaluation.max_sequences()};
   if (!config.colocate) facts.role = plan::Role::kTrainer;
   facts.gives_weights = !config.colocate && mesh.is_conductor();
   facts.eval_context_tokens = evaluation.context_tokens(session.config());
@@ -80,12 +84,12 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelS
 // Returns the space that a run takes which has finished `begin` of its rollouts.
 RunSpace run_space(const session::ModelSession& session, const config::TrainConfig& config,
                    const session::PromptSet& prompts, int64_t num_rollouts, int64_t begin) {
-  // The best weights are kept, and the new ones until a checkpoint records them.
-  const int64_t num_bests = config.output.save_best.empty() ? 0 : 2;
-  RunSpace space = checkpoint_space(session.config(), weights::copied_bytes(session.directory()),
-                                    config.output.num_exports(num_rollouts, begin) + num_bests,
-                                    config.output.num_checkpoints(num_rollouts, begin), config.checkpoints.keep_latest,
-                                    saved_reference_element_bytes(config.loss, session.config().dtype));
+  RunSpace space = checkpoint_space(
+      session.config(), weights::copied_bytes(session.directory()),
+      config.output.num_exports(num_rollouts, begin) + num_further_bests(config.checkpoints, config.output),
+      config.output.num_checkpoints(num_rollouts, begin), config.checkpoints.keep_latest,
+      saved_reference_element_bytes(config.loss, session.config().dtype),
+      num_checkpoints_there(config.checkpoints, config.output.save, begin));
   add_records(space, config, prompts, num_rollouts - begin);
   return space;
 }
@@ -203,7 +207,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       space(run_space(session, config, prompts, num_rollouts, checkpoint ? checkpoint->step() : 0)),
       directory(config.output.save,
                 checkpoint::run_folder(config.checkpoints, config.output.save, config.output.overwrite), space.bytes(),
-                space.what_for()) {
+                space.what_for(), checkpoint ? checkpoint->step() : 0) {
   check_keeps(directory, read_paths(config));
   check_trackers(config.output.trackers);
   config.reward.line_types = session::rm_types_of(prompts);
@@ -293,12 +297,13 @@ int print_dry_run(const TrainInputs& inputs) {
   report.print(fmt::format("model: {} parameters in {}, {} layers, context {}", model.num_parameters(),
                            model.dtype_name(), model.num_layers, model.max_positions));
   if (model.lora) report.print(session::lora_text(model));
-  report.print(fmt::format("data: {} prompts, the longest of {} tokens", inputs.prompts.prompts.size(),
-                           inputs.prompts.longest_tokens));
+  report.print(fmt::format("data: {}, the longest of {}", base::counted(num_prompts(inputs.prompts), "prompt"),
+                           base::counted(inputs.prompts.longest_tokens, "token")));
   const int64_t epochs = config.num_epochs_per_rollout;
-  report.print(fmt::format("run: {} rollouts of {} x {} samples, {} optimizer steps of {} samples each{}",
-                           inputs.num_rollouts, config.rollout_batch_size, config.rollout.n_samples_per_prompt,
-                           config.steps_per_rollout(), config.samples_per_step(),
+  report.print(fmt::format("run: {} of {} x {} samples, {} of {} each{}", base::counted(inputs.num_rollouts, "rollout"),
+                           config.rollout_batch_size, config.rollout.n_samples_per_prompt,
+                           base::counted(config.steps_per_rollout(), "optimizer step"),
+                           base::counted(config.samples_per_step(), "sample"),
                            epochs > 1 ? fmt::format(" ({} epochs over each rollout)", epochs) : ""));
   session::print_rewards(inputs.evaluation.reward_of_run(config.reward), report);
   report.print(plan::plan_text(inputs.plan, model));

@@ -111,6 +111,12 @@ std::vector<groups::SamplerId> Connections::ready() const {
   return result;
 }
 
+std::string Connections::how_to_join() const {
+  if (port() == 0) return "--rollout-join";
+  return fmt::format("--rollout-join, or --rollout-join-address {}:{} on another machine", settings_.door.address,
+                     port());
+}
+
 std::optional<Failed> Connections::why_nobody_comes() {
   const std::scoped_lock lock(mutex_);
   if (!workers_.empty() || settings_.num_started == 0) return std::nullopt;
@@ -122,8 +128,8 @@ std::optional<Failed> Connections::why_nobody_comes() {
   constexpr int kUserCode = 2;
   const mesh::WorkerEnd end = started_.first_end().value_or(mesh::WorkerEnd{.how = "they have all ended"});
   return Failed{.why = fmt::format("no process that samples has joined the run, and none is left: {}; mend that and "
-                                   "start the run again (others may join it with its flags and --rollout-join)",
-                                   end.how),
+                                   "start the run again (others may join it with its flags and {})",
+                                   end.how, how_to_join()),
                 .is_users = end.code == kUserCode};
 }
 

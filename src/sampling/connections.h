@@ -82,6 +82,8 @@ class Connections {
 
   // Returns the port at which it listens for other machines, 0 if it does not.
   int port() const { return listener_.port(); }
+  // Returns the flag by which a process joins, and that for other machines if it listens for them, for messages.
+  std::string how_to_join() const;
 
   // Returns why no worker is there and none will come by itself: the last one failed, or those that were started with
   // the run ended before any had joined. Returns nullopt while one may come, or somebody may start another.

@@ -193,11 +193,11 @@ void Coordinator::check_that_somebody_samples() {
   }
   TANDEM_ENV_CHECK(seconds < others_->timeout_s,
                    fmt::format("no process that samples is there, for {:g} s (--distributed-timeout-minutes); look why "
-                               "they ended, or start one with --rollout-join",
-                               others_->timeout_s));
+                               "they ended, or start one with {}",
+                               others_->timeout_s, others_->connections.how_to_join()));
   if (!std::exchange(has_said_alone_, true))
-    base::log_warning(
-        "no process that samples is there; the run waits until one joins (the same flags and --rollout-join)");
+    base::log_warning("no process that samples is there; the run waits until one joins (the same flags and {})",
+                      others_->connections.how_to_join());
 }
 
 Coordinator::Numbers Coordinator::numbers() const {

@@ -40,6 +40,11 @@ std::string Address::local_name() const {
 
 Address address_of(const std::string& text, const std::string& flag) {
   Address address{.text = text, .place = base::host_port(text)};
+  const bool is_number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  TANDEM_USER_CHECK(!is_number,
+                    fmt::format("{} {}: is a number alone; give HOST:{} with the name or address of the machine, or a "
+                                "name with a letter for a process on the same machine",
+                                flag, text, text));
   TANDEM_USER_CHECK(is_sound(address),
                     fmt::format("{} {}: is no address; give HOST:PORT, or a name of 1 to 32 letters, digits and '-' "
                                 "for a process on the same machine",

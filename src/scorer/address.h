@@ -19,7 +19,8 @@ struct Address {
   std::string local_name() const;
 };
 
-// Throws UserError, which names `flag`, if the text is neither a name of 1 to 32 letters, digits and '-' nor HOST:PORT.
+// Throws UserError, which names `flag`, if the text is neither HOST:PORT nor a name of 1 to 32 letters, digits and '-'
+// that is not a number alone: whoever gives a number means a port.
 Address address_of(const std::string& text, const std::string& flag);
 
 // Returns the secret of TANDEM_SECRET_FILE, or "". Throws UserError if its file is not as mesh/secret.h wants it.

@@ -133,6 +133,11 @@ bool Scorers::exchange(Link& link, Work& work) {
       throw mesh::ChannelClosed(
           fmt::format("it has said nothing for {:g} s (--distributed-timeout-minutes)", settings_.timeout_s));
     return has_come;
+  } catch (const mesh::SecretDiffers& error) {
+    // A process that takes the place of one that scored, with another secret, is no reason to end the run.
+    if (!link.was_ready) throw UserError(fmt::format("{} {}: {}", settings_.flag, link.address.text, error.what()));
+    lose(link, work, error.what());
+    return false;
   } catch (const mesh::ChannelClosed& error) {
     lose(link, work, error.what());
     return false;
@@ -176,7 +181,7 @@ void Scorers::take(Link& link, const Welcome& welcome) {
       fmt::format("{} {}: has {} in {}, and another process of this teacher {} in {}; give all processes "
                   "of a teacher the same model and --dtype",
                   settings_.flag, link.address.text, welcome.model, welcome.dtype, model_->model, model_->dtype));
-  link.is_ready = true;
+  link.is_ready = link.was_ready = true;
 }
 
 void Scorers::ask(Link& link, Work& work) {

@@ -48,6 +48,7 @@ class Scorers {
     Address address;
     std::unique_ptr<mesh::Channel> channel = nullptr;  // null: nobody is there
     bool is_ready = false;                             // it has said Welcome
+    bool was_ready = false;                            // it, or one before it, had said so once
     std::deque<size_t> asked = {};                     // pieces without an answer, in order
     std::string why_gone = "nobody listens there";
     std::optional<base::Clock::time_point> last_tried = {};

@@ -249,7 +249,7 @@ int serve_scores(const config::ScorerConfig& config, const config::RunMode& mode
     return 0;
   }
   mesh::ChannelListener listener(address.local_name(), door_of(address, std::move(secret)), kPatience,
-                                 "does a tandem scorer with this --listen go on already?");
+                                 "does a tandem scorer with this --listen go on already?", "--listen " + config.listen);
   session.load_weights();
   Scorer scorer(config, session, listener);
   session::defer_stops("stopping: the samples at hand are scored (a second signal ends it at once)");

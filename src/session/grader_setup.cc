@@ -181,7 +181,6 @@ reward::ScorerConfig scorer_config(const config::RewardOptions& options, const R
   reward::ScorerConfig config;
   config.shows_parts = options.is_sum();
   reward::GraderConfig base = grader_config(options, context);
-  base.may_not_apply = options.sources().size() > 1;
   for (const config::RewardOptions::Source& source : options.sources()) {
     config.sources.push_back(source_config(options, source, base));
     base.warn_of_missing_layers = false;  // reported by the first

@@ -68,6 +68,8 @@ std::unique_ptr<mesh::Channel> look_there(const base::HostPort& there, const std
                                           const config::TrainConfig& config, const mesh::Launch& launch) {
   try {
     return mesh::connect_channel(address, there.port, launch.secret(), config.mesh.timeout_s());
+  } catch (const mesh::SecretDiffers& error) {
+    throw UserError(fmt::format("{}:{}: {}", there.host, there.port, error.what()));
   } catch (const mesh::ChannelClosed& error) {
     throw EnvironmentError(fmt::format("{}:{}: {}", there.host, there.port, error.what()));
   }

@@ -27,8 +27,8 @@ mesh::NetworkDoor ranks_door(const config::TrainConfig& config, const mesh::Laun
 void say_where(const config::TrainConfig& config, const mesh::Launch& launch, const mesh::NetworkDoor& door, int port);
 
 // Connects to the run that this process is to sample for. Waits until it listens, and until it has time for those who
-// come. Throws EnvironmentError if there is none within --distributed-timeout-minutes, or if it has another secret.
-// Throws UserError if this process has neither a secret nor --trust-network.
+// come. Throws EnvironmentError if there is none within --distributed-timeout-minutes, and UserError if it has another
+// secret or this process has neither a secret nor --trust-network.
 std::unique_ptr<mesh::Channel> find_run(const config::TrainConfig& config, const mesh::Launch& launch);
 
 }  // namespace tandem::session

@@ -20,7 +20,8 @@ double seconds_since_stop();
 // Returns the exit code of a run that is saved and can be resumed: 0 after SIGTERM, with which schedulers take a
 // machine back; 130 after SIGINT and 129 after SIGHUP, as for any command that these end.
 int stop_exit_code();
-// Returns the exit code of a verb whose output ends early, as for any command that the signal ends: 143 after SIGTERM.
+// Returns the exit code of a verb whose output ends early, and of a run of which nothing is saved, as for any command
+// that the signal ends: 143 after SIGTERM.
 int cut_short_exit_code();
 
 }  // namespace tandem::session

@@ -1,12 +1,12 @@
 // Owns one Python worker process (python/tandem_worker) and the request-reply line to it.
 //
 // This object owns the process: it runs in a session of its own, and is gone with all that it started when this object
-// goes, or when we die. Supervisors, processes that run none of the user's code, see to that (tandem_worker/keeper.py);
-// the one that we start ends as the worker does. A grader is forked by another ChildProcess, the forkserver. It lives
-// in a room, which is a sandbox of its own (tandem_worker/room.py), and a witness process reports its end. Nothing that
-// a worker says about processes is believed: its number comes from the kernel, with its first reply. A call that does
-// not end well ends the child. Calls come from one thread at a time; interrupt() may come from another. The child gets
-// four descriptors of ours and no others.
+// goes, or when we die. Supervisors (tandem_worker/sandbox/keeper.py), processes that run none of the user's code, see
+// to that; the one that we start ends as the worker does. A grader is forked by another ChildProcess, the forkserver.
+// It lives in a room, which is a sandbox of its own (tandem_worker/sandbox/room.py), and a witness process reports its
+// end. Nothing that a worker says about processes is believed: its number comes from the kernel, with its first reply.
+// A call that does not end well ends the child. Calls come from one thread at a time; interrupt() may come from
+// another. The child gets four descriptors of ours and no others.
 #pragma once
 
 #include <sys/types.h>

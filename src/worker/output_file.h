@@ -9,7 +9,8 @@
 
 namespace tandem::worker {
 
-// The file is thread-safe. At the limit a last line says that more was dropped. An empty path keeps nothing.
+// The file is thread-safe. At the limit a last line says that more is dropped, and so does a warning. An empty path
+// keeps nothing.
 class OutputFile {
  public:
   // EnvironmentError when the file cannot be written.
@@ -20,6 +21,8 @@ class OutputFile {
   void write(std::string_view text);
 
  private:
+  const std::string path_;
+  const int64_t max_bytes_;
   std::mutex mutex_;
   int fd_ = -1;
   int64_t left_bytes_ = 0;

@@ -8,7 +8,7 @@
 namespace tandem::worker {
 namespace {
 
-// room.py and keeper.py read these bytes.
+// room.py and keeper.py of python/tandem_worker/sandbox read these bytes.
 constexpr char kRoom = 'r';
 constexpr char kBelongs = 'b';
 constexpr char kCheck = 'c';

@@ -1,6 +1,6 @@
-// Our line to the process that supervises a worker's room (python/tandem_worker/room.py): namespaces, a scratch folder
-// and limits for this worker alone. The supervisor runs none of the user's code. Closing the line ends all that is in
-// the room. A worker has no part in it: what is believed about processes comes from here or from the kernel.
+// Our line to the process that supervises a worker's room (python/tandem_worker/sandbox/room.py): namespaces, a scratch
+// folder and limits for this worker alone. The supervisor runs none of the user's code. Closing the line ends all that
+// is in the room. A worker has no part in it: what is believed about processes comes from here or from the kernel.
 #pragma once
 
 #include <optional>

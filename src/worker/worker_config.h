@@ -23,7 +23,7 @@ struct WorkerConfig {
   std::string python_flag;       // the flag by which the user named `python`, and is at fault; empty: we named it
   std::string worker_directory;  // holds tandem_worker/
   double deadline_s = 60.0;      // the limit of one call
-  // tandem_worker/sandbox.py sets these limits of the child.
+  // tandem_worker/sandbox/sandbox.py sets these limits of the child.
   int64_t memory_bytes = int64_t{4} << 30;  // what each process has for itself; code of libraries is not counted
   int64_t max_reply_bytes = int64_t{256} << 20;
   int64_t max_reply_values = int64_t{1} << 26;
@@ -51,8 +51,9 @@ WorkerConfig default_worker_config();
 // The settings by which the user's Python code is run.
 struct UserCodeConfig {
   WorkerConfig worker;
-  std::string python;       // --rm-python: the interpreter of the code; empty: worker.python
-  std::string output_path;  // keeps what the code prints; empty: only its last line is kept, in reasons
+  std::string code_flag, code_path;  // "--custom-rm-path" and its FILE.py:function, for errors; empty: the code is ours
+  std::string python;                // --rm-python: the interpreter of the code; empty: worker.python
+  std::string output_path;           // keeps what the code prints; empty: only its last line is kept, in reasons
   int64_t max_output_bytes = int64_t{16} << 20;  // the limit of that file, which says where more was dropped
   Sandbox sandbox = Sandbox::kAuto;
   bool warn_of_missing_layers = true;

@@ -107,7 +107,7 @@ base::Json WorkerPool::start_forkserver() {
   forkserver_.reset();
   scratch_.emplace();
   WorkerConfig& worker = config_.code.worker;
-  if (worker.sandboxed) worker.writable = {scratch_->path()};
+  worker.writable = {scratch_->path()};
   auto started = std::make_unique<ChildProcess>(worker, config_.mode, write_output());
   judge(started->missing_layers());
   base::Json found = load(*started);
@@ -121,6 +121,16 @@ base::Json WorkerPool::load(ChildProcess& child) const {
   } catch (const EnvironmentError& lacking) {  // a package, which another interpreter than ours may lack
     TANDEM_USER_CHECK(config_.code.python.empty(),
                       fmt::format("--rm-python {}: {}", config_.code.python, lacking.what()));
+    throw;
+  } catch (const ChildLost& lost) {
+    // A file that hangs is its author's, and so is one that is slow on a slow machine.
+    const UserCodeConfig& code = config_.code;
+    TANDEM_USER_CHECK(
+        lost.cause() != LossCause::kDeadline || code.code_path.empty(),
+        fmt::format("{} {}: importing {} took longer than {:g} s: let the function do what takes so long, "
+                    "in place of the top level of its file",
+                    code.code_flag, code.code_path, code.code_path.substr(0, code.code_path.rfind(':')),
+                    code.worker.deadline_s));
     throw;
   }
 }

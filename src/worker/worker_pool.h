@@ -5,7 +5,7 @@
 // behind, and ends all of them. What the workers are asked, and what becomes of calls that a lost one had under way, is
 // the business of the pool's user: of Graders and of Generators. As far as the kernel goes, the code reaches no
 // network, no secret of the environment and no process of ours, and writes in one scratch folder alone
-// (tandem_worker/sandbox.py).
+// (tandem_worker/sandbox/sandbox.py).
 #pragma once
 
 #include <atomic>

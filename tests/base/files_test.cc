@@ -361,7 +361,35 @@ TEST(CheckWritableDirectory, AsksForRoomAndLeavesNothing) {
   EXPECT_TRUE(list_directory(directory.path()).empty()) << "something is left behind";
   EXPECT_ERROR(EnvironmentError, "/proc: cannot write", check_writable_directory("/proc/none/below", 0));
   write_file_durably(directory / "file", "");
-  EXPECT_ERROR(EnvironmentError, "Not a directory", check_writable_directory(directory / "file/below", 0));
+  EXPECT_ERROR(UserError, "file: is a file, where " + directory.path() + "/file/below needs a directory; name another",
+               check_writable_directory(directory / "file/below", 0));
+}
+
+TEST(CheckWritableDirectory, CountsWhatIsReplacedAsFree) {
+  const TemporaryDirectory directory;
+  constexpr int64_t kFar = int64_t{1} << 60;
+  check_writable_directory(directory.path(), kFar, "", kFar);
+  EXPECT_ERROR(EnvironmentError, " more once this run has replaced what is there; free space or write elsewhere",
+               check_writable_directory(directory.path(), kFar, "", kFar / 2));
+}
+
+TEST(BytesFreedWith, AreThoseThatNothingElseHolds) {
+  const TemporaryDirectory directory;
+  const std::string tree = directory / "tree";
+  constexpr int64_t kBytes = 1 << 20;
+  make_directories(tree + "/deep");
+  const int64_t empty = bytes_freed_with(tree, directory.path());
+  write_file_durably(tree + "/deep/own", std::string(kBytes, 'x'));
+  const int64_t with_own = bytes_freed_with(tree, directory.path());
+  EXPECT_GE(with_own, empty + kBytes);
+  EXPECT_LT(with_own, empty + 2 * kBytes);
+  write_file_durably(directory / "shared", std::string(kBytes, 'x'));
+  fs::create_hard_link(directory / "shared", tree + "/linked");
+  fs::create_directory_symlink(directory.path(), tree + "/link");
+  EXPECT_LT(bytes_freed_with(tree, directory.path()), with_own + kBytes / 2) << "both stay when the tree goes";
+  EXPECT_LT(bytes_freed_with(tree + "/link", directory.path()), kBytes / 2);
+  EXPECT_EQ(bytes_freed_with(tree, "/proc"), 0) << "another file system";
+  EXPECT_EQ(bytes_freed_with(directory / "none", directory.path()), 0);
 }
 
 }  // namespace

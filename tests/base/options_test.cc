@@ -2,13 +2,17 @@
 #include "base/options.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <limits>
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/options_help.h"
 #include "base/sha256.h"
 #include "tandem/error.h"
+#include "tests/base/pseudo_terminal.h"
 #include "tests/base/temporary_directory.h"
 
 namespace tandem::base {
@@ -195,6 +199,8 @@ TEST(Options, RangesThatLeaveOutTheirEndOrInfinity) {
   EXPECT_EQ(answers(0.5, [](Option& x) { x.at_least(0.0).less_than(1.0); }, {"0", "0.9999999999", "1", "inf", "nan"}),
             (Words{"", "", "--x: must be less than 1, not 1", "--x: must be less than 1, not inf",
                    "--x: must be a number, not nan"}));
+  EXPECT_EQ(answers(0.5, [](Option& x) { x.at_least(0.25).or_zero(); }, {"0", "0.25", "0.2", "-1"}),
+            (Words{"", "", "--x: must be 0 or at least 0.25, not 0.2", "--x: must be 0 or at least 0.25, not -1"}));
   EXPECT_EQ(answers(0.5, [](Option& x) { x.finite(); }, {"-1e300", "inf", "-inf"}),
             (Words{"", "--x: must be a finite number, not inf", "--x: must be a finite number, not -inf"}));
 }
@@ -561,6 +567,42 @@ TEST(Options, HelpShowsGroupsDefaultsAndChoices) {
   EXPECT_TRUE(has("[exact|math|dapo] (default: exact)\n")) << help;
   EXPECT_TRUE(has("run directory (required)\n")) << help;
   EXPECT_LT(help.find("\noptimizer:\n"), help.find("\ngeneral:\n"));
+}
+
+// Returns help_columns() of a process whose standard streams are a terminal of so many columns.
+int columns_at_a_terminal(int columns, const char* typed) {
+  PseudoTerminal terminal(columns, [&] {
+    if (typed != nullptr) setenv("COLUMNS", typed, 1);
+    if (typed == nullptr) unsetenv("COLUMNS");
+    return static_cast<int>(help_columns(STDOUT_FILENO));
+  });
+  return terminal.wait();
+}
+
+TEST(Help, IsAsWideAsTheTerminal) {
+  EXPECT_EQ(columns_at_a_terminal(95, nullptr), 95);
+  EXPECT_EQ(columns_at_a_terminal(40, nullptr), 60);
+  EXPECT_EQ(columns_at_a_terminal(200, nullptr), 120);
+  EXPECT_EQ(columns_at_a_terminal(0, nullptr), 80) << "it does not say";
+  EXPECT_EQ(columns_at_a_terminal(95, "70"), 70);
+  EXPECT_EQ(columns_at_a_terminal(95, "wide"), 95);
+  EXPECT_EQ(help_columns(-1), 110U) << "no terminal";
+}
+
+TEST(Help, LinesEndBeforeTheirWidthAndLongChoicesAreBroken) {
+  const auto wrapped = [](std::string_view text, size_t indent, size_t columns) {
+    std::string out;
+    append_wrapped(out, text, indent, columns);
+    return out;
+  };
+  EXPECT_EQ(wrapped("one two three", 2, 10), "one two\n  three\n");
+  EXPECT_EQ(wrapped("one two three", 2, 9), "one two\n  three\n");
+  EXPECT_EQ(wrapped("one two three", 2, 8), "one\n  two\n  three\n");
+  EXPECT_EQ(wrapped("of [aa|bb|cc|dd] (x)", 2, 10), "of\n  [aa|bb|\n  cc|dd]\n  (x)\n");
+  EXPECT_EQ(wrapped("of [aa|bb|cc|dd] (x)", 2, 12), "of\n  [aa|bb|cc|\n  dd] (x)\n");
+  EXPECT_EQ(wrapped("[long_name|b]", 2, 8), "[long_name|\n  b]\n") << "one choice may be longer than a line";
+  EXPECT_EQ(wrapped("no/place/to/break", 2, 8), "no/place/to/break\n");
+  EXPECT_EQ(wrapped("", 2, 8), "\n");
 }
 
 TEST(NearestName, PrefersTheFewestEdits) {

@@ -34,7 +34,7 @@ TEST(RunDirectory, EarlierRunIsReplacedOnlyWithOverwrite) {
     base::make_directories(first.samples_folder());
     base::write_file_durably(first.samples_folder() + "/rollout_000000.jsonl", "{}\n");
     RunDirectory meanwhile(folder / "run", RunFolder::kOverwrite, 0);
-    EXPECT_THROW(meanwhile.create(), UserError) << "the first one is still writing";
+    EXPECT_THROW(meanwhile.create(), EnvironmentError) << "the first one is still writing, and will end";
   }
   EXPECT_THROW(RunDirectory(folder / "run", RunFolder::kNew, 0), UserError);
   RunDirectory second(folder / "run", RunFolder::kOverwrite, 0);
@@ -84,6 +84,63 @@ TEST(RunDirectory, TooLittleSpaceIsTheMachinesFault) {
 }
 
 // The run resumes from a step that was saved without an export: the link to newer weights would lead nowhere.
+// What --overwrite removes, and what a run takes back that goes on, is free before anything is written: a run that fits
+// once the old one is gone was refused.
+TEST(RunDirectory, WhatIsReplacedCountsAsFree) {
+  base::TemporaryDirectory folder;
+  const std::string path = folder / "run";
+  {
+    RunDirectory first(path, RunFolder::kNew, 0);
+    first.create();
+    base::write_file_durably(first.config_file(), "lr = 1.0\n");
+  }
+  constexpr int64_t kBytes = int64_t{3} << 20;
+  const std::string bytes(kBytes, 'x');
+  for (const char* name : {"/checkpoints/step_000001/shard", "/checkpoints/step_000002/shard", "/hf/step_000001/model",
+                           "/hf/step_000002/model", "/samples/rollout_000001.jsonl"}) {
+    base::make_directories(fs::path(path + name).parent_path().string());
+    base::write_file_durably(path + name, bytes);
+  }
+  base::write_file_durably(path + "/mine", bytes);
+  const auto said = [&](RunFolder how, int64_t step) -> std::string {
+    try {
+      RunDirectory(path, how, int64_t{1} << 60, "", step);
+    } catch (const EnvironmentError& error) {
+      return error.what();
+    }
+    return "it fits";
+  };
+  EXPECT_NE(said(RunFolder::kOverwrite, 0).find(" free, and 15 more once this run has replaced"), std::string::npos)
+      << said(RunFolder::kOverwrite, 0);
+  EXPECT_NE(said(RunFolder::kGoOn, 1).find(" free, and 9 more once this run has replaced"), std::string::npos)
+      << said(RunFolder::kGoOn, 1);
+  EXPECT_EQ(said(RunFolder::kGoOn, 2).find("more once"), std::string::npos) << said(RunFolder::kGoOn, 2);
+}
+
+TEST(RunDirectory, SaysWhetherARunThatIsThereCanGoOn) {
+  base::TemporaryDirectory folder;
+  const std::string path = folder / "run";
+  {
+    RunDirectory first(path, RunFolder::kNew, 0);
+    first.create();
+    base::write_file_durably(first.config_file(), "lr = 1.0\n");
+  }
+  const auto said = [&]() -> std::string {
+    try {
+      RunDirectory(path, RunFolder::kNew, 0);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(said(), "--save " + path +
+                        ": there is a run already, of which nothing is saved yet; give --overwrite, or --load " + path +
+                        " --allow-fresh-start, to begin it again, or name another directory");
+  base::make_directories(path + "/checkpoints/step_000001");
+  EXPECT_EQ(said(), "--save " + path + ": there is a run already; name another directory, give --load " + path +
+                        " to go on with that run, or --overwrite to replace it");
+}
+
 TEST(RunDirectory, LatestFollowsWhatIsTakenBack) {
   base::TemporaryDirectory folder;
   RunDirectory run(folder / "run", RunFolder::kNew, 0);

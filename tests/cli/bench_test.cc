@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <set>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "base/json.h"
 #include "device/registry.h"
@@ -61,6 +65,23 @@ TEST(Bench, EachMeasurementGivesItsFigures) {
                  {"decode", "rollout", "prefill", "mixed", "tail", "train", "optimizer", "GRPO step"});
   expect_figures(measured({"tail"}), {"tail"});
   EXPECT_FALSE(measured({"ceilings"}).contains("measurements"));
+}
+
+// Greedy texts of random weights repeat themselves: they were guessed as well with every fourth token changed.
+TEST(Bench, TheTailIsGuessedAsFarAsItWasSeen) {
+  const base::Json record = measured({"tail"}, {"--sequences", "2", "--response-len", "48"});
+  std::map<std::string, std::pair<double, double>> counts;  // of each row: what was guessed, what of it was right
+  for (const base::Json& row : record["measurements"])
+    counts[row["detail"]] = {row["draft_tokens"].get<double>(), row["right_drafts"].get<double>()};
+  const auto [none, all, of_16, of_8, of_4] = std::tuple{
+      counts.at("2 sequences, no guesses"), counts.at("2 sequences, all seen"), counts.at("2 sequences, 1 of 16 other"),
+      counts.at("2 sequences, 1 of 8 other"), counts.at("2 sequences, 1 of 4 other")};
+  EXPECT_EQ(none.first, 0.0);
+  EXPECT_GT(all.second, 60.0) << "of 94";
+  EXPECT_LT(of_16.second, all.second);
+  EXPECT_LT(of_8.second, of_16.second);
+  EXPECT_GT(of_8.second, 2.0 * of_4.second);
+  EXPECT_LE(of_4.second, 8.0) << "two of each, before the first change";
 }
 
 TEST(Bench, MeasuresPartOfAStepAndSharedPromptsInBothDtypes) {

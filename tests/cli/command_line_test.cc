@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "base/files.h"
+#include "cli/verbs.h"
 #include "config/other_trainers/unsupported_flags.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
@@ -20,7 +22,34 @@ TEST(CommandLine, ListsItsVerbs) {
   for (const char* verb : {"train", "sft", "generate", "score", "eval", "export", "plan", "bench"}) {
     EXPECT_NE(help.out.find(std::string("\n  ") + verb), std::string::npos) << verb;
   }
-  EXPECT_EQ(run({}).code, 2);
+  const Captured alone = run({});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_EQ(alone.out, help.out);
+  EXPECT_EQ(alone.err, "tandem: error: no verb is given; `tandem --help` lists them\n");
+}
+
+// Returns the longest of the lines.
+std::string longest_line(const std::string& text) {
+  std::string longest;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) longest = line.size() > longest.size() ? line : longest;
+  return longest;
+}
+
+TEST(CommandLine, NoLineOfHelpIsLongerThanItsWidth) {
+  EXPECT_LE(longest_line(run({"--help"}).out).size(), 110U);
+  for (const Verb& verb : verbs()) {
+    const std::string longest = longest_line(run({verb.name, "--help"}).out);
+    EXPECT_LE(longest.size(), 110U) << verb.name << ": " << longest;
+  }
+}
+
+TEST(CommandLine, DescriptionsOfVerbsBeginInOneColumn) {
+  const std::string help = run({"--help"}).out;
+  for (const Verb& verb : verbs()) {
+    const std::string line = "\n  " + std::string(verb.name) + std::string(11 - std::string(verb.name).size(), ' ');
+    EXPECT_NE(help.find(line + std::string(verb.description).substr(0, 20)), std::string::npos) << verb.name << help;
+  }
 }
 
 TEST(CommandLine, UnknownVerbIsAnsweredWithTheNearest) {

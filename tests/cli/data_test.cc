@@ -111,7 +111,7 @@ TEST_F(Data, OfParquetThatIsWrongIsOneLine) {
   text::write_parquet(rows, "{\"prompt\": \"a\"}\n{\"prompt\": null}\n");
   expect_one_line_failure(run(generation(rows)), 2, rows + ":2: prompt is a null");
   generated(generation(rows, {"--skip-bad-lines"}));
-  EXPECT_NE(said_.find("1 bad lines left out (--skip-bad-lines), the first: " + rows + ":2: "), std::string::npos);
+  EXPECT_NE(said_.find("1 bad line left out (--skip-bad-lines), the first: " + rows + ":2: "), std::string::npos);
 }
 
 // Rows of data sets with pictures have columns that nobody reads; these are left alone and reported.

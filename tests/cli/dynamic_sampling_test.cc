@@ -278,7 +278,27 @@ TEST_F(DynamicSampling, ASignalEndsItWhileRewardsAreWaitedFor) {
   const Program program(filtered(folder / "run", folder / "reward.py:reward"));
   while (!base::file_exists(folder / "run/metrics.jsonl")) ASSERT_FALSE(program.wait_for(0.05));
   program.signal(SIGTERM);
-  EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(program.wait(), 128 + SIGTERM) << "nothing is saved, and a scheduler is not to take it for success";
+  const std::string log = base::read_file(folder / "run/log.txt"), run_path = folder / "run";
+  EXPECT_NE(
+      log.find("; nothing is saved yet: --overwrite, or --load " + run_path + " --allow-fresh-start, begins again"),
+      std::string::npos)
+      << log;
+  // What the refusals of the same command, and of --load, advise is accepted.
+  const Arguments words = filtered(run_path, folder / "reward.py:reward");
+  expect_one_line_failure(run(words), 2,
+                          "there is a run already, of which nothing is saved yet; give --overwrite, or --load " +
+                              run_path + " --allow-fresh-start, to begin it again");
+  base::write_file_durably(folder / "reward.py",
+                           "def reward(completions, **kwargs):\n"
+                           "    return [0.0] * len(completions)\n");
+  for (const Arguments& advised : {Arguments{"--overwrite"}, Arguments{"--load", run_path, "--allow-fresh-start"}}) {
+    Arguments again = words;
+    again.insert(again.end(), advised.begin(), advised.end());
+    again.emplace_back("--dry-run");
+    const Captured result = run(again);
+    EXPECT_EQ(result.code, 0) << result.err;
+  }
 }
 
 }  // namespace

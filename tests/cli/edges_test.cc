@@ -220,6 +220,14 @@ TEST(Edges, FreeSpaceIsAskedForWhatIsWritten) {
   EXPECT_GE(needed, bytes_below(folder / "run/hf") + bytes_below(folder / "run/checkpoints"));
   EXPECT_GE(3 * needed, 2 * written);
   EXPECT_LE(needed, 3 * written + (4 << 20)) << "where " << written << " were written";
+  // A run that goes on in place is asked for what it adds: each new checkpoint takes the place of one that is there.
+  Arguments further = with_flag(asked, "--num-rollout", "16");
+  further.insert(further.end(), {"--load", folder / "run"});
+  const Captured rest = run(further);
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  ASSERT_TRUE(std::regex_search(rest.out, match, std::regex("on disk: about [0-9.]+ MiB, ([0-9]+) bytes \\(hf/")))
+      << rest.out;
+  EXPECT_LE(std::stoll(match[1]), needed - bytes_below(folder / "run/checkpoints"));
 }
 
 }  // namespace

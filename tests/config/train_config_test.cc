@@ -147,6 +147,8 @@ TEST(TrainConfig, NumbersOutOfRangeAreRefusedByTheirFlag) {
       {{"--gradient-sum-group", "65"}, "--gradient-sum-group: must be at most 64, not 65"},
       {{"--logprob-chunk-rows", "0"}, "--logprob-chunk-rows: must be at least 1, not 0"},
       {{"--rollout-max-batch-tokens", "0"}, "--rollout-max-batch-tokens: must be at least 1, not 0"},
+      {{"--rollout-temperature", "1e-9"}, "--rollout-temperature: must be 0 or at least 1e-04, not 1e-9"},
+      {{"--eval-temperature", "1e-9"}, "--eval-temperature: must be 0 or at least 1e-04, not 1e-9"},
       {{"--rollout-max-running", "0"}, "--rollout-max-running: must be at least 1, not 0"},
       {{"--rm-num-workers", "0"}, "--rm-num-workers: must be at least 1, not 0"},
       {{"--rm-concurrency", "4097"}, "--rm-concurrency: must be at most 4096, not 4097"},

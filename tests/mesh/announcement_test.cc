@@ -31,6 +31,8 @@ class Announcements : public testing::Test {
       return "read: " + wait_for_announcement(rank(1), settings, "place");
     } catch (const EnvironmentError& error) {
       return error.what();
+    } catch (const UserError& error) {
+      return std::string("user: ") + error.what();
     }
   }
 
@@ -51,8 +53,9 @@ TEST_F(Announcements, AreWaitedForAsLongAsTheyMayTake) {
 TEST_F(Announcements, OfAnotherSecretAreNotBelieved) {
   announce(rank(0), {.secret = "sixteen letters!"}, "place", "10.0.0.1:29600");
   EXPECT_EQ(why_not_read({.secret = "sixteen letters!"}), "read: 10.0.0.1:29600");
-  EXPECT_THAT(why_not_read({.secret = "a second secret!"}), testing::StartsWith("TANDEM_SECRET_FILE: "));
-  EXPECT_THAT(why_not_read({}), testing::StartsWith("rank 0 was started with TANDEM_SECRET_FILE, rank 1 without"));
+  EXPECT_THAT(why_not_read({.secret = "a second secret!"}), testing::StartsWith("user: TANDEM_SECRET_FILE: "));
+  EXPECT_THAT(why_not_read({}),
+              testing::StartsWith("user: rank 0 was started with TANDEM_SECRET_FILE, rank 1 without"));
 }
 
 }  // namespace

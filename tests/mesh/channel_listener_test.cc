@@ -78,7 +78,7 @@ TEST(ChannelListener, AnotherSecretIsSaidToBoth) {
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("127.0.0.1 has connected to 127.0.0.1:"), std::string::npos) << said;
   EXPECT_NE(said.find("TANDEM_SECRET_FILE: the other end has another secret"), std::string::npos) << said;
-  EXPECT_THROW(other.get(), ChannelClosed);
+  EXPECT_THROW(other.get(), SecretDiffers);
 }
 
 TEST(ChannelListener, OneEndWithoutASecretIsSaidToBoth) {
@@ -94,7 +94,7 @@ TEST(ChannelListener, OneEndWithoutASecretIsSaidToBoth) {
     try {
       other.get();
       ADD_FAILURE();
-    } catch (const ChannelClosed& error) {
+    } catch (const SecretDiffers& error) {
       EXPECT_EQ(std::string(error.what()), "the other end " + (listens_with ? with : without));
     }
   }

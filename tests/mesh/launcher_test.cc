@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <random>
 
 #include "mesh/launch/launcher_link.h"
@@ -289,6 +290,14 @@ TEST(StartedWorkers, ADescriptorThatIsNoSocketIsNamed) {
   EXPECT_THROW(wrong.have_all_ended(), EnvironmentError);
 }
 
+TEST(Launcher, ARankIsShownByTheNameThatThePlanGives) {
+  LaunchPlan plan;
+  plan.command = {"/bin/sh", "-c", "tr '\\0' ' ' < /proc/$$/cmdline | grep -q '^a-name -c '"};
+  EXPECT_EQ(launch(plan).code, 1) << "without a name it is shown by its file";
+  plan.shown_as = "a-name";
+  EXPECT_EQ(launch(plan).code, 0);
+}
+
 TEST(Launcher, NobodyHasASocketOfTheInternet) {
   Job job({"meet", "meet", "meet"});
   for (int i = 0; i < 3; ++i) job.rank(i);
@@ -347,6 +356,7 @@ int main(int argc, char** argv) {
   if (mode == "--rank") return tandem::mesh::run_fake_rank(argc, argv);
   if (mode == "--launch") return tandem::mesh::run_fake_launcher(argc, argv);
   if (mode == "--soak") tandem::mesh::num_kills = 100;
+  std::signal(SIGHUP, SIG_DFL);  // the tests themselves may run under nohup
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -58,6 +58,12 @@ TEST(LocalSocket, ANameIsOneListenersAndGoesWithIt) {
       EXPECT_THAT(error.what(),
                   testing::EndsWith(name + ": another process listens there already; wait until it has ended"));
     }
+    try {
+      const LocalListener second(name, "wait", "--listen teacher");
+      ADD_FAILURE() << "two listen under one name";
+    } catch (const EnvironmentError& error) {
+      EXPECT_STREQ(error.what(), "--listen teacher: another process listens there already; wait");
+    }
     EXPECT_FALSE(listener.accept().has_value());
     std::optional<OwnedDescriptor> here = connect_locally(name);
     std::optional<OwnedDescriptor> there = listener.accept();

@@ -219,7 +219,7 @@ TEST(Meeting, ARankWithAnotherSecretReadsWhyBeforeItLeaves) {
   try {
     meet(own, facts_of_rank(1, 2), {.rank = 1, .size = 2, .has_secret = true, .timeout_s = 5.0});
     FAIL() << "another secret is taken for the own one";
-  } catch (const EnvironmentError& error) {
+  } catch (const UserError& error) {
     EXPECT_THAT(error.what(), StartsWith("TANDEM_SECRET_FILE: 'rank/0' of the ranks' store was not written with"));
   }
 }

@@ -8,6 +8,9 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <string>
+
+#include "tandem/error.h"
 
 namespace tandem::mesh {
 namespace {
@@ -52,6 +55,34 @@ TEST(Network, ConnectionsToSilentHostsEnd) {
     const int probes = option(*end, IPPROTO_TCP, TCP_KEEPINTVL) * option(*end, IPPROTO_TCP, TCP_KEEPCNT);
     EXPECT_EQ(until_probes + probes, 60);
   }
+}
+
+// Returns the first letter of the error's kind, "U" for the user's and "E" for the environment's, and its line.
+template <typename Listen>
+std::string why_it_does_not_listen(const Listen& listen) {
+  try {
+    listen();
+    return "it listens";
+  } catch (const UserError& error) {
+    return std::string("U ") + error.what();
+  } catch (const EnvironmentError& error) {
+    return std::string("E ") + error.what();
+  }
+}
+
+// The line once named MASTER_ADDR whoever had given the address, and its code asked a scheduler to try again.
+TEST(Network, AnAddressOfAnotherMachineIsItsFlagsFault) {
+  constexpr const char* kElsewhere = "203.0.113.9";  // a documentation address: nobody's
+  EXPECT_EQ(why_it_does_not_listen([&] { listen_at(kElsewhere, 29799, {.port = "--listen", .address = "--listen"}); }),
+            "U cannot listen at 203.0.113.9:29799: no interface of this machine has that address; give one of its own "
+            "(--listen)");
+  EXPECT_EQ(why_it_does_not_listen([&] { listen_for_ranks(kElsewhere, 29799); }),
+            "U cannot listen at 203.0.113.9:29799: no interface of this machine has that address; give one of its own "
+            "(MASTER_ADDR, or --master-addr of tandem launch)");
+  EXPECT_EQ(why_it_does_not_listen([&] { listen_at(kElsewhere, 29799, {.host = "moved"}); }),
+            "E cannot listen at 203.0.113.9:29799, the address of host moved: no interface of this machine has that "
+            "address; give one of its own (MASTER_ADDR, or --master-addr of tandem launch)");
+  EXPECT_GT(port_of(listen_for_ranks("localhost", 0)), 0);
 }
 
 }  // namespace

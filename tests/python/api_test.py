@@ -121,12 +121,13 @@ class EngineTest(unittest.TestCase):
     def test_refuses_in_a_sentence_and_goes_on(self):
         before = self.tokens()
         for prompts, sampling, says in [
-            ("1", {"temperature": -1.0}, "--rollout-temperature: must be at least 0"),
-            ("1", {"top_p": 0.0}, "--rollout-top-p"),
-            ("1", {"n": 0}, "--n-samples-per-prompt"),
-            ("1", {"stop": [""]}, "--rollout-stop: an empty text"),
-            ("1", {"top_p": 0.0, "min_p": 7.0}, "; --rollout-min-p: must be at most 1"),
-            ("1", {"stop_token_ids": [10**6]}, "--rollout-stop-token-ids"),
+            ("1", {"temperature": -1.0}, "temperature: must be 0 or at least 1e-04, not -1.0"),
+            ("1", {"top_p": 0.0}, "top_p: must be greater than 0, not 0.0"),
+            ("1", {"n": 0}, "n: must be at least 1, not 0"),
+            ("1", {"temperature": {}}, "temperature: expects text, a number"),
+            ("1", {"stop": [""]}, "stop: an empty text"),
+            ("1", {"top_p": 0.0, "min_p": 7.0}, "; min_p: must be at most 1"),
+            ("1", {"stop_token_ids": [10**6]}, "stop_token_ids 1000000: the model has no such token"),
             (["1", "2"], {"n": 10**9}, "a request may have 16384 completions, and this one asks for 1000000000 for each of 2 prompts"),
             ("x" * 200_000, {}, "bytes; a request may have 100000"),
             ([], {}, "prompts: expects a list of one prompt"),
@@ -134,7 +135,7 @@ class EngineTest(unittest.TestCase):
             (["1", {"tokens": [10**6]}], {}, "prompts[1]: 1000000 is no token id"),
             ({"tokens": []}, {}, "prompts[0]: has no tokens"),
             ({"text": "1"}, {}, "prompts[0]: expects a text"),
-            ([[{"role": "user"}]], {}, "prompts[0]"),
+            ([[{"role": "user"}]], {}, "prompts[0]: message 1 has no text"),
             (["1", {"tokens": [5] * 96}], {}, "96"),
         ]:
             with self.subTest(says=says):
@@ -142,6 +143,7 @@ class EngineTest(unittest.TestCase):
                     self.engine.generate(prompts, **sampling)
                 self.assertIn(says, str(raised.exception))
                 self.assertNotIn("\n", str(raised.exception))
+                self.assertNotRegex(str(raised.exception), "--rollout|--n-samples|standard input")
         self.assertEqual(self.tokens(), before)
 
 

@@ -81,6 +81,24 @@ class CallbacksTest(Folder):
                 self.assertIsNone(raised.exception.__cause__)
                 self.assertRegex((self.folder / "run/checkpoints/latest").read_text(), "step_0")
 
+    def test_what_cannot_be_called_is_refused_before_a_run_is_replaced(self):
+        save = self.folder / "run"
+        save.mkdir()
+        (save / "config.toml").write_text("num-rollout = 3\n")
+        arguments = SMALL_RUN | dict(rm_type="f1", save=save, overwrite=True)
+        for verb, callbacks, says in [
+            (tandem.train, dict(on_step=5), "on_step: expects a function of one record, not 5"),
+            (tandem.train, dict(on_eval=lambda: None), "on_eval: .* cannot be called with one record: too many positional arguments"),
+            (tandem.train, dict(on_rollout=lambda a, b: None), "on_rollout: .*: missing a required argument: 'b'"),
+            (tandem.train, dict(on_steps=print), "on_steps: train has no such callback; it has on_rollout, on_step, on_eval"),
+            (tandem.train, dict(on_save_error="sotp"), "--on-save-error: 'sotp' .*"),
+            (tandem.sft, dict(on_rollout=print), "on_rollout: sft has no such callback; it has on_step, on_eval"),
+        ]:
+            with self.subTest(says=says):
+                with self.assertRaisesRegex(tandem.UserFault, f"^{says}$"):
+                    verb(arguments, **callbacks)
+        self.assertEqual([path.name for path in save.iterdir()], ["config.toml"])
+
     def test_of_sft_too(self):
         data = self.folder / "data.jsonl"
         data.write_text('{"prompt": "1 + 1 =", "response": " 2"}\n' * 4)

@@ -223,7 +223,7 @@ class OnRay(unittest.TestCase):
     def test_a_killed_rank_is_the_run_s_end_with_its_code_and_words(self):
         job = self.start("rank", *self.APART, num_rollout=500, reward="slow")
         job.wait_for("rollout 2/")
-        (rank, *_) = [p for p in processes("/proc/self/exe", str(job.save)) if "join-address" not in self.line(p)]
+        (rank, *_) = [p for p in processes("tandem train ", str(job.save)) if self.is_rank(p, joins=False)]
         os.kill(rank, signal.SIGKILL)
         self.assertEqual(job.code(), 3, job.text())
         self.assertRegex(job.text(),
@@ -231,8 +231,9 @@ class OnRay(unittest.TestCase):
         self.assert_nothing_is_left(job)
 
     @staticmethod
-    def line(process):
-        return pathlib.Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    def is_rank(process, joins):
+        words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+        return words[:2] == [b"tandem", b"train"] and any(word.startswith(b"--rollout-join-address") for word in words) == joins
 
     def test_a_killed_actor_is_restarted_from_the_checkpoint(self):
         job = self.start("actor", *self.APART, "--save-interval", "2", options=("--max-restarts", "1"), num_rollout=12,
@@ -249,7 +250,7 @@ class OnRay(unittest.TestCase):
     def test_a_killed_engine_is_replaced_while_the_run_goes_on(self):
         job = self.start("engine", *self.APART, num_rollout=100, reward="slow")
         job.wait_for("rollout 3/")
-        (engine, *_) = [p for p in processes("/proc/self/exe", str(job.save)) if "join-address" in self.line(p)]
+        (engine, *_) = [p for p in processes("tandem train ", str(job.save)) if self.is_rank(p, joins=True)]
         os.kill(engine, signal.SIGKILL)
         self.assertEqual(job.code(), 0, job.text())
         self.assertEqual(job.weights(), self.expect(100))

@@ -37,7 +37,7 @@ TEST(JsonOutput, WhatCannotBeWrittenIsRefused) {
   check_output(folder / "out.jsonl");
   EXPECT_FALSE(base::file_exists(folder / "out.jsonl")) << "asking leaves nothing behind";
   base::write_file_durably(folder / "file", "");
-  EXPECT_THROW(check_output(folder / "file/out.jsonl"), EnvironmentError);
+  EXPECT_THROW(check_output(folder / "file/out.jsonl"), UserError);
   EXPECT_THROW(JsonOutput(folder / "file/out.jsonl"), EnvironmentError);
   EXPECT_THROW(check_output(folder.path()), UserError);
 }

@@ -234,6 +234,23 @@ TEST_F(RunPage, SamplesSayWhatTheScriptSortsAndFiltersBy) {
   EXPECT_NE(page.find("<form class=\"finder\" hidden>"), std::string::npos) << "without the script it does nothing";
 }
 
+// Its script is tried by hand only: it looks into these parts of an article, and all captions are outside of them.
+TEST_F(RunPage, TheTextsOfASampleAreMarkedForTheSearch) {
+  base::Json record = base::parse_json(sample("12+30=", "42", -0.5), "sample");
+  record["failure"] = "timeout: 30 s";
+  const std::string path = write_run("a", rollout_record(0, 0.1, 3));
+  base::write_file_durably(path + "/samples/rollout_000000.jsonl", base::dump_json(record) + "\n");
+  const std::string page = page_of(path);
+  const std::string article = between(page, "<article", "</article>");
+  EXPECT_NE(article.find("<p class=\"warn\">timeout: 30 s</p>"), std::string::npos);
+  EXPECT_NE(article.find("<pre class=\"prompt\">12+30=</pre>"), std::string::npos);
+  EXPECT_NE(article.find("<p class=\"faint\">label: <span class=\"label\">7</span></p>"), std::string::npos);
+  EXPECT_EQ(count(article, "<pre"), 2U) << "prompt and response";
+  EXPECT_EQ(count(article, "class=\"warn\"") + count(article, "class=\"label\""), 2U);
+  EXPECT_NE(page.find("querySelectorAll(\"pre:not(.prompt), .label, .warn\")"), std::string::npos);
+  EXPECT_EQ(page.find("article.textContent"), std::string::npos) << "it has the captions";
+}
+
 TEST_F(RunPage, HasThousandsOfSamplesWhereThereIsRoom) {
   const std::string path = write_run("a", rollout_record(0, 0.1, 3));
   for (int i = 0; i < 4; ++i) {

@@ -38,6 +38,13 @@ TEST(StepLine, SaysWhatIsOutOfTheOrdinary) {
             "rollout 75/80  reward 0.965  length 3.23  truncated 0.125  loss 2e-09  entropy 0.042  kl 0  "
             "grad 1,605,432 (clipped)  1 of 32 groups has equal rewards  failed 3  0.23 s  elapsed 2:00:00  "
             "ETA 2:00:00");
+  Progress exempt = progress;
+  exempt.num_not_applied_to = 12;
+  EXPECT_NE(step_line(exempt, rollout, step, 200).find("equal rewards  failed 3  12 without a reward  0.23 s"),
+            std::string::npos);
+  exempt.num_failed = 0;
+  EXPECT_NE(step_line(exempt, rollout, step, 200).find("equal rewards  12 without a reward  0.23 s"),
+            std::string::npos);
   // In two groups no sample has a reward, in one all rewards are equal.
   rollout["rollout/groups_without_signal"] = 3.0;
   EXPECT_NE(step_line(progress, rollout, step, 200).find("  3 of 32 groups give no signal  "), std::string::npos);
@@ -101,7 +108,11 @@ TEST(EndLine, SaysHowTheRunGoesOn) {
   EXPECT_EQ(end_line(true, progress, 3, 0, "runs/x"),
             "stopped after 3 of 5 rollouts, 0 warnings; --load runs/x goes on");
   EXPECT_EQ(end_line(true, {.rollout = 0, .num_rollouts = 5}, 0, 2, "runs/x"),
-            "stopped after 0 of 5 rollouts, 2 warnings; nothing is saved yet, --overwrite begins again in runs/x");
+            "stopped after 0 of 5 rollouts, 2 warnings; nothing is saved yet: --overwrite, or --load runs/x "
+            "--allow-fresh-start, begins again in runs/x");
+  EXPECT_EQ(end_line(true, progress, 0, 0, "runs/x"),
+            "stopped after 3 of 5 rollouts, 0 warnings; nothing is saved yet: --overwrite begins again in runs/x")
+      << "it has gone on from a checkpoint elsewhere";
 }
 
 // By default a run loses ten rollouts at most to a power cut, and its disk holds one export.

@@ -49,7 +49,7 @@ TEST(GenerateMessages, ReadWhatAProcessSays) {
   EXPECT_TRUE(read.all_wait);
 }
 
-// python/tandem_worker/engine_calls.py lets a function have 64 KiB of parameters as JSON.
+// python/tandem_worker/user_functions/engine_calls.py lets a function have 64 KiB of parameters as JSON.
 TEST(GenerateMessages, TakeAllSamplingParametersThatAFunctionMayHave) {
   const auto asked = [](size_t stop_bytes) {
     const Json sampling = {{"stop", Json::array({std::string(stop_bytes, 'x')})}};

@@ -20,7 +20,6 @@ RewardSource source(const std::string& name, double weight, const GraderConfig& 
   result.name = name;
   result.weight = weight;
   result.graders = graders;
-  result.graders->may_not_apply = true;
   return result;
 }
 

@@ -311,6 +311,52 @@ TEST(LearningHealth, SaysThatGroupsOfOneTeachNothing) {
       << watched.warnings[0];
 }
 
+// Nothing was returned by a function that failed, and yet what it returned was to be checked.
+TEST(LearningHealth, AdvantagesThatFailedAreNotSaidToBeZero) {
+  for (const bool has_failed : {false, true}) {
+    SimulatedRun run(5);
+    use_groups(run);
+    run.make_large_enough();
+    run.graded_by_length = true;
+    run.settings.advantages = "--custom-advantage-path advantages.py:f";
+    Watched watched(run);
+    std::vector<Sample> samples = run.rollout(0);
+    for (size_t i = 0; i < samples.size(); ++i) {
+      samples[i].reward = static_cast<double>(i % static_cast<size_t>(run.num_per_group));
+      samples[i].advantages = {0.0};
+    }
+    const LearningHealth::Counts counts =
+        watched.watch.observe_rollout(0, views(samples), {.causes = {}, .advantages_failed = has_failed});
+    EXPECT_NE(counts.contains("fault/advantages_zero"), has_failed);
+    const bool is_said = std::ranges::any_of(watched.warnings, [](const std::string& line) {
+      return line.find("so nothing is learnt: check what --custom-advantage-path advantages.py:f returns") !=
+             std::string::npos;
+    });
+    EXPECT_NE(is_said, has_failed);
+  }
+}
+
+// The causes of all rollouts of a stretch are added up.
+TEST(LearningHealth, NamesTheCauseOfSamplesWithoutAReward) {
+  SimulatedRun run(11);
+  run.num_groups = 1;
+  run.num_per_group = 3;
+  run.settings.generate = "--custom-generate-function-path agent.py:run";
+  Watched watched(run);
+  std::vector<Sample> samples = run.rollout(0);
+  for (Sample& sample : samples) drop(sample);
+  for (const int64_t rollout : {0, 1}) {
+    const LearningHealth::Counts counts =
+        watched.watch.observe_rollout(rollout, views(samples), {.causes = {.num_not_made = 3}});
+    EXPECT_EQ(counts.at("fault/grader_always_fails"), 3.0);
+  }
+  ASSERT_EQ(watched.warnings.size(), 1U);
+  EXPECT_NE(watched.warnings[0].find("rollouts 1 to 2: --custom-generate-function-path agent.py:run failed on all 6 "
+                                     "samples, so none has a reward"),
+            std::string::npos)
+      << watched.warnings[0];
+}
+
 // Samples that are out of the loss train nothing, whatever their masks hold.
 TEST(LearningHealth, LooksAtTheMasksOfSamplesInTheLoss) {
   SimulatedRun run(29);

@@ -328,6 +328,16 @@ TEST_F(NewWeights, ThatAreTornNeverSample) {
   EXPECT_FALSE(why->is_users);
 }
 
+// The advice named --rollout-join alone, which is for this machine.
+TEST(HowToJoin, NamesTheAddressForOtherMachines) {
+  sampling::Connections::Settings settings{.address = fmt::format("join-test-{}", getpid())};
+  EXPECT_EQ(sampling::Connections(settings, nullptr).how_to_join(), "--rollout-join");
+  settings.door.address = "127.0.0.1";
+  const sampling::Connections reached(settings, nullptr);
+  EXPECT_EQ(reached.how_to_join(),
+            fmt::format("--rollout-join, or --rollout-join-address 127.0.0.1:{} on another machine", reached.port()));
+}
+
 TEST_F(NewWeights, WhatIsStillSaidOfTheRolloutBeforeIsForNobody) {
   const auto workers = listen();
   const auto late = joined(*workers, 0);

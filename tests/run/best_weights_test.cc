@@ -137,6 +137,39 @@ TEST_F(BestWeightsTest, TheSearchBeginsAgainWhereTheOldNumberMeansSomethingElse)
   EXPECT_EQ(step_of(best(untrained, "exact >= 0.5")), 0) << "those of --hf-checkpoint are in no directory";
 }
 
+// With another metric the best weights were once forgotten without a word.
+TEST_F(BestWeightsTest, AnotherMetricIsSaidWithThePlaceOfTheOldWeights) {
+  BestWeights before = best();
+  before.observe(2, {{kMetric, 0.5}});
+  checkpoint::RunState start = saved(before);
+  base::set_log_level(base::LogLevel::kWarning);
+  const auto said = [&](const std::string& metric) {
+    testing::internal::CaptureStderr();
+    EXPECT_FALSE(step_of(best(start, "", metric)).has_value());
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string removed = "; the best weights so far, in " + directory_.best(2) +
+                              ", are removed once a checkpoint has newer ones: copy them to keep them\n";
+  const std::string line = said("eval/other");
+  const std::string other =
+      "--save-best eval/other: the best evaluation of the checkpoint is one of eval/math (0.5, rollout 2), so the next "
+      "evaluation is the one to beat";
+  EXPECT_TRUE(line.ends_with(other + removed)) << line;
+  EXPECT_EQ(said(""), "") << "nothing is to be beaten";
+  // The weights from before training are --hf-checkpoint, which nobody removes.
+  start.best->step = 0;
+  const std::string untrained = said("eval/other");
+  EXPECT_TRUE(untrained.ends_with("(0.5, rollout 0), so the next evaluation is the one to beat\n")) << untrained;
+  start.best->step = 2;
+  asked_ = "other.jsonl";
+  const std::string asked = said(kMetric);
+  EXPECT_TRUE(
+      asked.ends_with("--save-best eval/math: the evaluation was of held_out.jsonl when the checkpoint was made, "
+                      "and is of other.jsonl now, so the next evaluation is the one to beat" +
+                      removed))
+      << asked;
+}
+
 TEST_F(BestWeightsTest, WhatADiskRefusesIsTriedAgainByTheNextEvaluation) {
   BestWeights best = this->best();
   disk_.is_full = true;

@@ -57,8 +57,31 @@ TEST_F(HealthSettingsTest, NameTheGraderAsTheUserGaveIt) {
   };
   EXPECT_EQ(settings(use_function).grader, "--custom-rm-path reward.py:reward");
   EXPECT_FALSE(settings(use_function).lowest_reward.has_value()) << "a function may give anything";
-  EXPECT_EQ(settings([](config::TrainConfig& config) { config.custom_generate.function = "agent.py:run"; }).grader,
-            "--custom-generate-function-path agent.py:run or --rm-type exact");
+  const rl::HealthSettings generated =
+      settings([](config::TrainConfig& config) { config.custom_generate.function = "agent.py:run"; });
+  EXPECT_EQ(generated.grader, "--rm-type exact") << "where it failed no function did";
+  EXPECT_EQ(generated.generate, "--custom-generate-function-path agent.py:run");
+}
+
+TEST_F(HealthSettingsTest, KnowAServiceThatGradesAlone) {
+  EXPECT_FALSE(settings().asks_service);
+  EXPECT_TRUE(settings([](auto& config) { config.reward.rm_type = {"remote_rm"}; }).asks_service);
+  EXPECT_FALSE(settings([](auto& config) { config.reward.rm_type = {"remote_rm", "exact"}; }).asks_service);
+}
+
+TEST_F(HealthSettingsTest, KnowWhetherTheContextMayCut) {
+  model::ModelConfig model = model_;
+  model.max_positions = 100;
+  session::PromptSet prompts = prompts_;
+  prompts.longest_tokens = 36;
+  config::TrainConfig config = config_;
+  config.rollout.max_response_len = 64;
+  EXPECT_FALSE(signal_settings(config, model, prompts, 8).context_may_cut);
+  config.rollout.max_response_len = 65;
+  EXPECT_TRUE(signal_settings(config, model, prompts, 8).context_may_cut);
+  config.rollout.max_response_len = 64;
+  config.rollout.max_context_len = 99;
+  EXPECT_TRUE(signal_settings(config, model, prompts, 8).context_may_cut);
 }
 
 TEST_F(HealthSettingsTest, KnowTheRewardThatIsZeroAndTheFunctionThatMayCut) {

@@ -149,8 +149,19 @@ TEST_F(PatienceTest, ARunOfWhichNothingWasGradedDoesNotEndWell) {
   Patience patience = begin();
   EXPECT_EQ(refusal([&] { patience.check_that_some_were_graded(0); }), "");
   patience.observe_rollout(0, rollout_with(2));
+  EXPECT_EQ(refusal([&] { patience.check_that_some_were_graded(1); }),
+            "no sample of the run's only rollout was graded, because grading failed for all of them, so nothing was "
+            "learnt: mend the reward; the first of the last rollout: sample 0: boom");
   patience.observe_rollout(1, rollout_with(2));
-  EXPECT_TRUE(refusal([&] { patience.check_that_some_were_graded(2); }).ends_with("rollout: sample 0: boom"));
+  EXPECT_EQ(refusal([&] { patience.check_that_some_were_graded(2); }),
+            "no sample of the run's 2 rollouts was graded, because grading failed for all of them, so nothing was "
+            "learnt: mend the reward; the first of the last rollout: sample 0: boom");
+  Patience generates = begin();
+  generates.observe_rollout(0, rollout_with(2, sampling::kGenerateFailure));
+  EXPECT_TRUE(
+      refusal([&] {
+        generates.check_that_some_were_graded(1);
+      }).starts_with("--custom-generate-function-path failed in the run's only rollout, so nothing was learnt"));
 
   Patience once_graded = begin();
   for (const int num_failed : {2, 1, 2}) once_graded.observe_rollout(0, rollout_with(num_failed));

@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "model/lora.h"
 #include "model/registry.h"
+#include "tests/base/temporary_directory.h"
 
 namespace tandem::run {
 namespace {
@@ -19,9 +21,9 @@ model::ModelConfig golden() { return model::read_model_config("tests/golden/mode
 // The headers of files are a few hundred KiB, which is more than the small model's weights.
 TEST(RunSpace, EveryExportStaysAndOneCheckpointMoreThanAreKept) {
   const model::ModelConfig model = golden();
-  const auto space = [&](int64_t exports, int64_t checkpoints, int64_t keep_latest,
-                         int64_t reference_element_bytes = 0) {
-    return checkpoint_space(model, kCopied, exports, checkpoints, keep_latest, reference_element_bytes);
+  const auto space = [&](int64_t exports, int64_t checkpoints, int64_t keep_latest, int64_t reference_element_bytes = 0,
+                         int64_t num_there = 0) {
+    return checkpoint_space(model, kCopied, exports, checkpoints, keep_latest, reference_element_bytes, num_there);
   };
   const int64_t parameters = model::trained_layout(model).num_elements();
   const int64_t one_export = space(1, 0, 2).exports, one_checkpoint = space(0, 1, 2).checkpoints;
@@ -31,7 +33,37 @@ TEST(RunSpace, EveryExportStaysAndOneCheckpointMoreThanAreKept) {
   EXPECT_EQ(space(7, 0, 2).exports, 7 * one_export);
   EXPECT_EQ(space(0, 3, 2).checkpoints, 3 * one_checkpoint);
   EXPECT_EQ(space(0, 9, 2).checkpoints, 3 * one_checkpoint) << "the oldest goes when the newest is there";
+  const auto further = [&](int64_t checkpoints, int64_t num_there) {
+    return space(0, checkpoints, 2, 0, num_there).checkpoints / one_checkpoint;
+  };
+  EXPECT_EQ(further(9, 1), 2) << "a run that goes on has one there";
+  EXPECT_EQ(further(9, 2), 1) << "each new one takes the place of an old one";
+  EXPECT_EQ(further(9, 7), 1) << "a run that kept more lets them go once a new one is written";
+  EXPECT_EQ(further(0, 7), 0);
   EXPECT_EQ(space(0, 1, 2, /*reference_element_bytes=*/2).checkpoints, one_checkpoint + parameters * 2);
+}
+
+// A run that went on in place was asked for the space of what it had already.
+TEST(RunSpace, WhatIsThereIsNotCountedAgain) {
+  const base::TemporaryDirectory folder;
+  const std::string run = folder / "run";
+  for (const char* step : {"step_000002", "step_000004", "step_000006"})
+    base::make_directories(run + "/checkpoints/" + step);
+  config::CheckpointOptions in_place;
+  in_place.load = run + "/";
+  EXPECT_EQ(num_checkpoints_there(in_place, run, 6), 3);
+  EXPECT_EQ(num_checkpoints_there(in_place, run, 4), 2) << "later ones are taken back";
+  EXPECT_EQ(num_checkpoints_there(in_place, folder / "other", 6), 0) << "the other folder has none";
+  EXPECT_EQ(num_checkpoints_there({}, run, 6), 0);
+  config::OutputOptions output;
+  output.save = run;
+  EXPECT_EQ(num_further_bests(in_place, output), 0);
+  output.save_best = "eval/x";
+  EXPECT_EQ(num_further_bests(in_place, output), 2);
+  base::make_directories(run + "/hf/best_000004");
+  base::link_durably("best_000004", run + "/hf/best");
+  EXPECT_EQ(num_further_bests(in_place, output), 1);
+  EXPECT_EQ(num_further_bests({}, output), 2);
 }
 
 // Each rank asks with the configuration of its part, and all of them write the whole model.

@@ -237,6 +237,18 @@ TEST(ScorerAddress, IsANameOrAPlace) {
                                 "123456789012345678901234567890123"}) {
     EXPECT_THROW(address_of(bad, "--listen"), UserError) << bad;
   }
+  for (const char* const number : {"29701", "7"}) {
+    try {
+      address_of(number, "--listen");
+      ADD_FAILURE() << number;
+    } catch (const UserError& error) {
+      EXPECT_EQ(std::string(error.what()), std::string("--listen ") + number +
+                                               ": is a number alone; give HOST:" + number +
+                                               " with the name or address of the machine, or a name with a letter for "
+                                               "a process on the same machine");
+    }
+  }
+  EXPECT_FALSE(address_of("7b", "--listen").place.has_value());
   EXPECT_THROW(check_guarded(address_of("h:1", "-"), false, false, "--listen"), UserError);
   EXPECT_NO_THROW(check_guarded(address_of("h:1", "-"), true, false, "--listen"));
   EXPECT_NO_THROW(check_guarded(address_of("h:1", "-"), false, true, "--listen"));

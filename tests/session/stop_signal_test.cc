@@ -71,6 +71,7 @@ TEST(StopSignal, SurvivesTheTerminal) {
   int lines[2] = {};
   ASSERT_EQ(pipe(lines), 0);
   PseudoTerminal screen(80, [&] {
+    std::signal(SIGHUP, SIG_DFL);  // the tests themselves may run under nohup
     install_stop_signals();
     defer_stops("stopping");
     std::puts("ready");

@@ -151,5 +151,26 @@ TEST_F(WorkerPools, RefuseCodeThatCannotBeUsed) {
   }
 }
 
+// A file that hangs was called an error of the machine, without its name.
+TEST_F(WorkerPools, NameAFileWhoseImportHangs) {
+  base::write_file_durably(folder_ / "hangs.py",
+                           "import time\ntime.sleep(600)\ndef reward(completions): return [0.0]\n");
+  WorkerPoolConfig hanging = config();
+  const std::string path = folder_ / "hangs.py:reward";
+  hanging.load_arguments["custom_rm_path"] = path;
+  hanging.code.worker.deadline_s = 10.0;  // a process is started within it, too
+  hanging.code.code_flag = "--custom-rm-path";
+  hanging.code.code_path = path;
+  WorkerPool pool(hanging);
+  try {
+    pool.start();
+    FAIL() << "it started";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.what(), "--custom-rm-path " + path + ": importing " + (folder_ / "hangs.py") +
+                                " took longer than 10 s: let the function do what takes so long, in place of the top "
+                                "level of its file");
+  }
+}
+
 }  // namespace
 }  // namespace tandem::worker

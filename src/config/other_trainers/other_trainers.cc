@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "config/other_trainers/unsupported_flags.h"
 
 namespace tandem::config {
@@ -31,6 +35,82 @@ std::vector<std::string> words_of(const char* text) {
   return words;
 }
 
+struct Table {
+  const char* trainer;
+  std::span<const OtherName> names;
+};
+
+// Returns the tables that a verb with these options answers with. Where two have a name, the first answers.
+std::vector<Table> tables_for(const base::Json& options) {
+  std::vector<Table> tables = {{"TRL", names_of_trl()},
+                               {"verl", names_of_verl()},
+                               {"AReaL", names_of_areal()},
+                               {"prime-rl", names_of_prime_rl()}};
+  if (options.contains("preference-loss")) tables.insert(tables.begin(), {"TRL", names_of_preferences()});
+  return tables;
+}
+
+std::string dashed(std::string name) {
+  std::ranges::replace(name, '_', '-');
+  return name;
+}
+
+// Returns the last parts of a key: "actor.optim.lr" has "optim.lr" and "lr".
+std::vector<std::string> last_parts(const std::string& key) {
+  std::vector<std::string> parts;
+  for (size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1))
+    parts.push_back(key.substr(dot + 1));
+  return parts;
+}
+
+// Returns the flags that a text names, without "--".
+std::set<std::string> flags_in(const std::string& text) {
+  std::set<std::string> flags;
+  size_t end = 0;
+  for (size_t at = text.find("--"); at != std::string::npos; at = text.find("--", end)) {
+    end = std::min(text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-", at), text.size());
+    flags.insert(text.substr(at + 2, end - at - 2));
+  }
+  return flags;
+}
+
+bool has_one_of(const base::Json& ours, const std::set<std::string>& flags) {
+  return std::ranges::any_of(flags, [&](const std::string& flag) { return ours.contains(flag); });
+}
+
+bool is_family(const UnsupportedFlag& flag) { return std::string_view(flag.name).ends_with('*'); }
+
+// Declares a name of a table as a refused flag, if a family of refused flags ("vllm-*") would take it for its own. The
+// name of an option of Tandem stays in its family: its row says nothing to a verb that lacks the option.
+void declare_if_hidden(const std::string& name, const std::string& answer, const base::Json& ours,
+                       base::Options& options) {
+  const UnsupportedFlag* const family = find_unsupported_flag(name);
+  if (family == nullptr || !is_family(*family)) return;
+  const std::set<std::string> flags = flags_in(answer);
+  if (flags.contains(name)) return;
+  const bool is_of_another_command = !flags.empty() && !has_one_of(ours, flags);
+  options.unsupported(name, answer + (is_of_another_command ? " (a flag that this command does not have)" : ""));
+}
+
+// Declares the hidden names of all tables, whole ones before the last parts of keys, as an unknown name is looked up.
+void declare_hidden_names(const std::vector<Table>& tables, const base::Json& ours, base::Options& options) {
+  std::map<std::string, int> num_keys;  // the keys that end in these parts
+  for (const Table& table : tables) {
+    for (const OtherName& name : table.names) {
+      const std::string whole = dashed(name.name);
+      declare_if_hidden(whole, answer_of(table.trainer, name), ours, options);
+      for (const std::string& parts : last_parts(whole)) ++num_keys[parts];
+    }
+  }
+  for (const Table& table : tables) {
+    for (const OtherName& name : table.names) {
+      for (const std::string& parts : last_parts(dashed(name.name))) {
+        if (num_keys[parts] == 1) declare_if_hidden(parts, answer_of(table.trainer, name), ours, options);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::string answer_of(const char* trainer, const OtherName& name) {
@@ -44,12 +124,26 @@ std::string answer_of(const char* trainer, const OtherName& name) {
 }
 
 void declare_other_trainers(base::Options& options) {
-  for (const UnsupportedFlag& flag : unsupported_flags())
-    options.unsupported(flag.name, flag.reason, words_of(flag.companions));
-  for (const OtherName& name : names_of_trl()) options.known_elsewhere(name.name, answer_of("TRL", name));
-  for (const OtherName& name : names_of_verl()) options.known_elsewhere(name.name, answer_of("verl", name));
-  for (const OtherName& name : names_of_areal()) options.known_elsewhere(name.name, answer_of("AReaL", name));
-  for (const OtherName& name : names_of_prime_rl()) options.known_elsewhere(name.name, answer_of("prime-rl", name));
+  const base::Json ours = options.values();
+  const std::vector<Table> tables = tables_for(ours);
+  declare_hidden_names(tables, ours, options);  // the first row that holds for a flag answers
+  const bool has_preferences = ours.contains("preference-loss");
+  const auto is_of_preferences = [&](const UnsupportedFlag& flag) {
+    const auto is_it = [&](const OtherName& name) { return dashed(name.name) == flag.name; };
+    return has_preferences && std::ranges::any_of(names_of_preferences(), is_it);
+  };
+  for (const UnsupportedFlag& flag : unsupported_flags()) {
+    if (!is_of_preferences(flag)) options.unsupported(flag.name, flag.reason, words_of(flag.companions));
+  }
+  for (const Table& table : tables) {
+    for (const OtherName& name : table.names) {
+      const std::string answer = answer_of(table.trainer, name);
+      const std::set<std::string> flags = flags_in(answer);
+      // The name is that of an option which this verb lacks: then it is no other trainer's word.
+      if (flags.contains(dashed(name.name)) && !has_one_of(ours, flags)) continue;
+      options.known_elsewhere(name.name, answer);
+    }
+  }
   for (const char* part : {"data", "actor_rollout_ref", "algorithm", "trainer", "reward", "reward_model", "critic"}) {
     options.known_elsewhere(std::string(part) + ".*",
                             "this key of verl has no counterpart that Tandem knows; docs/COMING_FROM.md lists the keys "

@@ -1,5 +1,5 @@
 // Maps arguments of TRL 1.16 to our flags: those of GRPOConfig, of transformers' TrainingArguments under it,
-// GRPOTrainer, ModelConfig and LoraConfig.
+// GRPOTrainer, ModelConfig and LoraConfig; and those that DPOConfig and KTOConfig have besides, or mean otherwise.
 #include <array>
 
 #include "config/other_trainers/other_trainers.h"
@@ -134,7 +134,7 @@ constexpr auto kNamesOfTrl = std::to_array<OtherName>({
     {"vllm_server_port", "none", "the engine is the program's own: `--rollout-num-gpus` gives it devices"},
     {"vllm_enable_sleep_mode", "none", "with `--colocate` memory always changes hands between rollout and training"},
     {"vllm_gpu_memory_utilization", "`--gpu-memory-utilization`",
-     "the share of the device for the whole run while it samples"},
+     "the share of the device for the whole run while it samples, since the engine is Tandem's own"},
     {"vllm_tensor_parallel_size", "`--tensor-model-parallel-size`", "one number for trainer and engine"},
     {"vllm_max_model_length", "`--rollout-max-context-len`", ""},
     {"gradient_checkpointing", "`--recompute-granularity full`", "on in TRL, off here"},
@@ -184,8 +184,22 @@ constexpr auto kNamesOfTrl = std::to_array<OtherName>({
      "([SAMPLING.md](SAMPLING.md#several-turns-and-tools))"},
 });
 
+constexpr auto kNamesOfPreferences = std::to_array<OtherName>({
+    {"loss_type", "`--preference-loss`",
+     "`sigmoid`, `robust`, `hinge`, `ipo` or `kto`: one of them, no list; without it answers are imitated, as with "
+     "slime's `sft_loss`"},
+    {"beta", "`--preference-beta`", ""},
+    {"label_smoothing", "`--preference-label-smoothing`", "for `robust`"},
+    {"desirable_weight", "`--desirable-weight`", "for `kto`"},
+    {"undesirable_weight", "`--undesirable-weight`", "for `kto`"},
+    {"precompute_ref_log_probs", "none", "always so: the reference scores everything before the first step"},
+    {"ref_model", "`--ref-load`", "without it `--hf-checkpoint`, or an adapter's base"},
+    {"train_sampling_strategy", "`--rollout-shuffle`", "`kto` may shuffle: its strangers are those of the step"},
+});
+
 }  // namespace
 
 std::span<const OtherName> names_of_trl() { return kNamesOfTrl; }
+std::span<const OtherName> names_of_preferences() { return kNamesOfPreferences; }
 
 }  // namespace tandem::config

@@ -141,7 +141,9 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
     {"disable-rollout-global-dataset", nullptr, kNoHook},
     {"multimodal-keys", nullptr, "only text models are in this version"},
     // These are about training.
-    {"loss-type", "policy_loss", "`tandem train` optimises the policy loss; `tandem sft` the supervised one"},
+    {"loss-type", "policy_loss",
+     "`tandem train` optimises the policy loss; `tandem sft` the supervised one; TRL's loss_type is "
+     "--advantage-estimator and --loss-agg-mode"},
     {"disable-compute-advantages-and-returns", nullptr,
      "`tandem train` always computes advantages; `tandem sft` trains without them"},
     {"megatron-config-path", nullptr, "there is no Megatron underneath: --config FILE.toml has flags of Tandem"},

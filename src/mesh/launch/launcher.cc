@@ -124,13 +124,12 @@ class Launcher {
  private:
   void start() {
     OwnedDescriptor store;
-    if (plan_.num_hosts > 1 && plan_.host == 0)
-      store = listen_at(address_of_host(plan_.master_address), plan_.master_port);
+    if (plan_.num_hosts > 1 && plan_.host == 0) store = listen_for_ranks(plan_.master_address, plan_.master_port);
     const std::string id = random_digits();
     for (int i = 0; i < plan_.ranks_per_host; ++i) {
       const bool is_first = plan_.host == 0 && i == 0;
       const int store_of_it = is_first ? store.get() : -1;
-      ranks_.push_back(std::make_unique<RankProcess>(plan_.command,
+      ranks_.push_back(std::make_unique<RankProcess>(plan_.command, plan_.shown_as,
                                                      environment_of(plan_, id, i, plan_.master_port, store_of_it),
                                                      /*output_is_kept=*/!is_first, store_of_it));
     }

@@ -17,6 +17,7 @@ namespace tandem::mesh {
 
 struct LaunchPlan {
   std::vector<std::string> command;  // command of each rank; [0] is the file
+  std::string shown_as = "";         // its [0] as ps shows it; "": the file
   int ranks_per_host = 1;
   int num_workers = 0;  // number of rollout workers, the last ranks, maybe all; the others continue without them
   int num_hosts = 1, host = 0;  // number of hosts, and the number of this one

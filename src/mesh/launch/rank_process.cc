@@ -29,8 +29,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 }
 
 // This runs in the child, between fork and exec: it may make system calls alone.
-[[noreturn]] void become(char* const* command, char* const* environment, int output, std::array<int, 2> kept_open,
-                         pid_t parent) {
+[[noreturn]] void become(const char* file, char* const* command, char* const* environment, int output,
+                         std::array<int, 2> kept_open, pid_t parent) {
   setpgid(0, 0);  // Ctrl-C of the terminal reaches the launcher alone, which passes it on once
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kNotStarted);  // the parent died before we asked to die with it
@@ -45,7 +45,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  execve(command[0], command, environment);
+  execve(file, command, environment);
   constexpr std::string_view kFailed = "tandem: error: a rank's program cannot be started\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kFailed.data(), kFailed.size());
   _exit(kNotStarted);
@@ -53,8 +53,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-RankProcess::RankProcess(const std::vector<std::string>& command, std::vector<std::string> environment,
-                         bool output_is_kept, int store) {
+RankProcess::RankProcess(const std::vector<std::string>& command, const std::string& shown_as,
+                         std::vector<std::string> environment, bool output_is_kept, int store) {
   OwnedDescriptor theirs;
   if (output_is_kept) {
     std::array<int, 2> ends = {-1, -1};
@@ -64,10 +64,13 @@ RankProcess::RankProcess(const std::vector<std::string>& command, std::vector<st
     fcntl(output_.get(), F_SETFL, O_NONBLOCK);
   }
   environment.push_back(fmt::format("TANDEM_LAUNCHER_FD={}", link_.theirs()));
-  const std::vector<char*> words = pointers(command), variables = pointers(environment);
+  std::vector<char*> words = pointers(command);
+  const std::vector<char*> variables = pointers(environment);
+  if (!shown_as.empty()) words.front() = const_cast<char*>(shown_as.c_str());
   const pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(words.data(), variables.data(), theirs.get(), {store, link_.theirs()}, parent);
+  if (pid_ == 0)
+    become(command.front().c_str(), words.data(), variables.data(), theirs.get(), {store, link_.theirs()}, parent);
   TANDEM_ENV_CHECK(
       pid_ > 0, fmt::format("cannot start a rank: {}; raise the limits (ulimit -u, ulimit -v)", std::strerror(errno)));
   link_.close_theirs();

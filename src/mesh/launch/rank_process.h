@@ -14,11 +14,12 @@ namespace tandem::mesh {
 
 class RankProcess {
  public:
-  // Starts `command` ([0] is its file) with `environment` ("NAME=value" each, and nothing else). With `output_is_kept`
-  // its output goes through a pipe to us; else it has our terminal. `store` stays open in it (-1: none), and
-  // TANDEM_LAUNCHER_FD is its end of link(). It dies when we do. Throws EnvironmentError.
-  RankProcess(const std::vector<std::string>& command, std::vector<std::string> environment, bool output_is_kept,
-              int store);
+  // Starts `command` ([0] is its file, and `shown_as`, unless it is "", what the process takes for that) with
+  // `environment` ("NAME=value" each, and nothing else). With `output_is_kept` its output goes through a pipe to us;
+  // else it has our terminal. `store` stays open in it (-1: none), and TANDEM_LAUNCHER_FD is its end of link(). It dies
+  // when we do. Throws EnvironmentError.
+  RankProcess(const std::vector<std::string>& command, const std::string& shown_as,
+              std::vector<std::string> environment, bool output_is_kept, int store);
   // Kills the rank and the remaining processes of its group.
   ~RankProcess();
   RankProcess(const RankProcess&) = delete;

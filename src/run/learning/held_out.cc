@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/message_text.h"
 #include "session/ranks.h"
 #include "session/stop_signal.h"
 #include "trainer/score.h"
@@ -89,9 +90,10 @@ bool HeldOut::add_likelihood(const DataSet& set, const model::Model& model, cons
   const std::string prefix = "eval/" + set.name;
   result.metrics[prefix + "/loss"] = loss;
   result.metrics[prefix + "/perplexity"] = std::exp(loss);
-  result.lines.push_back(fmt::format("eval {}: loss {}  perplexity {}  ({} samples, {} trained tokens)", set.name,
+  result.lines.push_back(fmt::format("eval {}: loss {}  perplexity {}  ({}, {})", set.name,
                                      report::number_text(loss, 4), report::number_text(std::exp(loss), 4),
-                                     samples.size(), set.data.num_trained_tokens));
+                                     base::counted(std::ssize(samples), "sample"),
+                                     base::counted(set.data.num_trained_tokens, "trained token")));
   return true;
 }
 

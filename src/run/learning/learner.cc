@@ -110,8 +110,9 @@ void Learner::score_rewards(int64_t rollout_id, sampling::Rollout& rollout, RunL
   const int64_t num_failed = rollout.num_failed;
   reward_model_->score(inputs_.config.reward, inputs_.prompts, rollout, ranks_);
   if (rollout.num_failed > num_failed && inputs_.mesh->is_conductor()) {
-    base::log_warning("rollout {}: {} have no score of --rm-model; the first failure: {}", rollout_id + 1,
-                      base::counted(rollout.num_failed - num_failed, "sample"), rollout.first_failure);
+    const int64_t num_new = rollout.num_failed - num_failed;
+    base::log_warning("rollout {}: {} {} no score of --rm-model; the first failure: {}", rollout_id + 1,
+                      base::counted(num_new, "sample"), num_new == 1 ? "has" : "have", rollout.first_failure);
   }
   log.add({{"perf/rm_model_time", seconds_since(begin)}});
 }
@@ -166,7 +167,9 @@ void Learner::assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, 
     log.add({{"rollout/opd_off_policy_share",
               static_cast<double>(num_given) / static_cast<double>(rollout.samples.size())}});
   }
-  log.add(health_.observe_rollout(rollout_id, rollout.views()));
+  log.add(health_.observe_rollout(
+      rollout_id, rollout.views(),
+      {.causes = evaluation::failure_causes(rollout), .advantages_failed = !rollout.advantage_failure.empty()}));
   if (rollout.filtered) {
     log.add(health_.observe_filter(rollout_id, {.num_sampled = rollout.filtered->num_groups,
                                                 .num_kept = rollout.filtered->num_kept,

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/message_text.h"
 #include "model/registry.h"
 #include "run/health_settings.h"
 #include "run/patience.h"
@@ -141,9 +142,10 @@ void SftLearner::see_skipped(int64_t step, const report::Metrics& metrics, const
   const int64_t each = inputs_.config.preference.answers_of_item();
   for (const int64_t item : items) places.insert(inputs_.data.places[static_cast<size_t>(item * each)]);
   why_to_stop_ = fmt::format(
-      "{} optimizer steps in a row were skipped (--max-skipped-steps): lower --lr, or look at what the last one was "
-      "made of, {}; it had {}",
-      skipped_in_a_row_, fmt::join(places, ", "), what);
+      "{} in a row {} skipped (--max-skipped-steps): lower --lr, or look at what the last one was made of, {}; it had "
+      "{}",
+      base::counted(skipped_in_a_row_, "optimizer step"), skipped_in_a_row_ == 1 ? "was" : "were",
+      fmt::join(places, ", "), what);
 }
 
 std::optional<HeldOut::Result> SftLearner::evaluate(report::Report& report) const {

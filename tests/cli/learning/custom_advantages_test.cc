@@ -193,6 +193,7 @@ TEST_F(CustomAdvantages, OnesThatTeachNothingAreTheFunctionsFault) {
   EXPECT_EQ(fails.code, 2);
   EXPECT_NE(last_line(fails.err).find("--custom-advantage-path failed in each of the run's "), std::string::npos)
       << fails.err;
+  EXPECT_EQ(fails.err.find("check what --custom-advantage-path"), std::string::npos) << "it returned nothing";
 }
 
 }  // namespace

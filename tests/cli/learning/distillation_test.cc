@@ -183,6 +183,28 @@ TEST_F(DistillationRuns, EachLineHasTheTeacherThatItNames) {
                           "prompts.jsonl:1: source: the line names no teacher; give it one of odd, even");
 }
 
+// The key is looked up as those of prompts and labels are.
+TEST_F(DistillationRuns, TheKeyOfATeacherMayBeAPathInALine) {
+  const auto write = [&](const std::string& lines) { base::write_file_durably(path("prompts.jsonl"), lines); };
+  const Arguments words = with_flag(arguments("run", {"--opd-teacher-load", "odd=" + kTeacher, "even=" + kStudent,
+                                                      "--opd-teacher-key", "extra.teacher", "--dry-run"}),
+                                    "--prompt-data", path("prompts.jsonl"));
+  const std::string in_line = R"({"prompt": "1+1?", "label": "2", "extra": {"teacher": "odd"}})"
+                              "\n";
+  const std::string in_metadata = R"({"prompt": "1+2?", "label": "3", "metadata": {"extra": {"teacher": "even"}}})"
+                                  "\n";
+  const std::string whole_key = R"({"prompt": "1+3?", "label": "4", "extra.teacher": "odd", "extra": 7})"
+                                "\n";
+  write(in_line + in_metadata + whole_key);
+  const Captured result = run(words);
+  EXPECT_EQ(result.code, 0) << result.err;
+  write(in_line + R"({"prompt": "1+1?", "label": "2", "extra": {"teacher": "other"}})" + "\n");
+  expect_one_line_failure(run(words), 2,
+                          "prompts.jsonl:2: extra.teacher: no teacher of --opd-teacher-load has the name 'other'");
+  write(in_line + R"({"prompt": "1+1?", "label": "2", "extra": "odd"})" + "\n");
+  expect_one_line_failure(run(words), 2, "prompts.jsonl:2: extra.teacher: the line names no teacher; give it one of ");
+}
+
 TEST_F(DistillationRuns, ATeacherThatCannotTeachIsRefusedBeforeAnythingIsRead) {
   const auto refused = [&](const Arguments& more, const std::string& says) {
     expect_one_line_failure(run(arguments("refused", more)), 2, says);

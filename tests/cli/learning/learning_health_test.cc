@@ -84,7 +84,7 @@ TEST(ZeroSignal, ARunOfOneRolloutWhoseGradingsAllFailedEndsWithTwo) {
   const Arguments arguments =
       with_flag(with_custom_reward(train_arguments(folder / "run"), reward), "--num-rollout", "1");
   const std::string says =
-      "no sample of the run's 1 rollout was graded, because grading failed for all of them, so nothing was learnt: "
+      "no sample of the run's only rollout was graded, because grading failed for all of them, so nothing was learnt: "
       "mend "
       "the reward";
   const Captured result = run(arguments);

@@ -177,8 +177,8 @@ TEST(Sft, RefusesInOneLine) {
   skipping.insert(skipping.end(), {"--skip-bad-lines", "--dry-run"});
   const Captured skipped = run(skipping);
   EXPECT_EQ(skipped.code, 0) << skipped.err;
-  EXPECT_NE(skipped.err.find("1 bad lines left out"), std::string::npos) << skipped.err;
-  EXPECT_NE((skipped.out + skipped.err).find("1 samples of 1 lines"), std::string::npos) << skipped.out;
+  EXPECT_NE(skipped.err.find("1 bad line left out (--skip-bad-lines)"), std::string::npos) << skipped.err;
+  EXPECT_NE((skipped.out + skipped.err).find("1 sample of 1 line, "), std::string::npos) << skipped.out;
 
   Arguments lonely = sft_arguments(folder / "data.jsonl", folder / "run", length);
   lonely.insert(lonely.end(), {"--eval-interval", "1"});

@@ -229,6 +229,20 @@ TEST_F(DataParallel, AnotherUserOfTheMachineNeitherEntersNorEndsARun) {
   expect_equal(results("attacked"), *alone_, "a run that was attacked");
 }
 
+// They were called "exe", after /proc/self/exe, in ps and top, and pkill by the program's name missed them.
+TEST_F(DataParallel, RanksAreShownByTheProgramsName) {
+  Program program(with_ranks(arguments(*folder_, "named"), 2));
+  const std::map<int, pid_t> processes = processes_of(program.pid(), 2);
+  ASSERT_EQ(processes.size(), 2U);
+  for (const auto& [rank, pid] : processes) {
+    EXPECT_TRUE(proc_file(pid, "cmdline").starts_with(std::string("tandem\0train\0", 13))) << rank;
+    for (int k = 0; k < 600 && proc_file(pid, "comm") != "tandem\n"; ++k) usleep(50'000);
+    EXPECT_EQ(proc_file(pid, "comm"), "tandem\n") << rank;
+  }
+  program.signal(SIGKILL);
+  program.wait();
+}
+
 TEST_F(DataParallel, ASignalSavesWhatIsFinishedOnAllOfThem) {
   for (const int signal : {SIGTERM, SIGINT}) {
     if (!base::soaking() && signal == SIGTERM) continue;

@@ -199,6 +199,25 @@ TEST(Launch, StartsAgainAsOftenAsItMay) {
   EXPECT_EQ(mistake.err.find("restart"), std::string::npos) << "a mistake is not mended by trying again";
 }
 
+// A run that another process still writes is refused with code 3, so the launch tries again. What lies there is not its
+// own: tries that went on from that would not replace it.
+TEST(Launch, ARestartDoesNotGoOnFromTheRunThatItReplaces) {
+  const base::TemporaryDirectory folder;
+  const std::string run_path = folder / "run";
+  base::make_directories(run_path + "/checkpoints");
+  base::write_file_durably(run_path + "/config.toml", "");
+  base::write_file_durably(run_path + "/checkpoints/latest", "step_000001\n");  // --load would refuse it
+  const base::DirectoryLock other(run_path);
+  const Captured result =
+      program(launched({"--nproc-per-node", "2", "--max-restarts", "1"}, train_arguments(run_path, {"--overwrite"})));
+  expect_one_line_failure(result, 3, " exited with code 3; the others were ended");
+  EXPECT_NE(result.err.find("restart 1 of 1"), std::string::npos) << result.err;
+  const std::string said = run_path + ": another run is writing here; wait for it, or end it first";
+  const size_t first = result.err.find(said);
+  ASSERT_NE(first, std::string::npos) << result.err;
+  EXPECT_NE(result.err.find(said, first + 1), std::string::npos) << result.err;
+}
+
 // Runs lines of a shell in which $tandem is the program.
 int shell(const std::string& lines) {
   const int status = std::system(("tandem='" TANDEM_PROGRAM "'; " + lines).c_str());

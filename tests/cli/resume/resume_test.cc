@@ -250,7 +250,7 @@ TEST_F(Resume, TwoRunsInOneDirectoryAreRefused) {
   for (int i = 0; i < 600 && !base::file_exists(run_path + "/checkpoints/latest"); ++i) usleep(100'000);
   Arguments load = arguments(run_path, reward_);
   load.insert(load.end(), {"--load", run_path});
-  expect_one_line_failure(run(load), 2, "another run is writing here");
+  expect_one_line_failure(run(load), 3, "another run is writing here");
   program.signal(SIGKILL);
   program.wait();
 }

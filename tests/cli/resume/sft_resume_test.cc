@@ -150,6 +150,29 @@ TEST_F(SftResume, MakesAnEvaluationAgainThatASignalEnded) {
   EXPECT_NE(metrics().find("{\"eval/step\":2,"), std::string::npos) << metrics();
 }
 
+// A stop before the first step ended with 0 and nothing saved, which a scheduler took for success.
+TEST_F(SftResume, ASignalBeforeTheFirstStepIsNoSuccess) {
+  std::string lines;
+  for (int i = 0; i < 3000; ++i)
+    lines += R"({"prompt": "1 + 7 =", "response": " 8"})"
+             "\n";
+  base::write_file_durably(folder_ / "many.jsonl", lines);
+  const std::string run_path = folder_ / "run";
+  Arguments words = arguments(run_path);
+  *(std::find(words.begin(), words.end(), "sums") + 1) = folder_ / "many.jsonl";
+  const Program program(words);
+  for (int i = 0; i < 3000 && !base::file_exists(run_path + "/metrics.jsonl"); ++i) usleep(10'000);
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait(), 128 + SIGTERM);
+  const std::string log = base::read_file(run_path + "/log.txt");
+  EXPECT_NE(log.find("; nothing is saved yet: --overwrite, or --load " + run_path +
+                     " --allow-fresh-start, begins again in " + run_path),
+            std::string::npos)
+      << log;
+  ASSERT_EQ(run(go_on(run_path)).code, 0);
+  EXPECT_TRUE(everything_of(run_path) == undisturbed_);
+}
+
 // The learning rate's decay ends with the run unless a flag says otherwise. A longer run names the step at which it
 // ended.
 TEST_F(SftResume, IsExtendedWithTheDecayThatItHad) {

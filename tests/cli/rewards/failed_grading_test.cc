@@ -218,6 +218,44 @@ TEST(FailedGradings, NothingScoredIsNoNumber) {
   EXPECT_EQ(record["eval/broken/grader_failed"], 2.0);
 }
 
+// None of a TRL function says that the reward does not apply, which is nobody's fault, and yet each rollout warned of
+// failed gradings.
+TEST(FailedGradings, ARewardThatDoesNotApplyIsNone) {
+  const base::TemporaryDirectory folder;
+  const std::string rewards = write_reward_of(
+      folder.path(), "return [None if i % 2 else float(len(c[0]['content'])) for i, c in enumerate(completions)]");
+  const std::string path = folder / "run";
+  const Captured training = run(with_custom_reward(train_arguments(path), rewards));
+  ASSERT_EQ(training.code, 0) << training.err;
+  EXPECT_EQ(training.err.find("failed"), std::string::npos) << training.err;
+  EXPECT_EQ(training.out.find("failed"), std::string::npos) << training.out;
+  EXPECT_NE(training.out.find("  6 without a reward  "), std::string::npos) << training.out;
+  const base::Json record = first_record(path, "rollout/step");
+  for (const char* name : {"rollout/grader_failed", "rollout/grader_failed/none", "rollout/failed", "rollout/dropped"})
+    EXPECT_EQ(record[name], 6.0) << name;
+
+  const Arguments evaluation = {"eval",
+                                "--hf-checkpoint",
+                                kModel,
+                                "--eval-prompt-data",
+                                "set",
+                                kPrompts + "@[0:2]",
+                                "--n-samples-per-eval-prompt",
+                                "4",
+                                "--rollout-max-response-len",
+                                "6",
+                                "--custom-rm-path",
+                                rewards};
+  const Captured evaluated = run(evaluation);
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  EXPECT_EQ(evaluated.err.find("failed"), std::string::npos) << evaluated.err;
+  EXPECT_NE(evaluated.out.find("(4 of 8 samples, 4 without a reward)"), std::string::npos) << evaluated.out;
+
+  const std::string nothing = write_reward_of(folder.path(), "return [None for c in completions]");
+  expect_one_line_failure(run(with_flag(evaluation, "--custom-rm-path", nothing)), 3,
+                          "eval set: the reward applies to none of 8 samples (it gave None), so there is no number");
+}
+
 // A typo in the reward once let the run finish with exit code 0 and reward 0.
 TEST(FailedGradings, TooManyRolloutsOfThemEndTheRun) {
   const base::TemporaryDirectory folder;

@@ -90,7 +90,7 @@ TEST_F(NetworkWorkers, WhoDoesNotKnowTheSecretStaysOutside) {
   kill(processes.at(1), SIGSTOP);  // the run waits
   const std::string place = place_of(errors);
   use_secret("other_secret");
-  expect_one_line_failure(run_program(joining_at(words, place)), 3,
+  expect_one_line_failure(run_program(joining_at(words, place)), 2,
                           place + ": TANDEM_SECRET_FILE: the other end has another secret; give all the same file");
   use_secret("");
   expect_one_line_failure(run_program(joining_at(words, place)), 2,
@@ -98,7 +98,7 @@ TEST_F(NetworkWorkers, WhoDoesNotKnowTheSecretStaysOutside) {
                           "TANDEM_SECRET_FILE");
   Arguments trusting = joining_at(words, place);
   trusting.emplace_back("--trust-network");
-  expect_one_line_failure(run_program(trusting), 3,
+  expect_one_line_failure(run_program(trusting), 2,
                           place + ": the other end was started with TANDEM_SECRET_FILE, this one without");
   kill(processes.at(1), SIGCONT);
   ASSERT_TRUE(program.wait_for(120.0));

@@ -173,9 +173,16 @@ TEST_F(ScorerRuns, WhoDoesNotFitIsRefusedInALine) {
   expect_one_line_failure(run(asking("refused", {"127.0.0.1:1"})), 2, "whoever is at the other end would be");
   expect_one_line_failure(run(asking("refused", {place("nobody")}, {"--dry-run"})), 3,
                           "(nobody listens there); start `tandem scorer` there (waited for 5 s");
-  expect_one_line_failure(run(scorer(address, kStudent)), 3, "does a tandem scorer with this --listen go on already?");
+  expect_one_line_failure(run(scorer(address, kStudent)), 3,
+                          "--listen " + address +
+                              ": another process listens there already; does a tandem scorer with this --listen go on "
+                              "already?");
   expect_one_line_failure(run(scorer("127.0.0.1:1", kStudent)), 2, "--listen 127.0.0.1:1: whoever is at");
-  expect_one_line_failure(run(scorer("203.0.113.9:29799", kStudent, {"--trust-network"})), 3, "203.0.113.9");
+  expect_one_line_failure(run(scorer("203.0.113.9:29799", kStudent, {"--trust-network"})), 2,
+                          "cannot listen at 203.0.113.9:29799: no interface of this machine has that address; give one "
+                          "of its own (--listen)");
+  expect_one_line_failure(run(scorer("29701", kStudent)), 2,
+                          "--listen 29701: is a number alone; give HOST:29701 with the name or address of the machine");
   EXPECT_EQ(run(scorer(place("dry"), kStudent, {"--dry-run"})).code, 0);
   const std::string adapter = "tests/golden/lora";
   result = run(scorer(place("dry"), adapter, {"--dry-run"}));
@@ -205,7 +212,9 @@ TEST_F(ScorerRuns, OverTheNetworkWithASecret) {
   setenv("TANDEM_SECRET_FILE", path("wrong").c_str(), 1);
   const Captured result =
       run_program(with_flag(asking("other-secret", {other}), "--distributed-timeout-minutes", "0.05"));
-  expect_one_line_failure(result, 3, "the other end has another secret");
+  expect_one_line_failure(result, 2,
+                          "--opd-teacher-address " + other +
+                              ": TANDEM_SECRET_FILE: the other end has another secret; give all the same file");
   unsetenv("TANDEM_SECRET_FILE");
   expect_same_as_here("tls");
 }

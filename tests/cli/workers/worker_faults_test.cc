@@ -65,7 +65,8 @@ TEST_F(WorkerFaults, OneThatIsSilentIsGivenUpAndEndsWhenItWakes) {
   const std::map<int, pid_t> processes = processes_of(program.pid(), 2);
   ASSERT_EQ(processes.size(), 2U);
   kill(processes.at(1), SIGSTOP);
-  Program silent(joining(words));
+  const std::string errors = path("silent.err");
+  Program silent(joining(words), 0, errors);
   wait_for_text(path("silent") + "/grader_output.txt", "graded");
   silent.signal(SIGSTOP);
   kill(processes.at(1), SIGCONT);
@@ -77,6 +78,11 @@ TEST_F(WorkerFaults, OneThatIsSilentIsGivenUpAndEndsWhenItWakes) {
   silent.signal(SIGCONT);
   ASSERT_TRUE(silent.wait_for(30.0)) << "it hangs";
   EXPECT_EQ(silent.wait(), 3);
+  const std::string said = base::read_file(errors);
+  EXPECT_NE(said.find("; if it goes on, it has given this process up for its silence (--rollout-health-check-timeout), "
+                      "and another may join"),
+            std::string::npos)
+      << said;
 }
 
 // A single trainer is stopped while it samples, trains or saves: its launcher notices, and so does a worker that joined
