@@ -154,8 +154,8 @@ struct Sample {
     wire(m.sequence_begins, m.endpoint, m.is_given);
     if constexpr (std::remove_cvref_t<decltype(wire)>::kReads) m.check_sequences();
   }
-  // Leaves out what only generate functions make, and whether the answer was given. Checkpoints have samples in this
-  // form, which are those of an engine.
+  // Leaves out what only generate functions make, and whether the answer was given. Checkpoints of older versions have
+  // the samples in flight in this form (groups/in_flight.cc).
   static void fields_of_one_sequence(auto& wire, auto& m) {
     constexpr uint8_t kNumStatuses = 3;
     wire(m.group_id, m.sample_id, m.completion, m.rollout_logprobs, m.behavior_logprobs, m.ref_logprobs, m.loss_mask);

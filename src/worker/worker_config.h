@@ -34,7 +34,7 @@ struct WorkerConfig {
   int64_t scratch_bytes =
       int64_t{256} << 20;  // the limit of all that it writes, where the kernel gives it a folder of its own
   // A sandboxed worker has no network and few environment variables, and changes files in `writable` alone (none:
-  // nowhere; nullopt: anywhere).
+  // nowhere; nullopt: anywhere). In the sandbox or not, the first of these folders is where its temporary files go.
   bool sandboxed = true;
   bool network = false;  // a sandboxed worker that asks a service may open internet sockets
   // A sandboxed worker may open TCP sockets over IPv4 in a network of its own, in which nobody else is.
