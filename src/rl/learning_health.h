@@ -82,7 +82,7 @@ struct FailureCauses {
   int64_t num_not_applied_to = 0;  // the reward does not apply to the sample, which is no failure
 };
 
-// What LearningHealth has to know of a rollout beside its samples.
+// Faults of a rollout that its samples do not show.
 struct RolloutFaults {
   FailureCauses causes;
   bool advantages_failed = false;  // --custom-advantage-path returned none, which the run has said

@@ -27,7 +27,7 @@ class Paths {
       if (directory.empty() || !model::is_adapter_directory(directory)) return;
       add(fmt::format("{} {}: its base", flag, directory), model::read_adapter_config(directory).base);
     } catch (const std::exception&) {
-      // What is wrong with the model is said where it is read.
+      // A model that cannot be read is refused where the run reads it.
     }
   }
   // Adds a file of data, PATH or PATH@[a:b].

@@ -53,7 +53,7 @@ RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes,
   const int64_t parameters = model::trained_layout(model::whole_of(model)).num_elements();
   const int64_t weights = parameters * model::dtype_bytes(model.dtype);
   space.exports = num_exports * (weights + copied_bytes + kHeaderBytes);
-  // Where more are there than are kept, they go only once the next one is written.
+  // Checkpoints beyond those that are kept are removed only after the next one is written.
   space.checkpoints = std::min(num_checkpoints, std::max<int64_t>(keep_latest + 1 - num_there, 1)) *
                       (parameters * kOptimizerBytesPerParameter + parameters * reference_element_bytes + kHeaderBytes);
   return space;

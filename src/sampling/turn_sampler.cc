@@ -458,7 +458,7 @@ void TurnSampler::abort_all() {
   finished_.clear();
 }
 
-// What a function is about cannot be kept: it makes the sample from its beginning when the loan is lent again.
+// The state of a function that runs cannot be kept: it makes the sample from its beginning when the loan is lent again.
 void TurnSampler::pause_all() {
   for (auto& [key, group] : groups_) {
     groups::SampledLoan& loan = finished_.emplace_back();

@@ -224,7 +224,7 @@ MicroBatchShape largest_micro_batch(const StepShape& step, Size max_tokens) {
     const Size shorter = shared > 0 ? groups * (shared - 1) + step.num_samples * own_blocks(kBlock - 1) : Size(0);
     all_blocks = std::max(groups * shared + step.num_samples * own_blocks(step.prompt_tokens), shorter);
   }
-  // Where the context cuts responses behind long prompts, blocks are bounded by tokens, whatever the lengths are.
+  // If the context cuts responses behind long prompts, the step's tokens bound the blocks for prompts of every length.
   if (step.largest_group_prompt() < step.prompt_tokens)
     all_blocks = (all_tokens + step.num_samples * (2 * kBlock - 3)) / kBlock;
   // Each sample copies at most 15 prompt rows into blocks of its own, the last of which has at least one row.

@@ -84,8 +84,8 @@ TEST(RunDirectory, TooLittleSpaceIsTheMachinesFault) {
 }
 
 // The run resumes from a step that was saved without an export: the link to newer weights would lead nowhere.
-// What --overwrite removes, and what a run takes back that goes on, is free before anything is written: a run that fits
-// once the old one is gone was refused.
+// The check of free space counts the files that --overwrite or a resume removes first: a run that fits once they are
+// gone is not refused.
 TEST(RunDirectory, WhatIsReplacedCountsAsFree) {
   base::TemporaryDirectory folder;
   const std::string path = folder / "run";

@@ -284,7 +284,7 @@ TEST_F(DynamicSampling, ASignalEndsItWhileRewardsAreWaitedFor) {
       log.find("; nothing is saved yet: --overwrite, or --load " + run_path + " --allow-fresh-start, begins again"),
       std::string::npos)
       << log;
-  // What the refusals of the same command, and of --load, advise is accepted.
+  // The same command is refused, and so is --load alone; the flags that these refusals advise are accepted.
   const Arguments words = filtered(run_path, folder / "reward.py:reward");
   expect_one_line_failure(run(words), 2,
                           "there is a run already, of which nothing is saved yet; give --overwrite, or --load " +
