@@ -6,6 +6,7 @@ import fcntl
 import glob
 import mmap
 import os
+import select
 import signal
 import socket
 import struct
@@ -193,21 +194,27 @@ def shared_segment(limit):
 
 
 def children_take_memory(limit):
-    """Each half of what one process may have, and all at the same time."""
+    """Each half of what one process may have, and all at the same time: an end of one of them gives its memory back."""
     reader, writer = os.pipe()
+    children = []
     for _ in range(8):
-        if os.fork() == 0:
+        children.append(os.fork())
+        if children[-1] == 0:
             block = mmap.mmap(-1, int(limit) // 2)
             for offset in range(0, len(block), 4096):
                 block[offset] = 1
             os.write(writer, b"y")
             time.sleep(1000)
-    os.close(writer)
+
+    def all_run():
+        return all(os.waitpid(child, os.WNOHANG) == (0, 0) for child in children)
+
     have_it = 0
-    while have_it < 8 and os.read(reader, 1):
-        have_it += 1
+    while have_it < len(children) and all_run():
+        if select.select([reader], [], [], 0.05)[0]:
+            have_it += len(os.read(reader, len(children)))
     time.sleep(0.5)  # for whoever looks now and then
-    return have_it == 8
+    return have_it == len(children) and all_run()
 
 
 def take_memory_to_share(limit):
