@@ -293,18 +293,12 @@ at::Tensor free_product(const at::Tensor& x_TK, const at::Tensor& weight_NK, at:
 // Times the products of a forward, layer after layer so that weights come from memory: by Tandem's rule, which gives a
 // row the same bits in every batch, and by LibTorch's choice, which does not.
 void show_price(const BenchModel& bench, BenchTable& table) {
-  constexpr int kRounds = 5;
   const LibTorchThreads threads(bench);
   using Multiply = std::function<at::Tensor(const at::Tensor&, const at::Tensor&, at::ScalarType)>;
   const auto best_seconds = [&](const Product& product, const at::Tensor& x_TK, const Multiply& multiply) {
-    double best = 0.0;
-    for (int round = 0; round <= kRounds; ++round) {  // the first round warms up
-      const double seconds = bench.seconds([&] {
-        for (const at::Tensor& weight_NK : product.weights_NK) multiply(x_TK, weight_NK, product.out);
-      });
-      if (round == 1 || (round > 1 && seconds < best)) best = seconds;
-    }
-    return best;
+    return bench.best_seconds(/*calls=*/1, [&] {
+      for (const at::Tensor& weight_NK : product.weights_NK) multiply(x_TK, weight_NK, product.out);
+    });
   };
   const Multiply exact_product = [&](const at::Tensor& x_TK, const at::Tensor& weight_NK, at::ScalarType out) {
     return bench.ops().linear(x_TK, weight_NK, out);

@@ -6,6 +6,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <functional>
+#include <limits>
 #include <mutex>
 #include <optional>
 
@@ -101,6 +104,24 @@ double BenchModel::seconds(const std::function<void()>& work) const {
   work();
   memory_.synchronize();
   return base::seconds_since(begin);
+}
+
+double BenchModel::best_seconds(int calls, const std::function<void()>& call) const {
+  constexpr int kWarmUps = 2, kRounds = 5;
+  constexpr double kMostSeconds = 1.0;
+  double best = std::numeric_limits<double>::infinity(), all = 0.0;
+  const auto run_rounds = [&](int rounds, bool counts) {
+    for (int round = 0; round < rounds && (round == 0 || all < kMostSeconds); ++round) {
+      const double round_seconds = seconds([&] {
+        for (int i = 0; i < calls; ++i) call();
+      });
+      all += round_seconds;
+      if (counts) best = std::min(best, round_seconds);
+    }
+  };
+  run_rounds(kWarmUps, /*counts=*/false);
+  run_rounds(kRounds, /*counts=*/true);
+  return std::max(best, 1e-9) / calls;
 }
 
 void BenchModel::release_unused() const {

@@ -29,6 +29,9 @@ class BenchModel {
 
   // Returns the seconds of `work`, from an idle device to an idle device.
   double seconds(const std::function<void()>& work) const;
+  // Returns the seconds of a call in the best of a few rounds of `calls`: a disturbance is no property of the machine.
+  // The first rounds warm up. Where rounds are slow there are fewer, at least one of each kind.
+  double best_seconds(int calls, const std::function<void()>& call) const;
   // Makes LibTorch give back what nobody uses: the next measurement needs it in other sizes.
   void release_unused() const;
 

@@ -82,8 +82,11 @@ void tell_times(const bench::BenchModel& model, Answers& answers) {
   }
 }
 
-// Asks everything of one way to compute. Returns what a run has to know of it.
-device::KeptCheck ask_all(const config::DeviceConfig& config, const char* rung, Answers& answers) {
+// Whether the other ways need not be asked: they change how exact a device is, and nothing else.
+bool is_end(const device::KeptCheck& kept) { return kept.is_exact || !kept.is_right; }
+
+// Asks everything of one way to compute. Returns what a run has to know of it. `is_last`: no other way follows.
+device::KeptCheck ask_all(const config::DeviceConfig& config, const char* rung, bool is_last, Answers& answers) {
   const config::BenchConfig bench = bench_config(config, rung);
   bench::BenchModel model(bench);
   const device::DeviceSpec spec = device::parse_device(config.model.device);
@@ -98,9 +101,9 @@ device::KeptCheck ask_all(const config::DeviceConfig& config, const char* rung, 
   ask_repeats(model.ops(), answers);
   ask_rows(model.ops(), widths_of(model.config()), answers);
   if (answers.all_yes()) ask_step(model, bench, answers);  // else it would only say the same again
-  tell_times(model, answers);
   kept.is_exact = answers.all_yes();
   kept.first_no = answers.first_no();
+  if (is_end(kept) || is_last) tell_times(model, answers);
   return kept;
 }
 
@@ -132,8 +135,8 @@ int check_device(const config::DeviceConfig& config, const config::RunMode& mode
   for (const char* const rung : rungs) {
     if (answers) base::log_info("the answer to \"{}\" is no; the next way to compute is {}", kept.first_no, rung);
     answers.emplace(prints);
-    kept = ask_all(config, rung, *answers);
-    if (kept.is_exact || !kept.is_right) break;  // the others change how exact a device is, and nothing else
+    kept = ask_all(config, rung, /*is_last=*/rung == rungs.back(), *answers);
+    if (is_end(kept)) break;
   }
   // A run of several ranks asks the kept answers itself.
   if (!row.rungs.empty()) device::keep_check(device::stack(spec), kept, answers->record());

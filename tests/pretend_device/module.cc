@@ -2,6 +2,7 @@
 // loads it as it would load that of an NPU (device/registry.h).
 #include <fmt/format.h>
 
+#include <string>
 #include <utility>
 
 #include "base/env.h"
@@ -26,11 +27,19 @@ std::string planted_fault() { return base::value_of("TANDEM_PRETEND_FAULT"); }
 
 device::Stack stack(int /*index*/) { return {{"NPU", "a pretended device"}, {"fault", planted_fault()}}; }
 
+// Returns the calls of an NPU, of which a test that measures no memory may have attention compute fewer tiles.
+device::AtenCallShape call_shape(const std::string& rung) {
+  device::AtenCallShape call = device::npu::call_shape(rung);
+  const std::string tiles = base::value_of("TANDEM_PRETEND_ATTENTION_TILES");
+  if (!tiles.empty()) call.attention_tiles = std::stoi(tiles);
+  return call;
+}
+
 // One thread computes, since the bits of LibTorch's products on the CPU depend on how many there are.
 std::unique_ptr<device::Ops> make_ops(int index, int /*num_threads*/, const std::string& rung) {
   const std::string name = fmt::format("npu/aten on a pretended device{}", rung == "best" ? "" : ", " + rung);
   plant(planted_fault());
-  return device::make_aten_ops(device(index), name, 1, device::npu::call_shape(rung));
+  return device::make_aten_ops(device(index), name, 1, call_shape(rung));
 }
 
 device::DeviceBytes device_bytes(int /*index*/) { return {.free = kCapacityBytes, .total = kCapacityBytes}; }

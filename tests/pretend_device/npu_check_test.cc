@@ -21,8 +21,11 @@ class NpuCheck : public testing::Test {
     // LeakSanitizer reads what looks like an address, and faults at one of a device (device_address.h).
     setenv("ASAN_OPTIONS", "detect_leaks=0:detect_odr_violation=0:malloc_context_size=0", /*overwrite=*/1);
     setenv("XDG_CACHE_HOME", (folder_ / "cache").c_str(), /*overwrite=*/1);
+    // Calls that compute 64 tiles, as an NPU's do, would mostly be filled up.
+    setenv("TANDEM_PRETEND_ATTENTION_TILES", "8", /*overwrite=*/1);
   }
   void TearDown() override {
+    unsetenv("TANDEM_PRETEND_ATTENTION_TILES");
     unsetenv("XDG_CACHE_HOME");
     unsetenv("TANDEM_PRETEND_FAULT");
   }

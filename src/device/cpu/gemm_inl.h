@@ -44,6 +44,27 @@ struct Gemm {
     return k + 1 < k_end ? low | (static_cast<uint32_t>(p[i + 1]) << 16) : low;
   }
 
+  // Writes a tile, 64 bytes of each of 16 rows, as columns: see pack_rows.
+  TANDEM_RANGES_ARE_CHECKED static void pack_tile(const uint32_t* const at[16], Elem elem, float* entries,
+                                                  int64_t entry_stride) {
+    Words column[16];
+    S::transpose16(at, column);
+    if (elem == Elem::kF32) {
+#pragma GCC unroll 16
+      for (int c = 0; c < 16; ++c) S::store(entries + c * entry_stride, S::as_float(column[c]));
+    } else if constexpr (kPairs) {
+      uint32_t* packed = reinterpret_cast<uint32_t*>(entries);
+#pragma GCC unroll 16
+      for (int c = 0; c < 16; ++c) S::store_words(packed + c * entry_stride, column[c]);
+    } else {
+#pragma GCC unroll 16
+      for (int c = 0; c < 16; ++c) {
+        S::store(entries + 2 * c * entry_stride, S::low_half(column[c]));
+        S::store(entries + (2 * c + 1) * entry_stride, S::high_half(column[c]));
+      }
+    }
+  }
+
   // Writes 16 rows (clamped to last_row) of an [m][k] matrix as columns: 16 lanes at out + entry * entry_stride. Rising
   // entries may overwrite the lanes past entry_stride of the one before.
   static void pack_rows(const Matrix& x, int64_t row0, int64_t last_row, int64_t lanes, int64_t k0, int64_t kc,
@@ -56,26 +77,21 @@ struct Gemm {
     }
     float* floats = static_cast<float*>(out);
     uint32_t* packed = static_cast<uint32_t*>(out);
-    const int64_t per_tile = x.elem == Elem::kF32 ? 16 : 32;
+    const int64_t per_tile = x.elem == Elem::kF32 ? 16 : 32, tiles = kc / per_tile;
+    constexpr int64_t kPerEntry = kPairs ? 2 : 1;
+    for (int r = 0; r < 16; ++r) check_range(row[r], static_cast<size_t>(tiles * per_tile * elem_bytes));
+    if (tiles > 0) {
+      const int64_t last = tiles * per_tile / kPerEntry - 1;
+      check_range(floats, static_cast<size_t>(last * entry_stride + 16) * sizeof(float));
+    }
     int64_t k = 0;
-    for (; k + per_tile <= kc; k += per_tile) {
+    for (; k < tiles * per_tile; k += per_tile) {
       const uint32_t* at[16];
       for (int r = 0; r < 16; ++r) at[r] = reinterpret_cast<const uint32_t*>(row[r] + k * elem_bytes);
       for (int r = 0; next != 0 && r < 16; ++r) S::prefetch(row[r] + (k + next) * elem_bytes);
-      Words column[16];
-      S::transpose16(at, column);
-      if (x.elem == Elem::kF32) {
-        for (int c = 0; c < 16; ++c) S::store(floats + (k + c) * entry_stride, S::as_float(column[c]));
-      } else if (kPairs) {
-        for (int c = 0; c < 16; ++c) S::store_words(packed + (k / 2 + c) * entry_stride, column[c]);
-      } else {
-        for (int c = 0; c < 16; ++c) {
-          S::store(floats + (k + 2 * c) * entry_stride, S::low_half(column[c]));
-          S::store(floats + (k + 2 * c + 1) * entry_stride, S::high_half(column[c]));
-        }
-      }
+      pack_tile(at, x.elem, floats + k / kPerEntry * entry_stride, entry_stride);
     }
-    for (; k < kc; k += kPairs ? 2 : 1) {
+    for (; k < kc; k += kPerEntry) {
       for (int64_t r = 0; r < lanes; ++r) {
         const int64_t clamped = row0 + r < last_row ? row0 + r : last_row;
         if (kPairs) {
@@ -210,25 +226,32 @@ struct Gemm {
 
   // Multiplies a tile, 64 bytes of each of 16 weight rows from byte `byte` on, by R packed inputs.
   template <int R>
-  static void strip_tile(Elem elem, const void* a, int64_t byte, const char* const row[16], F acc[R]) {
+  [[gnu::always_inline]] static void strip_tile(Elem elem, const void* a, int64_t byte, const char* const row[16],
+                                                F acc[R]) {
     const uint32_t* at[16];
     for (int r = 0; r < 16; ++r) at[r] = reinterpret_cast<const uint32_t*>(row[r] + byte);
     Words column[16];
     S::transpose16(at, column);
     if constexpr (kPairs) {
       const uint32_t* x = static_cast<const uint32_t*>(a) + byte / 4 * R;
+#pragma GCC unroll 16
       for (int c = 0; c < 16; ++c)
+#pragma GCC unroll 4
         for (int r = 0; r < R; ++r) acc[r] = S::dot_bf16(acc[r], S::set1_word(x[c * R + r]), column[c]);
     } else {
       const float* x = static_cast<const float*>(a) + byte / (elem == Elem::kF32 ? 4 : 2) * R;
       if (elem == Elem::kF32) {
+#pragma GCC unroll 16
         for (int c = 0; c < 16; ++c)
+#pragma GCC unroll 4
           for (int r = 0; r < R; ++r) acc[r] = S::fma(S::set1(x[c * R + r]), S::as_float(column[c]), acc[r]);
         return;
       }
+#pragma GCC unroll 16
       for (int c = 0; c < 16; ++c) {
         const F low = S::low_half(column[c]);
         const F high = S::high_half(column[c]);
+#pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
           acc[r] = S::fma(S::set1(x[2 * c * R + r]), low, acc[r]);
           acc[r] = S::fma(S::set1(x[(2 * c + 1) * R + r]), high, acc[r]);
@@ -244,7 +267,7 @@ struct Gemm {
     const char* row[16];
     int64_t row_bytes, next_strip_bytes;
 
-    Strip(const Matrix& b, int64_t n0, int64_t n_end, int64_t k_end) {
+    [[gnu::always_inline]] Strip(const Matrix& b, int64_t n0, int64_t n_end, int64_t k_end) {
       const int64_t elem_bytes = b.elem == Elem::kF32 ? 4 : 2;
       row_bytes = k_end * elem_bytes;
       next_strip_bytes = 16 * b.stride * elem_bytes;
@@ -255,7 +278,7 @@ struct Gemm {
     }
     // Weights come from memory once, so a tile is requested 8 tiles (8 KiB) before it is used, also the first ones of
     // the next strip.
-    void request_after(int64_t byte) const {
+    [[gnu::always_inline]] void request_after(int64_t byte) const {
       int64_t ahead = byte + 8 * 64;
       if (ahead >= row_bytes) ahead += next_strip_bytes - row_bytes;
       for (int r = 0; r < 16; ++r) S::prefetch(row[r] + ahead);
@@ -263,7 +286,8 @@ struct Gemm {
   };
 
   template <int R>
-  static void few_rows_fixed(int64_t k_end, const void* a, const Matrix& b, int64_t n0, int64_t n_end, float* c) {
+  TANDEM_RANGES_ARE_CHECKED static void few_rows_fixed(int64_t k_end, const void* a, const Matrix& b, int64_t n0,
+                                                       int64_t n_end, float* c) {
     for (int64_t s = 0; s < 2; ++s) {
       const Strip strip(b, n0 + 16 * s, n_end, k_end);
       F acc[R];
@@ -316,6 +340,11 @@ struct Gemm {
     if constexpr (kPairs) {
       if (rows > kMaxFewRows) return rows_in_lanes(rows, k, a, b, n0, n_end, first, c);
     }
+    const int64_t elem_bytes = b.elem == Elem::kF32 ? 4 : 2, entries = kPairs ? k / 2 : k;
+    for (int64_t n = n0; n < n0 + 32 && n < n_end; ++n)
+      check_range(static_cast<const char*>(b.data) + n * b.stride * elem_bytes, static_cast<size_t>(k * elem_bytes));
+    check_range(a, static_cast<size_t>(entries * rows) * sizeof(float));
+    check_range(c, static_cast<size_t>(rows * 32) * sizeof(float));
     switch (rows) {
       case 1: return few_rows_fixed<1>(k, a, b, n0, n_end, c);
       case 2: return few_rows_fixed<2>(k, a, b, n0, n_end, c);

@@ -107,15 +107,15 @@ struct SimdAvx2 {
   struct Words {
     __m256i a, b;
   };
-  static F as_float(Words w) { return {_mm256_castsi256_ps(w.a), _mm256_castsi256_ps(w.b)}; }
-  static F low_half(Words w) {
+  [[gnu::always_inline]] static F as_float(Words w) { return {_mm256_castsi256_ps(w.a), _mm256_castsi256_ps(w.b)}; }
+  [[gnu::always_inline]] static F low_half(Words w) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(w.a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(w.b, 16))};
   }
-  static F high_half(Words w) {
+  [[gnu::always_inline]] static F high_half(Words w) {
     const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
     return {_mm256_castsi256_ps(_mm256_and_si256(w.a, mask)), _mm256_castsi256_ps(_mm256_and_si256(w.b, mask))};
   }
-  static void store_words(uint32_t* p, Words w) {
+  [[gnu::always_inline]] static void store_words(uint32_t* p, Words w) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), w.a);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), w.b);
   }
@@ -124,31 +124,38 @@ struct SimdAvx2 {
             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
   }
   // Transposes an 8 x 8 block: out[c] lane r = word c of row r.
-  static void transpose8(const uint32_t* const rows[8], __m256i out[8]) {
+  [[gnu::always_inline]] static void transpose8(const uint32_t* const rows[8], __m256i out[8]) {
     __m256 a[8], b[8];
+#pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) a[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(rows[i]));
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       b[2 * i] = _mm256_unpacklo_ps(a[2 * i], a[2 * i + 1]);
       b[2 * i + 1] = _mm256_unpackhi_ps(a[2 * i], a[2 * i + 1]);
     }
+#pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       a[4 * i] = _mm256_shuffle_ps(b[4 * i], b[4 * i + 2], 0x44);
       a[4 * i + 1] = _mm256_shuffle_ps(b[4 * i], b[4 * i + 2], 0xEE);
       a[4 * i + 2] = _mm256_shuffle_ps(b[4 * i + 1], b[4 * i + 3], 0x44);
       a[4 * i + 3] = _mm256_shuffle_ps(b[4 * i + 1], b[4 * i + 3], 0xEE);
     }
+#pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
       out[j] = _mm256_castps_si256(_mm256_permute2f128_ps(a[j], a[4 + j], 0x20));
       out[4 + j] = _mm256_castps_si256(_mm256_permute2f128_ps(a[j], a[4 + j], 0x31));
     }
   }
-  static void transpose16(const uint32_t* const rows[16], Words out[16]) {
+  [[gnu::always_inline]] static void transpose16(const uint32_t* const rows[16], Words out[16]) {
+#pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const uint32_t* shifted[16];
+#pragma GCC unroll 16
       for (int i = 0; i < 16; ++i) shifted[i] = rows[i] + 8 * half;
       __m256i top[8], bottom[8];
       transpose8(shifted, top);
       transpose8(shifted + 8, bottom);
+#pragma GCC unroll 8
       for (int c = 0; c < 8; ++c) out[8 * half + c] = {top[c], bottom[c]};
     }
   }
@@ -166,7 +173,7 @@ struct SimdAvx2 {
   static void look_up_64(const uint16_t* values, const uint8_t* codes, uint16_t* out) {
     look_up_64_by_shuffles<SimdAvx2>(values, codes, out);
   }
-  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  [[gnu::always_inline]] static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 };
 
 }  // namespace tandem::device::cpu

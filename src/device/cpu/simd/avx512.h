@@ -77,7 +77,7 @@ struct SimdAvx512 {
   static float reduce_max(F x) { return _mm512_reduce_max_ps(x); }
 
   // Turns rows of 16 32-bit words (stride in words) into column vectors: out[c] lane r = word c of row r.
-  static void transpose16(const uint32_t* const rows[16], __m512i out[16]) {
+  [[gnu::always_inline]] static void transpose16(const uint32_t* const rows[16], __m512i out[16]) {
     __m512i a[16], b[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_si512(rows[i]);
@@ -107,13 +107,13 @@ struct SimdAvx512 {
     }
   }
   using Words = __m512i;
-  static F as_float(Words w) { return _mm512_castsi512_ps(w); }
+  [[gnu::always_inline]] static F as_float(Words w) { return _mm512_castsi512_ps(w); }
   // These return the two bf16 of each word as floats: even element (low half), odd element (high half).
-  static F low_half(Words w) { return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16)); }
-  static F high_half(Words w) {
+  [[gnu::always_inline]] static F low_half(Words w) { return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16)); }
+  [[gnu::always_inline]] static F high_half(Words w) {
     return _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
   }
-  static void store_words(uint32_t* p, Words w) { _mm512_storeu_si512(p, w); }
+  [[gnu::always_inline]] static void store_words(uint32_t* p, Words w) { _mm512_storeu_si512(p, w); }
   [[gnu::always_inline]] static Words load_words(const uint32_t* p) { return _mm512_loadu_si512(p); }
   // In lane i the low half is a[i] and the high half b[i].
   static Words interleave_bf16(const uint16_t* a, const uint16_t* b) {
@@ -124,7 +124,7 @@ struct SimdAvx512 {
   static void look_up_64(const uint16_t* values, const uint8_t* codes, uint16_t* out) {
     look_up_64_by_shuffles<SimdAvx512>(values, codes, out);
   }
-  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  [[gnu::always_inline]] static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 };
 
 }  // namespace tandem::device::cpu

@@ -123,16 +123,16 @@ struct SimdNeon {
   }
 
   using Words = uint32x4x4_t;
-  static F as_float(Words w) {
+  [[gnu::always_inline]] static F as_float(Words w) {
     return each([&](int i) { return vreinterpretq_f32_u32(w.val[i]); });
   }
-  static F low_half(Words w) {
+  [[gnu::always_inline]] static F low_half(Words w) {
     return each([&](int i) { return vreinterpretq_f32_u32(vshlq_n_u32(w.val[i], 16)); });
   }
-  static F high_half(Words w) {
+  [[gnu::always_inline]] static F high_half(Words w) {
     return each([&](int i) { return vreinterpretq_f32_u32(vandq_u32(w.val[i], vdupq_n_u32(0xFFFF0000u))); });
   }
-  static void store_words(uint32_t* p, Words w) {
+  [[gnu::always_inline]] static void store_words(uint32_t* p, Words w) {
     for (int i = 0; i < 4; ++i) vst1q_u32(p + 4 * i, w.val[i]);
   }
   [[gnu::always_inline]] static Words load_words(const uint32_t* p) {
@@ -145,7 +145,7 @@ struct SimdNeon {
     return vreinterpretq_u32_u64(vzip2q_u64(vreinterpretq_u64_u32(a), vreinterpretq_u64_u32(b)));
   }
   // Transposes sixteen blocks of 4 x 4: words c..c+3 of rows r..r+3 become lanes r..r+3 of out[c]..out[c+3].
-  static void transpose16(const uint32_t* const rows[16], Words out[16]) {
+  [[gnu::always_inline]] static void transpose16(const uint32_t* const rows[16], Words out[16]) {
     for (int r = 0; r < 4; ++r) {
       for (int c = 0; c < 16; c += 4) {
         const uint32x4_t row0 = vld1q_u32(rows[4 * r] + c), row1 = vld1q_u32(rows[4 * r + 1] + c),
@@ -178,7 +178,7 @@ struct SimdNeon {
       }
     }
   }
-  static void prefetch(const void* p) { __builtin_prefetch(p); }
+  [[gnu::always_inline]] static void prefetch(const void* p) { __builtin_prefetch(p); }
 };
 
 }  // namespace tandem::device::cpu
