@@ -42,12 +42,22 @@ Checkpointer::Checkpointer(const session::ModelSession& session, const checkpoin
 void Checkpointer::begin_update() {
   wait();
   is_updating_ = true;
+  before_ = {};
+  std::vector<checkpoint::SavedTensor> tensors;
+  add_state_(before_, tensors);
+  before_.optimizer = trainer_.progress();
 }
 
 void Checkpointer::end_update(int64_t step, checkpoint::DataPosition position) {
   step_ = step;
   position_ = std::move(position);
   is_updating_ = false;
+}
+
+bool Checkpointer::abandon_update() {
+  is_abandoned_ = trainer_.progress() == before_.optimizer;
+  if (is_abandoned_) is_updating_ = false;
+  return is_abandoned_;
 }
 
 void Checkpointer::start(config::SavedParts parts) {
@@ -58,15 +68,16 @@ void Checkpointer::start(config::SavedParts parts) {
   log_.write_or_count(fmt::format("step {}", step_), "fault/save_errors", [&] {
     // Rank 0 alone has records, which a full disk may refuse. The others must not begin to save without it.
     ranks_.conductor_alone([this] { log_.report().sync(); });
+    std::vector<checkpoint::SavedTensor> tensors =
+        checkpoint::optimizer_tensors(trainer_, session_.config().shard.rank);
+    if (position_.in_flight) tensors.push_back(checkpoint::in_flight_tensor(*position_.in_flight));
     checkpoint::RunState state;
+    add_state_(state, tensors);
+    if (is_abandoned_) state = before_;
     state.step = step_;
     state.optimizer = trainer_.progress();
     state.weight_version = session_.trained().version();
     state.cursor = position_.cursor;
-    std::vector<checkpoint::SavedTensor> tensors =
-        checkpoint::optimizer_tensors(trainer_, session_.config().shard.rank);
-    if (position_.in_flight) tensors.push_back(checkpoint::in_flight_tensor(*position_.in_flight));
-    add_state_(state, tensors);
     ranks_.conductor_alone([&] { state.file_bytes = directory_.growing_files(); });
     writer_.start(state, std::move(tensors), parts);
   });

@@ -42,6 +42,9 @@ class Checkpointer {
   void begin_update();
   // The weights are now those of `step`, and `position` is where the next one takes its data from.
   void end_update(int64_t step, checkpoint::DataPosition position);
+  // The step was given up. Returns whether the last finished one can still be saved: no optimizer step of this one has
+  // changed the weights.
+  bool abandon_update();
 
   // Begins to save these parts of the last finished step, except those that are durable already. The weights must stay
   // as they are until wait() or begin_update().
@@ -70,8 +73,11 @@ class Checkpointer {
   int64_t step_;                       // the last finished step
   checkpoint::DataPosition position_;  // where the data of the next step begin
   bool is_updating_ = false;           // true while the weights belong to no step
-  int64_t saved_step_;                 // step that is durable in checkpoints/
-  int64_t exported_step_;              // step that is durable in hf/
+  // What begin_update() found: the step that it begins may change it before an optimizer step changes the weights.
+  checkpoint::RunState before_;
+  bool is_abandoned_ = false;  // true if the last finished step is saved as it was then
+  int64_t saved_step_;         // step that is durable in checkpoints/
+  int64_t exported_step_;      // step that is durable in hf/
 };
 
 }  // namespace tandem::run

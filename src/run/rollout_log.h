@@ -35,9 +35,9 @@ class RolloutLog {
   // Prints the line of a rollout once `num_finished` rollouts are finished. `last_step` holds the metrics of its last
   // optimizer step.
   void print(int64_t num_finished, const sampling::Rollout& rollout, const report::Metrics& last_step);
-  // Replaces write() and print() for a rollout whose training ended with --stop-grace-seconds. `saved` is the last
-  // rollout that is saved.
-  void print_abandoned(int64_t rollout_id, int64_t saved);
+  // Replaces write() and print() for a rollout whose training ended with --stop-grace-seconds. `changed_nothing`: it
+  // did so before the first optimizer step.
+  void print_abandoned(int64_t rollout_id, bool changed_nothing);
 
  private:
   // Returns the bytes of each token id where tokens of the samples have advantages of their own, else nothing.

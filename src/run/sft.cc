@@ -31,10 +31,9 @@ std::string step_text(int64_t step, int64_t num_steps, const report::Metrics& me
                                                {"tokens/s", "perf/actor_train_tok_per_s"}}));
 }
 
-std::string abandoned_text(int64_t step, int64_t saved) {
-  return fmt::format(
-      "step {} was abandoned {:.0f} s after the signal (--stop-grace-seconds); the last step saved is {}", step + 1,
-      session::seconds_since_stop(), saved);
+std::string abandoned_text(int64_t step) {
+  return fmt::format("step {} was abandoned {:.0f} s after the signal (--stop-grace-seconds)", step + 1,
+                     session::seconds_since_stop());
 }
 
 std::string end_text(bool is_interrupted, int64_t step, int64_t saved, int64_t num_steps, const std::string& path) {
@@ -94,7 +93,8 @@ int train_supervised(const config::SftConfig& given, const config::RunMode& mode
       checkpointer.begin_update();
       const std::optional<report::Metrics> metrics = learner.step(step, log);
       if (!metrics) {
-        log.report().print(abandoned_text(step, checkpointer.saved_step()));
+        log.report().print(abandoned_text(step));
+        checkpointer.abandon_update();
         break;
       }
       checkpointer.end_update(++step, {.cursor = learner.cursor()});

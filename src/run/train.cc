@@ -106,7 +106,8 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
         last_step = learner.optimizer_steps(rollout_id, *rollout, patience, log);
       }
       if (!last_step) {
-        rollout_log.print_abandoned(rollout_id, checkpointer.saved_step());
+        rollout_log.print_abandoned(rollout_id, checkpointer.abandon_update());
+        memory.enter(Phase::kRollout);
         break;
       }
       learner.update_reference(rollout_id + 1, log);

@@ -233,6 +233,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, samp
       flops += session::training_flops(whole, batch);
     }
   } catch (const trainer::StepAbandoned&) {
+    trainer_->end_phase();
     return std::nullopt;
   }
   for (const rl::Sample* sample : samples) {

@@ -48,7 +48,7 @@ class Learner {
   void assign_advantages(int64_t rollout_id, sampling::Rollout& rollout, RunLog& log);
   // Runs the optimizer steps of the rollout, in sample order, --num-epochs-per-rollout times, and logs a record train/*
   // for each. With --old-logprobs proximal it scores samples of older weights before, if it must. Returns the metrics
-  // of the last. Returns nullopt if --stop-grace-seconds were over; the weights are then those of no finished rollout.
+  // of the last. Returns nullopt if --stop-grace-seconds were over; steps before the one that was given up stay done.
   // Throws UserError once `patience` has seen too many steps that were skipped.
   std::optional<report::Metrics> optimizer_steps(int64_t rollout_id, sampling::Rollout& rollout, Patience& patience,
                                                  RunLog& log);

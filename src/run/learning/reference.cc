@@ -92,7 +92,8 @@ Reference::Reference(const session::ModelSession& session, const Options& option
   if (checkpoint) step_ = checkpoint::read_state(*checkpoint).reference_step;
   model::ModelConfig config = session.config();
   if (config.lora && options.directory.empty()) {
-    begin_at_base(options.follows_policy, checkpoint, memory);
+    // A reference that followed the policy once is in the checkpoint, whether it goes on following it or not.
+    begin_at_base(options.follows_policy || step_ > 0, checkpoint, memory);
   } else {
     config.lora.reset();
     config.shard.sequence_parallel = options.sequence_parallel;
@@ -111,10 +112,10 @@ Reference::Reference(const session::ModelSession& session, const Options& option
   if (session.ops().is_on_host()) memory.add_persistent(memory::Tag::kReference, average_->bytes());
 }
 
-void Reference::begin_at_base(bool follows_policy, const std::optional<checkpoint::Checkpoint>& checkpoint,
+void Reference::begin_at_base(bool has_adapter, const std::optional<checkpoint::Checkpoint>& checkpoint,
                               session::RunMemory& memory) {
   model::ModelConfig config = session_.config();
-  if (!follows_policy) {
+  if (!has_adapter) {
     config.lora.reset();
     model_.emplace(session_, config, session_.base().view());
     return;

@@ -53,7 +53,7 @@ class Reference {
 
  private:
   // Begins a reference whose own weights are an adapter, or none.
-  void begin_at_base(bool follows_policy, const std::optional<checkpoint::Checkpoint>& checkpoint,
+  void begin_at_base(bool has_adapter, const std::optional<checkpoint::Checkpoint>& checkpoint,
                      session::RunMemory& memory);
   void fill(const std::string& directory, const std::optional<checkpoint::Checkpoint>& checkpoint,
             weights::WeightStore& store);

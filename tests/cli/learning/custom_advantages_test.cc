@@ -35,7 +35,14 @@ std::string write_functions(const base::TemporaryDirectory& folder) {
                            "def second_fails(groups, state):\n"
                            "    state['calls'] = state.get('calls', 0) + 1\n"
                            "    print('called', state['calls'])\n"
-                           "    return same(groups) if state['calls'] == 1 else 1 / 0\n");
+                           "    return same(groups) if state['calls'] == 1 else 1 / 0\n"
+                           "def second_takes_long(groups, state, args):\n"
+                           "    import time\n"
+                           "    state['calls'] = state.get('calls', 0) + 1\n"
+                           "    print('called', state['calls'], flush=True)\n"
+                           "    time.sleep(2 if state['calls'] == 2 else 0)\n"
+                           "    return [[s.advantage + 0.1 * state['calls'] * i for i, s in enumerate(g.samples)]\n"
+                           "            for g in groups]\n");
   return folder / "advantages.py";
 }
 
@@ -174,6 +181,31 @@ TEST_F(CustomAdvantages, RewardsThatAreNormalisedApartTrainAndReplay) {
   EXPECT_EQ(weights_of(folder_ / "replay"), weights_of(folder_ / "apart"));
   expect_one_line_failure(run(with_flag(with_flag(arguments, "--save", folder_ / "x"), "--rm-failure-reward", "0")), 2,
                           "--multi-objective-aggregation normalize_then_sum and --rm-failure-reward 0");
+}
+
+// A signal gives up the second rollout before its first optimizer step. What is saved is the first one, with the state
+// that the function had then.
+TEST_F(CustomAdvantages, OfARolloutThatIsGivenUpAreComputedAgain) {
+  const Arguments words = arguments("cut", "second_takes_long", {"--stop-grace-seconds", "0"});
+  {
+    const Program program(words);
+    const std::string output = folder_ / "cut/grader_output.txt";
+    for (int i = 0; i < 3000; ++i) {
+      if (base::file_exists(output) && base::read_file(output).find("called 2") != std::string::npos) break;
+      usleep(20'000);
+    }
+    program.signal(SIGTERM);
+    EXPECT_EQ(program.wait(), 0);
+  }
+  EXPECT_NE(base::read_file(folder_ / "cut/log.txt").find("rollout 2 was abandoned "), std::string::npos);
+  EXPECT_EQ(base::read_file(folder_ / "cut/checkpoints/latest"), "step_000001\n");
+  Arguments rest = words;
+  rest.insert(rest.end(), {"--load", folder_ / "cut"});
+  const Captured resumed = run(rest);
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  ASSERT_EQ(run(arguments("whole", "second_takes_long")).code, 0);
+  EXPECT_EQ(weights_of(folder_ / "cut"), weights_of(folder_ / "whole"));
+  EXPECT_EQ(timeless_metrics(folder_ / "cut"), timeless_metrics(folder_ / "whole"));
 }
 
 // A run whose advantages are all 0, or fail, names --custom-advantage-path as the cause.

@@ -150,6 +150,27 @@ std::map<std::string, std::vector<double>> numbers_of_file(const std::string& pa
   return result;
 }
 
+// An adapter's reference is one that it had once. It stays what the checkpoint holds when the run that goes on renews
+// it no more.
+TEST_F(ReferenceResume, OfAnAdapterStaysAsItWasWithoutAnInterval) {
+  const std::string path = folder_ / "run";
+  Arguments begun = words(path);
+  begun.insert(begun.end(), {"--lora-rank", "4", "--keep-latest", "3"});
+  ASSERT_EQ(run(with_flag(begun, "--num-rollout", "2")).code, 0);
+  Arguments rest = go_on(begun, path);
+  const auto at = std::find(rest.begin(), rest.end(), "--ref-update-interval");
+  rest.erase(at, at + 2);
+  rest.emplace_back("--allow-changed-config");
+  const Captured result = run(rest);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto reference = [&](int step) {
+    EXPECT_EQ(base::read_json_file(folder_of(path, step) + "/state.json")["reference_step"], 2) << step;
+    return numbers_of_file(folder_of(path, step) + "/shard_00000.safetensors", "reference.");
+  };
+  EXPECT_FALSE(reference(2).empty());
+  EXPECT_EQ(reference(3), reference(2));
+}
+
 // In bfloat16, with so small a share that a rounded average would stand still. The exports of the run are the policies
 // that were averaged.
 TEST_F(ReferenceResume, AnAverageIsThatOfEveryPolicyAndIsBitwise) {

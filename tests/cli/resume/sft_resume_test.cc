@@ -126,6 +126,38 @@ TEST_F(SftResume, SigtermSavesAndExitsWith0) {
   EXPECT_TRUE(everything_of(run_path) == undisturbed_);
 }
 
+// A step of 200 micro-batches does not end at once. What was finished before it is saved, though no save was due.
+TEST_F(SftResume, ASignalThatGivesUpAStepSavesThoseBefore) {
+  const std::string run_path = folder_ / "cut", other = folder_ / "whole";
+  const auto words = [&](const std::string& path, int steps) {
+    Arguments result = with_flag(with_flag(arguments(path), "--num-rollout", std::to_string(steps)), "--save-interval",
+                                 std::to_string(steps));
+    result.insert(result.end(), {"--max-tokens-per-gpu", "40", "--stop-grace-seconds", "0"});
+    return with_flag(result, "--global-batch-size", "200");
+  };
+  {
+    const Program program(words(run_path, 50));
+    const std::string metrics = run_path + "/metrics.jsonl";
+    for (int i = 0; i < 3000; ++i) {
+      if (base::file_exists(metrics) && base::read_file(metrics).find("\"train/step\":2") != std::string::npos) break;
+      usleep(20'000);
+    }
+    program.signal(SIGTERM);
+    EXPECT_EQ(program.wait(), 0);
+  }
+  int step = 0;
+  for (const base::Json& record : json_lines(run_path + "/metrics.jsonl")) step += record.contains("train/step");
+  EXPECT_GE(step, 3);
+  char name[32];
+  std::snprintf(name, sizeof(name), "step_%06d\n", step);
+  EXPECT_EQ(base::read_file(run_path + "/checkpoints/latest"), name);
+  Arguments rest = words(run_path, step + 1);
+  rest.insert(rest.end(), {"--load", run_path});
+  ASSERT_EQ(run(rest).code, 0);
+  ASSERT_EQ(run(words(other, step + 1)).code, 0);
+  EXPECT_TRUE(weights_of(run_path) == weights_of(other));
+}
+
 TEST_F(SftResume, MakesAnEvaluationAgainThatASignalEnded) {
   std::string lines;
   for (int i = 0; i < 3000; ++i)
