@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <iterator>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -20,6 +19,7 @@
 #include "base/sha256.h"
 #include "checkpoint/run_state.h"
 #include "rl/data_lines.h"
+#include "weights/chat_templates.h"
 #include "weights/checkpoint_files.h"
 
 namespace tandem::checkpoint {
@@ -37,7 +37,7 @@ constexpr const char* kFlagNoLongerCompared = "rm-python";
 // version, and `tandem sft` has no such flag.
 constexpr const char* kFlagOfTrain = "rollout-batch-size";
 
-// The entries of ResultInputs::frozen begin with this. Checkpoints of older versions lack them.
+// The entries of ResultInputs::frozen begin with this, except that of a base. Checkpoints of older versions lack them.
 constexpr const char* kFrozenWeights = "the weights of the ";
 constexpr const char* kReferenceWeights = "the weights of the reference ";
 
@@ -49,23 +49,6 @@ std::string identity_of(const std::string& function) {
   const size_t colon = function.rfind(':');
   if (colon == std::string::npos) return function;
   return base::file_checksum(function.substr(0, colon)) + function.substr(colon);
-}
-
-// Returns the chat templates that the text worker reads beside the default one, by their paths in the model directory
-// (python/tandem_worker/templates/chat_template.py).
-std::vector<std::string> additional_templates(const std::string& model_directory) {
-  constexpr const char* kFolder = "additional_chat_templates";
-  std::vector<std::string> names;
-  const std::string folder = fmt::format("{}/{}", model_directory, kFolder);
-  if (!base::directory_exists(folder)) return names;
-  for (const std::string& name : base::list_directory(folder)) {
-    if (name.starts_with('.') || !name.ends_with(".jinja")) continue;
-    std::error_code unreadable;  // such a file is refused where it is opened
-    if (std::filesystem::is_regular_file(fmt::format("{}/{}", folder, name), unreadable)) {
-      names.push_back(fmt::format("{}/{}", kFolder, name));
-    }
-  }
-  return names;
 }
 
 // Returns checksums of data, reward functions, model configuration and tokenizer.
@@ -88,7 +71,7 @@ std::map<std::string, std::string> input_checksums(const std::string& model_dire
   }
   std::vector<std::string> names = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
                                     "chat_template.jinja"};
-  std::ranges::move(additional_templates(model_directory), std::back_inserter(names));
+  std::ranges::move(weights::additional_templates(model_directory), std::back_inserter(names));
   for (const std::string& name : names) {
     const std::string path = fmt::format("{}/{}", model_directory, name);
     if (base::file_exists(path)) result[fmt::format("{} of --hf-checkpoint", name)] = base::file_checksum(path);
@@ -184,13 +167,11 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   if (!inputs.text_prefix.empty()) {
     result["the tokens of --add-special-tokens"] = fmt::format("{}", fmt::join(inputs.text_prefix, " "));
   }
-  if (inputs.has_frozen_weights) {
-    result["the weights of --hf-checkpoint"] = weights::weights_checksum(inputs.model_directory);
-  }
   for (const FrozenWeights& frozen : inputs.frozen) {
     const char* const file = frozen.kind == "adapter" ? weights::kAdapterFile : weights::kModelFile;
-    result[fmt::format("{}{} {}", kFrozenWeights, frozen.kind, frozen.flag)] =
-        weights::weights_checksum(frozen.directory, file);
+    const std::string name = frozen.kind.empty() ? fmt::format("the weights of {}", frozen.flag)
+                                                 : fmt::format("{}{} {}", kFrozenWeights, frozen.kind, frozen.flag);
+    result[name] = weights::weights_checksum(frozen.directory, file);
   }
   if (!inputs.group_filter.empty()) {
     result["the filter of --dynamic-sampling-filter-path"] = identity_of(inputs.group_filter);

@@ -14,7 +14,7 @@ namespace tandem::checkpoint {
 
 // Names weights that a run reads and does not train, so that its checkpoints lack them.
 struct FrozenWeights {
-  std::string kind;  // "reference", "adapter", "teacher" or "reward model"
+  std::string kind;  // "reference", "adapter", "teacher" or "reward model"; "": the base of an adapter that is trained
   std::string flag;  // the flag that names them
   std::string directory;
 };
@@ -26,8 +26,7 @@ struct ResultInputs {
   std::string kernels;                       // device::Ops::name()
   const trainer::Schedule& schedule;         // compared by the end of the learning rate's decay
   std::string model_directory;               // compared by checksums of its configuration and tokenizer
-  bool has_frozen_weights = false;           // compare its weights too, since the checkpoint lacks them
-  std::vector<FrozenWeights> frozen = {};    // other frozen weights, compared by checksums of their files
+  std::vector<FrozenWeights> frozen = {};    // compared by checksums of their files
   std::vector<std::string> prompt_data;      // compared by checksums of these files
   std::vector<int32_t> text_prefix;          // tokens that --add-special-tokens puts before texts; empty: none
   std::vector<std::string> custom_rm_paths;  // FILE.py:function each, compared by checksums of the files
@@ -48,8 +47,9 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs);
 // the checkpoint is of a run of another command, whatever `allow_changes` is; else with each flag or input that differs
 // and both its values, and with `allow_changes` that is only a warning. A flag that the checkpoint does not name came
 // with a later version, and its value was that of `values_where_absent` (RunMode's). Weights of ResultInputs::frozen
-// that the checkpoint does not name are not compared; nor are a reference's, once the checkpoint holds it.
-// `texts` has what may be shown of free texts, by their fingerprints; of others, only the change is reported.
+// that the checkpoint does not name are not compared, except those of a base; nor are a reference's, once the
+// checkpoint holds it. `texts` has what may be shown of free texts, by their fingerprints; of others, only the change
+// is reported.
 void check_can_resume(const Checkpoint& checkpoint, const std::map<std::string, std::string>& result_inputs,
                       const std::map<std::string, std::string>& values_where_absent,
                       const std::map<std::string, std::string>& texts, bool allow_changes, int64_t num_records);

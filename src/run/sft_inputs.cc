@@ -11,7 +11,7 @@
 #include "checkpoint/result_inputs.h"
 #include "checkpoint/resume.h"
 #include "model/lora.h"
-#include "model/peft.h"
+#include "run/frozen_weights.h"
 #include "run/learning/reference.h"
 #include "run/read_paths.h"
 #include "run/run_space.h"
@@ -76,20 +76,6 @@ std::string data_text(const SftInputs& inputs) {
                      left_out > 0 ? fmt::format(", the last {} of the last epoch left out", left_out) : "");
 }
 
-// Returns what preferences are compared with: the weights of --ref-load, or those that the run begins with, which
-// include the adapter that it trains on. Throws UserError for a reference of another shape.
-std::vector<checkpoint::FrozenWeights> frozen_weights(const session::ModelSession& session,
-                                                      const config::SftConfig& config) {
-  check_reference(session, config.ref_load);
-  if (!config.preference.is_on()) return {};
-  if (!config.ref_load.empty()) return {{"reference", "--ref-load", config.ref_load}};
-  if (config.model.random_init) return {};
-  const std::string& given = config.model.hf_checkpoint;
-  if (model::is_adapter_directory(given)) return {{"adapter", "--hf-checkpoint", given}};
-  if (session.config().lora) return {};  // the base, which is compared anyway
-  return {{"reference", "--hf-checkpoint", session.directory()}};
-}
-
 }  // namespace
 
 SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode, std::unique_ptr<mesh::Mesh> ranks)
@@ -103,20 +89,20 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
       trainer(session::trainer_config(config.optimizer, loss_config(config), session.config().num_layers, num_steps,
                                       static_cast<uint64_t>(config.model.seed))),
       checkpoint(checkpoint::open_checkpoint(config.checkpoints, num_steps)),
-      result_inputs(checkpoint::result_inputs({.flags = mode.result_options,
-                                               .kernels = session.ops().name(),
-                                               .schedule = trainer.schedule,
-                                               .model_directory = session.directory(),
-                                               .has_frozen_weights = session.config().lora && !config.model.random_init,
-                                               .frozen = frozen_weights(session, config),
-                                               .prompt_data = config.data.prompt_data,
-                                               .text_prefix = data.text_prefix,
-                                               .custom_rm_paths = {},
-                                               .definitions = new_definitions(data, session.config())})),
       directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
   check_keeps(directory, read_paths(config));
   check_trackers(config.output.trackers);
   session::check_spread(session.config(), config.mesh);
+  check_reference(session, config.ref_load);
+  result_inputs = checkpoint::result_inputs({.flags = mode.result_options,
+                                             .kernels = session.ops().name(),
+                                             .schedule = trainer.schedule,
+                                             .model_directory = session.directory(),
+                                             .frozen = frozen_weights(config, session),
+                                             .prompt_data = config.data.prompt_data,
+                                             .text_prefix = data.text_prefix,
+                                             .custom_rm_paths = {},
+                                             .definitions = new_definitions(data, session.config())});
   if (checkpoint) {
     checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent, mode.texts,
                                  config.checkpoints.allow_changed_config, num_samples());

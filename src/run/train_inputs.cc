@@ -21,6 +21,7 @@
 #include "plan/plan_text.h"
 #include "report/json_output.h"
 #include "report/sample_file.h"
+#include "run/frozen_weights.h"
 #include "run/learning/reference.h"
 #include "run/learning/reward_model.h"
 #include "run/learning/teachers.h"
@@ -140,30 +141,6 @@ std::optional<sampling::ScheduleLog> read_schedule(const config::TrainConfig& co
   return std::optional<sampling::ScheduleLog>(std::in_place, path, config.rollout.n_samples_per_prompt);
 }
 
-// Returns the weights that score and are not trained. A teacher that scores in a process of its own has its weights
-// there, and they are not compared.
-std::vector<checkpoint::FrozenWeights> frozen_weights_of(const config::TrainConfig& config,
-                                                         const session::ModelSession& session) {
-  std::vector<checkpoint::FrozenWeights> frozen;
-  if (config.loss.needs_reference()) {
-    const bool is_base = session.config().lora || config.model.random_init;  // the base is compared anyway
-    if (!config.loss.ref_load.empty()) {
-      frozen.push_back({"reference", "--ref-load", config.loss.ref_load});
-    } else if (!is_base) {
-      frozen.push_back({"reference", "--hf-checkpoint", session.directory()});
-    }
-  }
-  if (!config.reward.rm_model.empty()) frozen.push_back({"reward model", "--rm-model", config.reward.rm_model});
-  if (!config.loss.loss.opd.is_on) return frozen;
-  const std::vector<config::LossOptions::Teacher> teachers = config.loss.opd_teachers();
-  for (const config::LossOptions::Teacher& teacher : teachers) {
-    if (teacher.is_elsewhere()) continue;
-    const std::string name = teachers.size() > 1 ? " " + teacher.name : "";
-    frozen.push_back({"teacher", "--opd-teacher-load" + name, teacher.directory});
-  }
-  return frozen;
-}
-
 void check_best(const std::string& metric, const evaluation::Evaluation& evaluation) {
   if (metric.empty()) return;
   std::vector<std::string> names;
@@ -234,8 +211,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
        .kernels = session.ops().name(),
        .schedule = trainer.schedule,
        .model_directory = session.directory(),
-       .has_frozen_weights = session.config().lora && !config.model.random_init,
-       .frozen = frozen_weights_of(config, session),
+       .frozen = frozen_weights(config, session),
        .prompt_data = config.data.prompt_data,
        .text_prefix = prompts.text_prefix,
        .custom_rm_paths = config.reward.custom_rm_path,

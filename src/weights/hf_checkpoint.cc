@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "tandem/error.h"
 #include "weights/bitsandbytes.h"
 #include "weights/box_reader.h"
+#include "weights/chat_templates.h"
 #include "weights/checkpoint_files.h"
 #include "weights/quantise.h"
 #include "weights/staging.h"
@@ -33,8 +35,6 @@ using base::Json;
 constexpr auto kCopiedFiles = std::to_array<std::string_view>(
     {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt", "generation_config.json",
      "chat_template.jinja", "chat_template.json", "added_tokens.json", "special_tokens_map.json"});
-// The chat templates of this folder are copied too; transformers keeps all but the first there.
-constexpr std::string_view kTemplateFolder = "additional_chat_templates", kTemplateEnding = ".jinja";
 constexpr base::Durable kDurable = base::Durable::kWithDirectory;  // an export is one directory
 // These keys record where a file lay on the machine that wrote it, which is useless to a reader and private.
 constexpr std::array<const char*, 4> kPlaceKeys = {"_name_or_path", "name_or_path", "tokenizer_file",
@@ -149,21 +149,13 @@ bool erase_places(Json& config) {
   return erased;
 }
 
-bool is_template_name(std::string_view name) { return name.ends_with(kTemplateEnding) && !name.starts_with('.'); }
-
 // Returns the files of a model directory that are copied, by their paths in it.
 std::vector<std::string> copied_files(const std::string& directory) {
   std::vector<std::string> files;
   for (const std::string_view name : kCopiedFiles) {
     if (base::file_exists(fmt::format("{}/{}", directory, name))) files.emplace_back(name);
   }
-  const std::string templates = fmt::format("{}/{}", directory, kTemplateFolder);
-  if (!base::directory_exists(templates)) return files;
-  for (const std::string& name : base::list_directory(templates)) {
-    if (is_template_name(name) && base::file_exists(templates + "/" + name)) {
-      files.push_back(fmt::format("{}/{}", kTemplateFolder, name));
-    }
-  }
+  std::ranges::move(additional_templates(directory), std::back_inserter(files));
   return files;
 }
 
@@ -198,9 +190,7 @@ bool is_shard_name(std::string_view name) { return name.starts_with("model-") &&
 bool is_export_file(const std::string& directory, const std::string& name) {
   const std::string path = directory + "/" + name;
   if (base::directory_exists(path)) {
-    return name == kTemplateFolder && std::ranges::all_of(base::list_directory(path), [&](const std::string& file) {
-             return is_template_name(file) && base::file_exists(path + "/" + file);
-           });
+    return name == kTemplateFolder && additional_templates(directory).size() == base::list_directory(path).size();
   }
   return name == "config.json" || name == kSingleFile || name == kIndexFile || is_shard_name(name) ||
          name == kAdapterWeights || name == kAdapterConfig ||

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -123,6 +124,9 @@ TEST(ModelFiles, AllChatTemplatesCount) {
   EXPECT_TRUE(with.contains("additional_chat_templates/tool_use.jinja of --hf-checkpoint"));
   base::write_file_durably(folder + "/tool_use.jinja", "other tools");
   EXPECT_NE(inputs(), with);
+  // The files are those that an export copies, so what it would refuse is not left out here.
+  std::filesystem::create_symlink("/dev/null", folder + "/rag.jinja");
+  EXPECT_THROW(inputs(), UserError);
 }
 
 }  // namespace
