@@ -59,6 +59,7 @@ class RunDirectory {
   std::string config_file() const { return path_ + "/config.toml"; }
   std::string metrics_file() const { return path_ + "/metrics.jsonl"; }
   std::string memory_file() const { return path_ + "/memory_timeline.jsonl"; }
+  std::string schedule_file() const { return path_ + "/schedule.jsonl"; }
   std::string memory_trace_file() const { return path_ + "/memory_trace.json"; }
   std::string log_file() const { return path_ + "/log.txt"; }
   std::string grader_output_file() const { return path_ + "/grader_output.txt"; }

@@ -54,6 +54,7 @@ Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten)
   metrics_ = open(options.metrics_file);
   log_ = open(options.log_file);
   memory_ = open(options.memory_file);
+  schedule_ = open(options.schedule_file);
   if (!options.tensorboard_folder.empty()) {
     tensorboard_ = std::make_unique<text::MetricSink>(
         text::tensorboard_target(worker::default_worker_config(), options.tensorboard_folder));
@@ -79,7 +80,7 @@ Report::~Report() {
 
 void Report::log(const std::string& kind, int64_t step, const Metrics& metrics) {
   Metrics counted = metrics;
-  const int64_t num_kept = metrics_ ? metrics_->num_kept() : 0;
+  const int64_t num_kept = (metrics_ ? metrics_->num_kept() : 0) + (schedule_ ? schedule_->num_kept() : 0);
   if (num_kept > 0) counted["fault/unwritten_records"] = static_cast<double>(num_kept);
   for (const auto& tracker : trackers_) {
     if (const int64_t dropped = tracker->dropped(); dropped > 0)
@@ -94,6 +95,12 @@ void Report::log(const std::string& kind, int64_t step, const Metrics& metrics) 
 void Report::log_memory(const std::vector<std::string>& lines) {
   if (!memory_) return;
   for (const std::string& line : lines) write(*memory_, line);
+}
+
+void Report::log_schedule(const std::string& line) {
+  if (!schedule_) return;
+  write(*schedule_, line);
+  if (schedule_->num_kept() == 0) schedule_->sync();
 }
 
 void Report::progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit) {
@@ -134,6 +141,7 @@ void Report::sync() {
   if (metrics_) metrics_->sync();
   if (log_) log_->sync();
   if (memory_) memory_->sync();
+  if (schedule_) schedule_->sync();
   if (tensorboard_) tensorboard_->flush(kSinkFlushSeconds);
   for (const auto& tracker : trackers_) tracker->flush(kSinkFlushSeconds);
 }

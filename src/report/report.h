@@ -1,5 +1,5 @@
-// Writes the records of a run while it runs: metrics.jsonl, memory_timeline.jsonl, TensorBoard, experiment
-// trackers, log.txt and the terminal.
+// Writes the records of a run while it runs: metrics.jsonl, memory_timeline.jsonl, schedule.jsonl, TensorBoard,
+// experiment trackers, log.txt and the terminal.
 //
 // metrics.jsonl has one record per rollout ("rollout/step", rollout/*, perf/*), per optimizer step ("train/step",
 // train/*) and per evaluation ("eval/step", eval/*), each with "time_s", seconds since the run began. fault/* is in the
@@ -30,7 +30,7 @@ class Report {
   // not end the run; the record is kept, counted (fault/unwritten_records) and written when the disk takes it again.
   // With `is_silent` nothing is shown, not even warnings: another rank of the run shows the same.
   struct Options {
-    std::string metrics_file = {}, log_file = {}, memory_file = {}, tensorboard_folder = {};
+    std::string metrics_file = {}, log_file = {}, memory_file = {}, schedule_file = {}, tensorboard_folder = {};
     std::vector<text::SinkTarget> trackers = {};  // each has an axis of its own for each kind of record
     bool append = false;
     bool keep_unwritten = false;
@@ -47,6 +47,8 @@ class Report {
   void log(const std::string& kind, int64_t step, const Metrics& metrics);
   // Writes lines of memory_timeline.jsonl.
   void log_memory(const std::vector<std::string>& lines);
+  // Writes a line of schedule.jsonl, which is durable when this returns, unless it is kept.
+  void log_schedule(const std::string& line);
   // Shows the live line: "PREFIX [####----] 128/256 UNIT"; PREFIX alone if the total is 0, because it is not known yet.
   void progress(const std::string& prefix, int64_t done, int64_t total, const std::string& unit);
   // Prints a line that stays, on the terminal and in log.txt; there with the time of day, and without secrets and home
@@ -75,7 +77,7 @@ class Report {
   bool is_keeping_ = false;  // records are being kept, and a warning told so
   Terminal terminal_ = standard_terminal();
   base::Redaction redaction_;
-  std::unique_ptr<base::LineFile> metrics_, log_, memory_;
+  std::unique_ptr<base::LineFile> metrics_, log_, memory_, schedule_;
   std::unique_ptr<text::MetricSink> tensorboard_;
   std::vector<std::unique_ptr<text::MetricSink>> trackers_;
 };

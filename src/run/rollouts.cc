@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/message_text.h"
 #include "base/size.h"
@@ -123,7 +124,7 @@ std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, evaluation::
         begun_ ? *std::exchange(begun_, std::nullopt) : this->request(rollout_id, rewards);
     rollout = phase_->run(request, rewards.of_training(), report);
     if (rollout && rollout->in_flight) {
-      log_schedule(rollout_id, *rollout);
+      log_schedule(rollout_id, *rollout, report);
       if (!in_flight_) begin_what_rank0_began(*rollout->in_flight);
     } else if (rollout && rollout->filtered) {
       order_.set_cursor(cursors_.at(static_cast<size_t>(rollout->filtered->num_groups - 1)));
@@ -222,26 +223,13 @@ sampling::RolloutRequest Rollouts::request(int64_t rollout_id, evaluation::Rewar
 }
 
 // A log that is replayed is the run's own where --load and --replay-schedule name the same one: then it has the line.
-void Rollouts::log_schedule(int64_t rollout_id, const sampling::Rollout& rollout) {
-  const config::AsyncOptions& async = inputs_.config.async;
-  if (!in_flight_ || !async.is_live(inputs_.config.colocate)) return;
-  const std::string path = inputs_.directory.path() + "/schedule.jsonl";
+void Rollouts::log_schedule(int64_t rollout_id, const sampling::Rollout& rollout, report::Report& report) const {
+  if (!in_flight_) return;
+  const std::string path = inputs_.directory.schedule_file();
   if (is_replayed(rollout_id) && base::file_exists(path) &&
-      std::filesystem::equivalent(path, async.replay_schedule + "/schedule.jsonl"))
+      std::filesystem::equivalent(path, inputs_.config.async.replay_schedule + "/schedule.jsonl"))
     return;
-  if (!schedule_file_) schedule_file_.emplace(path, /*truncate=*/false);
-  const std::string line = sampling::schedule_line(rollout_id, rollout);
-  if (!inputs_.config.checkpoints.continues_after_save_error()) {
-    schedule_file_->write_line(line);
-    schedule_file_->sync();
-    return;
-  }
-  const std::string refusal = schedule_file_->write_or_keep_line(line);
-  if (refusal.empty()) return schedule_file_->sync();
-  base::log_warning(
-      "rollout {} is not in the schedule until the disk takes it, and the run goes on "
-      "(--on-save-error continue): {}",
-      rollout_id + 1, refusal);
+  report.log_schedule(sampling::schedule_line(rollout_id, rollout));
 }
 
 sampling::InFlightRequest Rollouts::in_flight_request(int64_t rollout_id) {

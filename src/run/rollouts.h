@@ -7,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "base/files.h"
 #include "checkpoint/data_position.h"
 #include "checkpoint/run_state.h"
 #include "evaluation/rewards.h"
@@ -74,7 +73,7 @@ class Rollouts {
   reward::TrainingState state_before(int64_t rollout_id) const;
   sampling::InFlightRequest in_flight_request(int64_t rollout_id);
   bool is_replayed(int64_t rollout_id) const;
-  void log_schedule(int64_t rollout_id, const sampling::Rollout& rollout);
+  void log_schedule(int64_t rollout_id, const sampling::Rollout& rollout, report::Report& report) const;
   const session::PromptLine* next_prompt();
   sampling::InFlightRequest::Drawn next_group();
   const session::PromptLine* line_of(size_t group);
@@ -86,8 +85,7 @@ class Rollouts {
   rl::PromptOrder order_;
   std::vector<rl::PromptCursor> cursors_;  // cursors after each prompt that dynamic sampling has drawn for a rollout
   std::unique_ptr<groups::InFlight> in_flight_;  // null: this is not rank 0, or no group is in flight between rollouts
-  std::optional<sampling::RolloutRequest> begun_;  // rollout that go_on() began
-  std::optional<base::LineFile> schedule_file_;
+  std::optional<sampling::RolloutRequest> begun_;       // rollout that go_on() began
   bool goes_on_by_itself_ = false;                      // a schedule was replayed to its end
   std::map<size_t, const session::PromptLine*> lines_;  // of the groups in flight, by number
   const std::unique_ptr<sampling::RolloutPhase> phase_;

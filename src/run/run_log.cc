@@ -19,6 +19,7 @@ report::Report::Options open_files(const checkpoint::RunDirectory& directory, co
   return {.metrics_file = directory.metrics_file(),
           .log_file = directory.log_file(),
           .memory_file = options.has_rollouts ? directory.memory_file() : "",
+          .schedule_file = options.has_schedule ? directory.schedule_file() : "",
           .tensorboard_folder = options.use_tensorboard ? directory.tensorboard_folder() : "",
           .trackers = options.trackers,
           .append = options.resumes,

@@ -20,8 +20,9 @@ class RunLog {
     std::string config_text = {};  // text of config.toml
     bool use_tensorboard = false;
     std::vector<text::SinkTarget> trackers = {};
-    bool has_rollouts = true;  // true if there are samples/ and a timeline of memory
-    bool resumes = false;      // true if records are added to existing ones
+    bool has_rollouts = true;   // true if there are samples/ and a timeline of memory
+    bool has_schedule = false;  // true if the run samples while it trains
+    bool resumes = false;       // true if records are added to existing ones
     bool continues_after_save_error = false;
     bool is_conductor = true;  // true on rank 0, which writes and shows everything for all ranks
   };

@@ -56,6 +56,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
               .use_tensorboard = config.output.use_tensorboard,
               .trackers = mesh.is_conductor() ? trackers(config.output.trackers, inputs.directory, mode.values)
                                               : std::vector<text::SinkTarget>(),
+              .has_schedule = config.async.is_live(config.colocate),
               .resumes = inputs.checkpoint.has_value(),
               .continues_after_save_error = config.checkpoints.continues_after_save_error(),
               .is_conductor = mesh.is_conductor()});

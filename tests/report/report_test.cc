@@ -109,6 +109,40 @@ TEST(Report, KeepsRecordsThatTheDiskRefusesWhereAskedTo) {
   disk.is_full = false;
 }
 
+// A replay needs every line of the schedule, so none is lost where the disk is full for a time.
+TEST(Report, KeepsLinesOfTheScheduleThatTheDiskRefusesWhereAskedTo) {
+  base::TemporaryDirectory folder;
+  base::FullAtTimes disk;
+  const base::ReplacedFileCalls replaced(disk);
+  Report::Options options = files_in(folder);
+  options.schedule_file = folder / "schedule.jsonl";
+  options.keep_unwritten = true;
+  testing::internal::CaptureStderr();
+  {
+    Report report(options);
+    report.log_schedule("one");
+    EXPECT_EQ(base::read_file(options.schedule_file), "one\n");
+    disk.is_full = true;
+    report.log_schedule("two");
+    report.log_schedule("three");
+    EXPECT_THROW(report.sync(), EnvironmentError) << "a checkpoint waits for them, and so does the end of the run";
+    disk.is_full = false;
+    report.log("rollout", 2, {});
+    report.sync();
+    EXPECT_EQ(base::read_file(options.schedule_file), "one\ntwo\nthree\n");
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("kept in memory"), std::string::npos) << said;
+  EXPECT_EQ(records(folder / "metrics.jsonl").at(0)["fault/unwritten_records"], 2);
+
+  options.keep_unwritten = false;
+  Report report(options);
+  EXPECT_EQ(base::read_file(options.schedule_file), "");
+  disk.is_full = true;
+  EXPECT_THROW(report.log_schedule("one"), EnvironmentError);
+  disk.is_full = false;
+}
+
 TEST(Report, KeepsWhatTheTerminalShowed) {
   base::TemporaryDirectory folder;
   testing::internal::CaptureStdout();
