@@ -25,6 +25,9 @@ def plain(args, samples, **kwargs):
     return DynamicFilterOutput(keep=False, reason="too_hard", keep_when_insufficient=False)
 
 def insufficient(args, samples, **kwargs):
+    return DynamicFilterOutput(keep=False, keep_when_insufficient=not samples)
+
+def always_insufficient(args, samples, **kwargs):
     return DynamicFilterOutput(keep=False, keep_when_insufficient=True)
 
 def parameter(args, samples, keep_when_insufficient):
@@ -92,6 +95,9 @@ class Filters(unittest.TestCase):
 
             self.assertEqual(said("plain"), [[], {"columns": {"reason": "too_hard"}}])
             self.assertRegex(said("insufficient"), "^WrongType: keep_when_insufficient is not supported: a dropped")
+            # Where the text says so, it is known as soon as the function is loaded.
+            refused = "^UserFault: .*:always_insufficient: keep_when_insufficient is not supported: a dropped group"
+            self.assertRegex(said("always_insufficient"), refused)
             self.assertRegex(said("parameter"), r"^UserFault: .*:parameter: cannot be called with \(args, samples\);")
             self.assertRegex(said("waits"), "^UserFault: .*:waits: is async")
 

@@ -5,9 +5,11 @@
 `samples` are the samples of one group that have a reward, in their order. docs/SAMPLING.md says what they hold.
 """
 
+import ast
 import inspect
 import os
 import statistics
+import textwrap
 import types
 from dataclasses import dataclass
 
@@ -19,13 +21,14 @@ from tandem_worker.user_functions.reward_file import load_function
 FLAG = "--dynamic-sampling-filter-path"
 MAX_REASON_CHARACTERS = 80  # it becomes part of a metric's name
 MIN_STD = 1e-6  # slime's
+NOT_KEPT = "keep_when_insufficient is not supported: a dropped group stays dropped; return keep=True"
 
 
 @dataclass
 class DynamicFilterOutput:
     keep: bool
     reason: object = None
-    keep_when_insufficient: bool = False  # slime's; verdict() refuses it with a sentence
+    keep_when_insufficient: bool = False  # slime's; it is refused with a sentence
 
 
 def check_reward_nonzero_std(args, samples, **kwargs):
@@ -73,6 +76,8 @@ class GroupFilter:
         if inspect.iscoroutinefunction(self._function):
             raise UserFault(f"{FLAG} {spec}: is async, and slime calls filters without await; write a plain def")
         check_signature(self._function, spec)
+        if asks_to_keep(self._function):
+            raise UserFault(f"{FLAG} {spec}: {NOT_KEPT}")
         self._path = os.path.abspath(spec.rpartition(":")[0])
         self._metadata_key = metadata_key
         self._arguments = types.SimpleNamespace(**{name.replace("-", "_"): v for name, v in arguments.items()})
@@ -97,6 +102,19 @@ def check_signature(function, spec):
         pass
 
 
+def asks_to_keep(function):
+    """Whether the function's own text has keep_when_insufficient=True. A value that is computed is known in a call."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):  # it has no text of its own
+        return False
+    return any(
+        node.arg == "keep_when_insufficient" and isinstance(node.value, ast.Constant) and bool(node.value.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword)
+    )
+
+
 def graded_sample(request, metadata_key, arguments):
     sample = slime_sample.sample_of(request, metadata_key)
     graded = request["graded"]
@@ -110,7 +128,7 @@ def graded_sample(request, metadata_key, arguments):
 def verdict(returned):
     """What the filter returned as (keep, reason); the reason is None for a group that is kept."""
     if getattr(returned, "keep_when_insufficient", False):
-        raise WrongType("keep_when_insufficient is not supported: a dropped group stays dropped; return keep=True")
+        raise WrongType(NOT_KEPT)
     keep = getattr(returned, "keep", returned)
     if hasattr(keep, "item") and not isinstance(keep, bool):  # of NumPy or PyTorch
         keep = keep.item()
