@@ -1,7 +1,5 @@
 #include "run/open_run.h"
 
-#include <fmt/format.h>
-
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/resume.h"
 #include "session/stop_signal.h"
@@ -12,9 +10,8 @@ checkpoint::RunState open_run(checkpoint::RunDirectory& directory,
                               const std::optional<checkpoint::Checkpoint>& checkpoint,
                               const config::CheckpointOptions& options, trainer::Trainer& trainer,
                               weights::WeightStore& store, const checkpoint::SavingRanks& ranks) {
-  session::defer_stops(fmt::format(
-      "stopping: what is finished is saved; a second signal ends the run at once\n    --load {} goes on from there",
-      directory.path()));
+  // The run's last line says how to resume, once it is known whether anything is saved.
+  session::defer_stops("stopping: what is finished is saved; a second signal ends the run at once");
   ranks.wait_for_all();  // a rank that has not looked at the directory yet would find what is made in it now
   ranks.conductor_alone([&] { directory.create(); });
   if (!checkpoint) return {};

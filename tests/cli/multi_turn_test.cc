@@ -311,10 +311,13 @@ TEST_F(MultiTurn, WhatCannotBeUsedIsRefused) {
 
 TEST_F(MultiTurn, ASignalEndsItWhileFunctionsWait) {
   const base::TemporaryDirectory folder;
-  const Program program(with_function(folder / "run", "waits_for_ever"));
+  const Program program(with_function(folder / "run", "waits_for_ever"), 0, folder / "err");
   while (!base::file_exists(folder / "run/metrics.jsonl")) ASSERT_FALSE(program.wait_for(0.05));
   program.signal(SIGTERM);
   EXPECT_EQ(program.wait(), 128 + SIGTERM) << "nothing is saved yet";
+  const std::string said = base::read_file(folder / "err");
+  EXPECT_NE(said.find("stopping: what is finished is saved"), std::string::npos) << said;
+  EXPECT_EQ(said.find("goes on"), std::string::npos) << "there is nothing to go on from: " << said;
 }
 
 // The functions of the example run on its base model, which does not know of the calculator yet.

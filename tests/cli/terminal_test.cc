@@ -83,7 +83,7 @@ TEST(AtATerminal, CtrlCIsAnsweredAndTheRunCanGoOn) {
   ASSERT_TRUE(screen.shows("ETA ")) << screen.bytes();
   EXPECT_TRUE(screen.shows("/12 rewards")) << screen.bytes();
   screen.press_ctrl_c();
-  EXPECT_TRUE(screen.shows("--load " + run_path + " goes on from there", 5.0)) << screen.bytes();
+  EXPECT_TRUE(screen.shows("stopping: what is finished is saved; a second signal ends the run", 5.0)) << screen.bytes();
   EXPECT_EQ(screen.wait(), 130);
   const std::vector<std::string> lines = screen.screen();
   ASSERT_GE(lines.size(), 2U);
