@@ -41,6 +41,8 @@ std::vector<rl::Sample> load_samples(const std::vector<ScoreLine>& lines, const 
     const base::Json prompt = prompt_of(lines[i]);
     prompts.push_back({prompt, tools_of(lines[i], data.lines.tool_key), lines[i].place, session::ending_of(prompt)});
     responses.push_back(text_of(lines[i], "response"));
+    const std::string too_large = session::why_too_large(responses.back().size(), lines[i].place);
+    TANDEM_USER_CHECK(too_large.empty(), too_large);
   }
   if (!with_text.empty()) {
     text::TextWorker& text = session.text();

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <string_view>
 
 #include "base/check.h"
@@ -93,63 +92,6 @@ base::Json answered_question() {
   return base::Json::array({question(), {{"role", "assistant"}, {"content", std::string(kAnswer)}}});
 }
 
-// Gives `refuse` the conversations that the template refuses, and those with more than `max_bytes` before or after they
-// are rendered.
-std::vector<std::string> render(const config::DataOptions& options, text::TextWorker& text,
-                                const std::vector<Conversation>& conversations, size_t max_bytes,
-                                const Refuse& refuse) {
-  std::vector<std::string> texts(conversations.size());
-  std::vector<size_t> waiting;  // indices of texts with the same arguments: many are rendered in one call
-  std::vector<base::Json> messages;
-  const auto render_one_by_one = [&](const base::Json& arguments) {
-    for (size_t i = 0; i < waiting.size(); ++i) {
-      try {
-        texts[waiting[i]] = text.apply_chat_template({messages[i]}, arguments).front();
-      } catch (const UserError& error) {
-        const std::string reason =
-            fmt::format("{}: the chat template refuses the prompt: {}", conversations[waiting[i]].place, error.what());
-        TANDEM_USER_CHECK(text.takes_template_arguments(arguments), reason);
-        refuse(waiting[i], reason);
-      }
-    }
-  };
-  const auto render_waiting = [&] {
-    if (waiting.empty()) return;
-    const base::Json arguments = template_arguments(options, conversations[waiting.front()]);
-    try {
-      const std::vector<std::string> rendered = text.apply_chat_template(messages, arguments);
-      for (size_t i = 0; i < waiting.size(); ++i) texts[waiting[i]] = rendered[i];
-    } catch (const UserError&) {
-      render_one_by_one(arguments);  // the template refuses one of them, and this tells which
-    }
-    waiting.clear();
-    messages.clear();
-  };
-  for (size_t i = 0; i < conversations.size(); ++i) {
-    base::Json rendered = messages_of(options, text, conversations[i]);
-    // The template is not asked about what is too large before anything is written around it.
-    const size_t num_bytes =
-        rendered.is_null() ? conversations[i].prompt.get_ref<const std::string&>().size() : content_bytes(rendered);
-    if (num_bytes > max_bytes) {
-      refuse(i, why_too_large(num_bytes, conversations[i].place));
-    } else if (rendered.is_null()) {
-      texts[i] = conversations[i].prompt.get<std::string>();
-    } else {
-      if (!waiting.empty() && !have_same_arguments(conversations[i], conversations[waiting.front()])) render_waiting();
-      waiting.push_back(i);
-      messages.push_back(std::move(rendered));
-      if (waiting.size() == kTextsPerCall) render_waiting();
-    }
-  }
-  render_waiting();
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (texts[i].size() <= max_bytes) continue;
-    refuse(i, why_too_large(texts[i].size(), conversations[i].place));
-    texts[i].clear();
-  }
-  return texts;
-}
-
 }  // namespace
 
 Ending ending_of(const base::Json& prompt) {
@@ -217,15 +159,64 @@ std::string why_too_large(size_t num_bytes, const std::string& place) {
                      num_bytes, text::kMaxTextBytes);
 }
 
-std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
-                                        const std::vector<Conversation>& conversations) {
-  return render(options, text, conversations, std::numeric_limits<size_t>::max(),
-                [](size_t /*index*/, const std::string& reason) { throw UserError(reason); });
-}
-
 std::vector<std::string> render_lines(const config::DataOptions& options, text::TextWorker& text,
                                       const std::vector<Conversation>& conversations, const Refuse& refuse) {
-  return render(options, text, conversations, text::kMaxTextBytes, refuse);
+  std::vector<std::string> texts(conversations.size());
+  std::vector<size_t> waiting;  // indices of texts with the same arguments: many are rendered in one call
+  std::vector<base::Json> messages;
+  const auto render_one_by_one = [&](const base::Json& arguments) {
+    for (size_t i = 0; i < waiting.size(); ++i) {
+      try {
+        texts[waiting[i]] = text.apply_chat_template({messages[i]}, arguments).front();
+      } catch (const UserError& error) {
+        const std::string reason =
+            fmt::format("{}: the chat template refuses the prompt: {}", conversations[waiting[i]].place, error.what());
+        TANDEM_USER_CHECK(text.takes_template_arguments(arguments), reason);
+        refuse(waiting[i], reason);
+      }
+    }
+  };
+  const auto render_waiting = [&] {
+    if (waiting.empty()) return;
+    const base::Json arguments = template_arguments(options, conversations[waiting.front()]);
+    try {
+      const std::vector<std::string> rendered = text.apply_chat_template(messages, arguments);
+      for (size_t i = 0; i < waiting.size(); ++i) texts[waiting[i]] = rendered[i];
+    } catch (const UserError&) {
+      render_one_by_one(arguments);  // the template refuses one of them, and this tells which
+    }
+    waiting.clear();
+    messages.clear();
+  };
+  for (size_t i = 0; i < conversations.size(); ++i) {
+    base::Json rendered = messages_of(options, text, conversations[i]);
+    // The template is not asked about what is too large before anything is written around it.
+    const size_t num_bytes =
+        rendered.is_null() ? conversations[i].prompt.get_ref<const std::string&>().size() : content_bytes(rendered);
+    if (num_bytes > text::kMaxTextBytes) {
+      refuse(i, why_too_large(num_bytes, conversations[i].place));
+    } else if (rendered.is_null()) {
+      texts[i] = conversations[i].prompt.get<std::string>();
+    } else {
+      if (!waiting.empty() && !have_same_arguments(conversations[i], conversations[waiting.front()])) render_waiting();
+      waiting.push_back(i);
+      messages.push_back(std::move(rendered));
+      if (waiting.size() == kTextsPerCall) render_waiting();
+    }
+  }
+  render_waiting();
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i].size() <= text::kMaxTextBytes) continue;
+    refuse(i, why_too_large(texts[i].size(), conversations[i].place));
+    texts[i].clear();
+  }
+  return texts;
+}
+
+std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
+                                        const std::vector<Conversation>& conversations) {
+  return render_lines(options, text, conversations,
+                      [](size_t /*index*/, const std::string& reason) { throw UserError(reason); });
 }
 
 }  // namespace tandem::session

@@ -30,7 +30,8 @@ struct Conversation {
   std::string place;
   Ending ending = Ending::kOpen;
 };
-// Returns the text of each. Throws UserError if the template refuses one, or if there is no template.
+// Returns the text of each. Throws UserError for one that render_lines() below would refuse, or if there is no
+// template.
 std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
                                         const std::vector<Conversation>& conversations);
 

@@ -320,6 +320,14 @@ TEST(Score, GivesGeneratedTokensTheEnginesLogProbs) {
   base::write_file_durably(folder / "bad.jsonl", "{\"tokens\": [1, 2, 99999]}\n");
   expect_one_line_failure(run({"score", "--hf-checkpoint", kModel, "--prompt-data", folder / "bad.jsonl"}), 2,
                           "bad.jsonl:1");
+  // A text that is no longer made tokens is named by its line, whether it is a prompt or a response.
+  const std::string large((size_t{8} << 20) + 1, 'a'), good = R"({"prompt": "1+1=", "response": "2"})";
+  for (const auto& [prompt, response] : {std::pair<std::string, std::string>{large, "2"}, {"1+1=", large}}) {
+    const base::Json bad = {{"prompt", prompt}, {"response", response}};
+    base::write_file_durably(folder / "large.jsonl", good + "\n" + base::dump_json(bad) + "\n");
+    expect_one_line_failure(run({"score", "--hf-checkpoint", kModel, "--prompt-data", folder / "large.jsonl"}), 2,
+                            "large.jsonl:2: the text has 8388609 bytes, more than the 8388608 that a text may have");
+  }
 }
 
 // An output that is one of the inputs would destroy it.
