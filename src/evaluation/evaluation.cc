@@ -107,7 +107,7 @@ Evaluation::Evaluation(const config::EvalOptions& eval, const config::RolloutOpt
     sets_.push_back({.name = set.name,
                      .rollout = set.options.rollout(rollout),
                      .grading = {.reward = own, .label_key = lines.lines.label_key},
-                     .prompts = session::load_prompts(lines, text),
+                     .prompts = session::load_prompts(lines, text, session::line_check(own, lines)),
                      .path = set.path});
     sets_.back().rollout.sampling();
     line_types_.merge(session::rm_types_of(sets_.back().prompts));

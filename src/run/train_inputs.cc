@@ -52,7 +52,8 @@ config::TrainConfig checked(config::TrainConfig config) {
 
 session::PromptSet load_prompts(const config::TrainConfig& config, session::ModelSession& session) {
   const config::DataOptions data = config.reward.data(config.data);
-  session::PromptSet prompts = session::load_all_prompts(data, session.text());
+  session::PromptSet prompts =
+      session::load_all_prompts(data, session.text(), session::line_check(config.reward, data));
   if (config.loss.loss.opd.has_given_answers()) {
     session::read_given_answers(data,
                                 {.key = config.loss.opd_answer_key,

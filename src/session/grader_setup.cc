@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -96,15 +97,10 @@ void check_columns(const std::string& function, const std::vector<std::string>& 
   }
 }
 
-// The reward that grades a line: its own, or else the first of the grader's.
-const std::string& rule_of(const PromptLine& line, const reward::GraderConfig& config) {
-  return line.record.rm_type.empty() ? config.rm_types.front() : line.record.rm_type;
-}
-
-std::string place_of(const PromptSet& set, const PromptLine& line) {
-  const auto source = set.sources.find(line.prompt.get());
-  if (source != set.sources.end()) return source->second;
-  return fmt::format("{}:{}", rl::parse_data_path(set.path).file, line.record.line);
+// The reward that grades a line: its own, or else the first of the source's.
+std::string rule_of(const PromptLine& line, const reward::RewardSource& source) {
+  if (!line.record.rm_type.empty()) return line.record.rm_type;
+  return source.asks_service_first ? std::string(reward::kRemoteRule) : source.graders->rm_types.front();
 }
 
 bool checks_lines(const std::string& rule) {
@@ -114,18 +110,23 @@ bool checks_lines(const std::string& rule) {
 
 constexpr size_t kLinesAtOnce = 1024;  // bounds the copies of lines that exist at once
 
-// Has an empty response graded for each line whose reward checks lines. Throws UserError for the first one whose
-// grading fails.
-void check_lines(reward::Graders& graders, const reward::GraderConfig& config, const PromptSet& set) {
-  std::vector<const PromptLine*> lines;
-  for (const PromptLine& line : set.prompts) {
-    if (checks_lines(rule_of(line, config))) lines.push_back(&line);
+// Has an empty response graded for each line whose reward checks lines, and refuses those whose grading fails.
+void check_lines_of(const reward::RewardSource& source, const PromptSet& set, const Refuse& refuse) {
+  if (!source.graders || source.graders->rm_types.empty()) return;  // the lines of a Python function are its own
+  std::vector<size_t> lines;
+  for (size_t i = 0; i < set.prompts.size(); ++i) {
+    if (checks_lines(rule_of(set.prompts[i], source))) lines.push_back(i);
   }
-  std::map<size_t, std::string> faults;  // by index in `lines`
-  for (size_t begin = 0; begin < lines.size() && faults.empty(); begin += kLinesAtOnce) {
+  if (lines.empty()) return;
+  reward::GraderConfig config = *source.graders;
+  config.limits.num_processes = 1;
+  config.warn_of_missing_layers = false;  // reported by the run's own graders
+  reward::Graders graders(config);
+  for (size_t begin = 0; begin < lines.size(); begin += kLinesAtOnce) {
     const size_t end = std::min(lines.size(), begin + kLinesAtOnce);
-    for (size_t i = begin; i < end; ++i) {
-      const PromptLine& line = *lines[i];
+    std::map<size_t, std::string> faults;  // by index in `set`
+    for (const size_t i : std::span(lines).subspan(begin, end - begin)) {
+      const PromptLine& line = set.prompts[i];
       reward::GradeRequest request = {.group_id = i, .sample_id = i};
       request.prompt = line.record.prompt;
       request.label = line.record.label;
@@ -141,12 +142,12 @@ void check_lines(reward::Graders& graders, const reward::GraderConfig& config, c
         faults.emplace(grade.sample_id, std::move(grade.reason));
       }
     }
+    for (const auto& [i, reason] : faults) {
+      const PromptLine& line = set.prompts[i];
+      refuse(i, fmt::format("{}:{}: --rm-type {}: {}; mend or remove the line", rl::parse_data_path(set.path).file,
+                            line.record.line, rule_of(line, source), reason));
+    }
   }
-  if (faults.empty()) return;
-  const auto& [index, reason] = *faults.begin();
-  throw UserError(
-      fmt::format("{}: --rm-type {}: {}; mend the line or take it out (--skip-bad-lines does not look so far)",
-                  place_of(set, *lines[index]), rule_of(*lines[index], config), reason));
 }
 
 }  // namespace
@@ -188,6 +189,15 @@ reward::ScorerConfig scorer_config(const config::RewardOptions& options, const R
   return config;
 }
 
+CheckLines line_check(const config::RewardOptions& options, const config::DataOptions& data) {
+  return [options, data](const PromptSet& set, const Refuse& refuse) {
+    config::RewardOptions own = options;
+    own.line_types = rm_types_of(set);
+    const RewardContext context = {.label_key = data.lines.label_key, .metadata_key = data.lines.metadata_key};
+    for (const reward::RewardSource& source : scorer_config(own, context).sources) check_lines_of(source, set, refuse);
+  };
+}
+
 void try_out_reward(const config::RewardOptions& options, const RewardContext& context,
                     const std::vector<const PromptSet*>& data) {
   RewardContext quiet = context;
@@ -201,10 +211,8 @@ void try_out_reward(const config::RewardOptions& options, const RewardContext& c
       (*config)->limits.num_processes = 1;
       (*config)->warn_of_missing_layers = false;  // reported by the run's own graders
       if ((*config)->service) (*config)->service->try_connection = true;
-      reward::Graders graders(**config);
+      const reward::Graders graders(**config);
       check_columns((*config)->custom_rm_path, graders.columns(), context.label_key, data);
-      if (!reads_lines) continue;
-      for (const PromptSet* set : data) check_lines(graders, **config, *set);
     }
   }
 }

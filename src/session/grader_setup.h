@@ -28,10 +28,13 @@ reward::GraderConfig grader_config(const config::RewardOptions& options, const R
 // Returns the rewards' configuration; `options.line_types` holds the types that lines ask for.
 reward::ScorerConfig scorer_config(const config::RewardOptions& options, const RewardContext& context);
 
+// Returns the check of data lines against their built-in rewards: a line that its reward cannot read, such as malformed
+// tests of --rm-type code, fails with every response. `data` are the options that the lines are read with.
+CheckLines line_check(const config::RewardOptions& options, const config::DataOptions& data);
+
 // Loads each function, in --rm-python, and connects to --rm-url, once, so that what is missing or wrong is found before
 // weights are read and folders made. Throws UserError, also for a function that needs a column which one of `data` does
-// not have and for a line that its built-in reward cannot read, and EnvironmentError for a service that cannot be
-// reached and a package that is missing.
+// not have, and EnvironmentError for a service that cannot be reached and a package that is missing.
 void try_out_reward(const config::RewardOptions& options, const RewardContext& context,
                     const std::vector<const PromptSet*>& data);
 

@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/message_text.h"
 #include "report/report.h"
-#include "session/conversations.h"
 #include "session/open_parquet.h"
 
 namespace tandem::session {
@@ -51,6 +50,20 @@ void remove_records(const std::set<size_t>& refused, rl::PromptData& data, std::
   data.records.resize(kept);
   texts.resize(kept);
   tokens.resize(kept);
+}
+
+// Gives the lines that `check` refuses to `refuse`, which may throw, and removes them.
+void remove_refused(const CheckLines& check, const Refuse& refuse, PromptSet& set) {
+  std::set<const rl::Prompt*> refused;
+  check(set, [&](size_t i, const std::string& reason) {
+    if (refused.insert(set.prompts.at(i).prompt.get()).second) refuse(i, reason);
+  });
+  std::erase_if(set.prompts, [&](const PromptLine& line) { return refused.contains(line.prompt.get()); });
+}
+
+void check_some_are_left(const config::DataOptions& options, const rl::BadLines& bad, size_t num_left) {
+  TANDEM_USER_CHECK(num_left > 0, fmt::format("{}: no record to work on: {}; the first bad one: {}", options.lines.path,
+                                              base::counted(bad.count, "bad line"), bad.messages.front()));
 }
 
 // Warns of a key that was asked for and that no line has, which is a mistake; the default key may be absent.
@@ -112,7 +125,7 @@ std::vector<std::string> PromptSet::sources_of(std::span<const rl::Sample> sampl
   return result;
 }
 
-PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text) {
+PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text, const CheckLines& check) {
   // The first pass, over the file's lines, takes seconds for gigabytes; rendering and encoding take most of the time.
   report::Report report;
   const std::string title = "reading " + std::filesystem::path(options.lines.path).filename().string();
@@ -151,9 +164,7 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   }
   remove_records(refused, data, texts, tokens);
   const size_t num_prompts = data.records.size();
-  TANDEM_USER_CHECK(num_prompts > 0,
-                    fmt::format("{}: no record to work on: {} bad lines; the first bad one: {}", options.lines.path,
-                                data.bad_lines.count, data.bad_lines.messages.front()));
+  check_some_are_left(options, data.bad_lines, num_prompts);
   warn_of_missing_labels(options, data);
   log_forms(options, data);
 
@@ -166,7 +177,6 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   if (std::ranges::any_of(data.records, opened_by_template)) set.template_opens_answer = opens_answer(options, text);
   int64_t num_prefixed = 0;
   set.path = options.lines.path;
-  set.num_bad_lines = data.bad_lines.count;
   for (size_t i = 0; i < num_prompts; ++i) {
     rl::PromptRecord& record = data.records[i];
     const size_t num_written = tokens[i].size();
@@ -177,7 +187,6 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
       ++set.num_too_long;
       continue;
     }
-    set.longest_tokens = std::max(set.longest_tokens, length);
     rl::SharedPrompt prompt = rl::make_prompt(std::move(tokens[i]), std::move(texts[i]), rl::label_text(record.label));
     set.prompts.push_back({std::move(record), std::move(prompt)});
   }
@@ -186,16 +195,29 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
     base::log_info("{}: {} of {} prompts begin with {}, which the tokenizer writes before texts (--add-special-tokens)",
                    options.lines.path, num_prefixed, num_prompts, text.decode({set.text_prefix}, false).front());
   }
+  const bool all_too_long = set.prompts.empty();
+  if (check) {
+    remove_refused(
+        check,
+        [&](size_t i, const std::string& reason) {
+          if (!options.lines.skip_bad_lines) throw rl::bad_line_error(reason);
+          data.bad_lines.add(set.prompts[i].record.line, reason);
+        },
+        set);
+  }
+  set.num_bad_lines = data.bad_lines.count;
   log_left_out(options, data.bad_lines, set.num_too_long, num_prompts);
-  TANDEM_USER_CHECK(!set.prompts.empty(),
-                    fmt::format("{}: no prompt has at most {} tokens; raise {}", options.lines.path,
-                                options.max_prompt_len, options.max_prompt_flag));
+  TANDEM_USER_CHECK(!all_too_long, fmt::format("{}: no prompt has at most {} tokens; raise {}", options.lines.path,
+                                               options.max_prompt_len, options.max_prompt_flag));
+  check_some_are_left(options, data.bad_lines, set.prompts.size());
+  for (const PromptLine& line : set.prompts)
+    set.longest_tokens = std::max(set.longest_tokens, std::ssize(line.prompt->tokens));
   set.file_sizes = {std::ssize(set.prompts)};
   return set;
 }
 
-PromptSet load_all_prompts(const config::DataOptions& options, text::TextWorker& text) {
-  PromptSet all = load_prompts(options.for_file(options.prompt_data.front()), text);
+PromptSet load_all_prompts(const config::DataOptions& options, text::TextWorker& text, const CheckLines& check) {
+  PromptSet all = load_prompts(options.for_file(options.prompt_data.front()), text, check);
   if (options.prompt_data.size() == 1) return all;
   const auto name_sources = [&](const PromptSet& set, const std::string& path) {
     const std::string file = rl::parse_data_path(path).file;
@@ -204,7 +226,7 @@ PromptSet load_all_prompts(const config::DataOptions& options, text::TextWorker&
   };
   name_sources(all, options.prompt_data.front());
   for (size_t i = 1; i < options.prompt_data.size(); ++i) {
-    PromptSet one = load_prompts(options.for_file(options.prompt_data[i]), text);
+    PromptSet one = load_prompts(options.for_file(options.prompt_data[i]), text, check);
     name_sources(one, options.prompt_data[i]);
     std::ranges::move(one.prompts, std::back_inserter(all.prompts));
     all.file_sizes.push_back(one.file_sizes.front());

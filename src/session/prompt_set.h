@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <span>
@@ -15,6 +16,7 @@
 #include "config/data_options.h"
 #include "rl/prompts.h"
 #include "rl/sample.h"
+#include "session/conversations.h"
 #include "text/text_worker.h"
 
 namespace tandem::session {
@@ -68,12 +70,15 @@ std::set<std::string> rm_types_of(const PromptSet& set);
 bool has_column(const PromptSet& set, const std::string& label_key, const std::string& name);
 std::set<std::string> columns_of(const PromptSet& set, const std::string& label_key);
 
+// Gives `refuse` each line of a set that cannot be used, and the reason with its place (session/grader_setup.h).
+using CheckLines = std::function<void(const PromptSet& set, const Refuse& refuse)>;
+
 // Loads the prompts of the file options.lines.path. Says what was left out. Throws UserError for a line that is wrong
-// or that the template refuses (FILE:LINE), which skip_bad_lines leaves out instead, or if nothing is left.
-PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text);
+// or that the template or `check` refuses (FILE:LINE), which skip_bad_lines leaves out instead, or if nothing is left.
+PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& text, const CheckLines& check = {});
 
 // Loads the prompts of all files of options.prompt_data, one after another. If there are several, `sources` says which
 // prompt is from which file.
-PromptSet load_all_prompts(const config::DataOptions& options, text::TextWorker& text);
+PromptSet load_all_prompts(const config::DataOptions& options, text::TextWorker& text, const CheckLines& check = {});
 
 }  // namespace tandem::session

@@ -5,6 +5,7 @@
 // exact paid 1 for an empty completion.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "tests/base/temporary_directory.h"
@@ -115,6 +116,33 @@ TEST(Labels, TestsOfProgramsAreReadBeforeTheRun) {
     const std::string data = write_data(folder, {good, line(label, metadata), good});
     expect_one_line_failure(run(eval_arguments(data, {"--rm-type", "code", "--dry-run"})), 2, says);
   }
+}
+
+// Training takes as many rollouts as there are good lines for.
+TEST(Labels, LinesWithTestsThatNobodyCanReadAreCountedWhenAsked) {
+  const base::TemporaryDirectory folder;
+  const std::string good = R"({"prompt": "say", "label": ["assert f(1) == 2"]})";
+  const std::string bad = R"({"prompt": "say", "label": ["assert f(1"]})";
+  const std::string data = write_data(folder, {good, bad, good, bad});
+  const std::string says = "2 bad lines left out (--skip-bad-lines), the first: " + data +
+                           ":2: --rm-type code: a test of the label is no Python";
+  const Arguments skip = {"--skip-bad-lines", "--dry-run"};
+  Arguments eval = eval_arguments(data, {"--rm-type", "code"});
+  eval.insert(eval.end(), skip.begin(), skip.end());
+  Arguments train =
+      with_flag(with_flag(train_arguments(folder / "run", skip), "--rm-type", "code"), "--prompt-data", data);
+  train = with_flag(with_flag(train, "--rollout-batch-size", "2"), "--global-batch-size", "4");
+  for (const Arguments& words : {eval, train}) {
+    const Captured result = run(words);
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_NE(result.err.find(says), std::string::npos) << result.err;
+  }
+  EXPECT_NE(run(train).out.find("data: 2 prompts"), std::string::npos);
+  expect_one_line_failure(run(with_flag(train, "--prompt-data", write_data(folder, {bad}))), 2,
+                          "no record to work on: 1 bad line; the first bad one: " + data + ":1: --rm-type code");
+  train.erase(std::ranges::find(train, "--skip-bad-lines"));
+  expect_one_line_failure(run(with_flag(train, "--prompt-data", write_data(folder, {good, bad}))), 2,
+                          "mend or remove the line (--skip-bad-lines counts such lines instead)");
 }
 
 TEST(Labels, TheFlagThatWasTypedIsNamed) {
