@@ -111,17 +111,20 @@ class Worker:
                 run.take_answer(answer)
         for entry in begin:
             self._begin(entry)
+        if any(run.asked for run in self._runs.values()):  # the last reply had no room for all
+            self._woken.set_result(None)
         ended = [self._ended(run, end) for run, end in self._turns.go_on(wait_s, self._woken)]
         if not self._woken.done():
             self._woken.cancel()
-        asked = []
+        asked, room = [], engine_calls.MAX_IDS
         for run in self._runs.values():
-            asked += run.asked
-            run.asked = []
+            taken = run.take_asked(room)
+            room -= sum(len(message["input_ids"]) for message in taken)
+            asked += taken
         if self._endpoint is not None and not self._runs:
             self._endpoint.close()
         # An agent may ask over a socket at any time, so with an endpoint it is never certain that all wait for the engine.
-        all_wait = self._endpoint is None and all(run.waits for run in self._runs.values())
+        all_wait = self._endpoint is None and all(run.waits and not run.asked for run in self._runs.values())
         return {"asked": asked, "ended": ended, "all_wait": all_wait}
 
     def _wake(self):
@@ -230,6 +233,8 @@ def made(returned, run, bounds):
         tokens += own
         length += len(own)
         mask += "0" * (len(own) - part.length) + ("1" * part.length if part.mask is None else part.mask)
+    if len(tokens) > engine_calls.MAX_IDS:
+        raise WrongType(f"the function returned {len(tokens)} tokens, and a sample may have {engine_calls.MAX_IDS}")
     statuses = [part.status for part in parts]
     worst = [status for status in ("aborted", "truncated") if status in statuses]
     return message_of(tokens, length, mask, begins, worst[0] if worst else statuses[-1], samples[0], run)

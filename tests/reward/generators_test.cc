@@ -66,6 +66,33 @@ async def generate(args, sample, sampling_params):
     return sample
 )";
 
+// Sample 1 asks with more ids than a reply of the process has room for. Sample 3 has too many in its response.
+constexpr const char* kHasTooManyIds = R"(
+from tandem.rollout import generate as ask_engine
+
+async def generate(args, sample, sampling_params):
+    turn = await ask_engine([2000000000] * (23 << 20) if sample.index == 1 else sample.tokens)
+    sample.append_response_tokens(tokens=turn.tokens)
+    if sample.index == 3:
+        sample.tokens += [5] * (9 << 20)
+        sample.response_length += 9 << 20
+        sample.loss_mask = None
+    return sample
+)";
+
+// Three calls at once have more ids than go out with one reply.
+constexpr const char* kAsksInSeveralReplies = R"(
+import asyncio
+from tandem.rollout import generate as ask_engine
+from tandem_worker.user_functions import engine_calls
+engine_calls.MAX_IDS = 8
+
+async def generate(args, sample, sampling_params):
+    turns = await asyncio.gather(*[ask_engine([5, 6, 7, 8, first]) for first in (1, 2, 3)])
+    sample.append_response_tokens(tokens=[turn.tokens[0] for turn in turns])
+    return sample
+)";
+
 GeneratorConfig asking(const base::TemporaryDirectory& folder, const std::string& function = kAsks) {
   base::write_file_durably(folder / "turns.py", function);
   GeneratorConfig config;
@@ -204,6 +231,61 @@ TEST(Generators, ACallWithTooManyBytesOfStopStringsFailsItsFunctionAlone) {
   EXPECT_EQ(made->tokens, (std::vector<int32_t>{5, 6, 7, 8}));
   EXPECT_EQ(generators.restarts(), 0);
   EXPECT_EQ(generators.repeated(), 0);
+}
+
+// A reply beyond the bound of the protocol ended the process, and all its samples began again.
+TEST(Generators, ACallOrASampleWithTooManyTokenIdsFailsItsFunctionAlone) {
+  const base::TemporaryDirectory folder;
+  Generators generators(asking(folder, kHasTooManyIds));
+  std::vector<GeneratorEvent> events;
+  generators.begin(generated(2));
+  const std::optional<EngineCall> asked = next<EngineCall>(generators, events);
+  ASSERT_TRUE(asked);
+
+  generators.begin(generated(1));
+  const std::optional<Generated> failed = next<Generated>(generators, events);
+  ASSERT_TRUE(failed);
+  EXPECT_EQ(failed->sample_id, 1U);
+  EXPECT_NE(failed->failure.find("input_ids holds 24117248 token ids, and may hold 8388608"), std::string::npos)
+      << failed->failure;
+
+  generators.begin(generated(3));
+  const std::optional<EngineCall> third = next<EngineCall>(generators, events);
+  ASSERT_TRUE(third);
+  generators.answer(3, third->attempt, third->call, two_tokens());
+  const std::optional<Generated> large = next<Generated>(generators, events);
+  ASSERT_TRUE(large);
+  EXPECT_EQ(large->sample_id, 3U);
+  EXPECT_NE(large->failure.find("the function returned 9437188 tokens, and a sample may have 8388608"),
+            std::string::npos)
+      << large->failure;
+
+  generators.answer(2, asked->attempt, asked->call, two_tokens());
+  const std::optional<Generated> made = next<Generated>(generators, events);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->sample_id, 2U);
+  EXPECT_EQ(made->failure, "");
+  EXPECT_EQ(generators.restarts(), 0);
+  EXPECT_EQ(generators.repeated(), 0);
+}
+
+TEST(Generators, CallsThatFindNoRoomInAReplyComeWithTheNext) {
+  const base::TemporaryDirectory folder;
+  Generators generators(asking(folder, kAsksInSeveralReplies));
+  std::vector<GeneratorEvent> events;
+  generators.begin(generated(1));
+  std::vector<EngineCall> calls;
+  for (int i = 0; i < 3; ++i) {
+    std::optional<EngineCall> asked = next<EngineCall>(generators, events);
+    ASSERT_TRUE(asked) << i;
+    EXPECT_EQ(asked->input_ids.back(), i + 1);
+    calls.push_back(*std::move(asked));
+  }
+  for (const EngineCall& call : calls) generators.answer(1, call.attempt, call.call, two_tokens());
+  const std::optional<Generated> made = next<Generated>(generators, events);
+  ASSERT_TRUE(made);
+  EXPECT_EQ(made->failure, "");
+  EXPECT_EQ(made->tokens, (std::vector<int32_t>{5, 6, 7, 7, 7}));
 }
 
 }  // namespace

@@ -17,6 +17,9 @@ NUMBERS = ("temperature", "top_p", "top_k", "min_p", "max_new_tokens")
 LISTS = ("stop", "stop_token_ids")
 SWITCHES = ("ignore_eos",)
 MOST = (1 << 63) - 1  # the largest whole number that the program reads; no sample has so many tokens
+# The most token ids of one call or sample, and of all calls in one reply: a reply has 256 MiB at most (protocol.py), and
+# an id as text up to 12 bytes. No model's context is so long.
+MAX_IDS = 8 << 20
 MAX_SAMPLING_BYTES = 64 << 10  # of a call's parameters as JSON; src/reward/generate_messages.cc takes four times as many
 # Sampling parameters of other engines that Tandem has no choice in: each with the values that ask for what Tandem does
 # anyway. Any other value is refused.
@@ -96,6 +99,14 @@ class Run:
     @property
     def waits(self):
         return bool(self._answers)
+
+    def take_asked(self, max_ids):
+        """The calls that go out with the next reply, whose ids are at most max_ids; others stay for the one after it."""
+        taken = []
+        while self.asked and len(self.asked[0]["input_ids"]) <= max_ids:
+            max_ids -= len(self.asked[0]["input_ids"])
+            taken.append(self.asked.pop(0))
+        return taken
 
     @property
     def num_abandoned(self):
@@ -186,6 +197,8 @@ def token_ids(values, what):
         values = list(values)
     except TypeError:
         raise ValueError(f"{what} is {with_article(type(values).__name__)}; give a list of token ids") from None
+    if len(values) > MAX_IDS:
+        raise ValueError(f"{what} holds {len(values)} token ids, and may hold {MAX_IDS}; give no more than a model reads")
     ids = [value if type(value) is int else _integer(value) for value in values]
     for value, number in zip(values, ids):
         if not 0 <= number < 1 << 31:
