@@ -106,6 +106,8 @@ class DirectoryLock {
  public:
   static constexpr const char* kName = "lock";
   explicit DirectoryLock(const std::string& directory);
+  // Throws the same EnvironmentError, and takes no lock and makes no file.
+  static void check_free(const std::string& directory);
   ~DirectoryLock();
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;

@@ -13,6 +13,14 @@
 
 namespace tandem::base {
 
+namespace {
+
+std::string held_text(const std::string& directory) {
+  return directory + ": another run is writing here; wait for it, or end it first";
+}
+
+}  // namespace
+
 DirectoryLock::DirectoryLock(const std::string& directory) : path_(directory + "/" + kName) {
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   OwnedFd fd(retry_interrupted([&] { return ::open(path_.c_str(), kFlags, 0666); }));
@@ -20,10 +28,18 @@ DirectoryLock::DirectoryLock(const std::string& directory) : path_(directory + "
                     path_ + ": is a symbolic link, and a run locks a file of its own; remove it");
   if (fd.get() < 0) fail_write(path_, "open", errno);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) < 0) {
-    TANDEM_ENV_CHECK(errno != EWOULDBLOCK, directory + ": another run is writing here; wait for it, or end it first");
+    TANDEM_ENV_CHECK(errno != EWOULDBLOCK, held_text(directory));
     fail_write(path_, "lock", errno);
   }
   fd_ = fd.release();
+}
+
+void DirectoryLock::check_free(const std::string& directory) {
+  const std::string path = directory + "/" + kName;
+  const OwnedFd fd(
+      retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); }));
+  if (fd.get() < 0 || ::flock(fd.get(), LOCK_SH | LOCK_NB) == 0) return;
+  TANDEM_ENV_CHECK(errno != EWOULDBLOCK, held_text(directory));
 }
 
 DirectoryLock::~DirectoryLock() { ::close(fd_); }

@@ -43,6 +43,8 @@ class RunDirectory {
   // Creates the folder and hf/ in it, and takes the lock. Except with kGoOn, files of an earlier run under the names
   // above are removed first. Throws EnvironmentError when another process writes here.
   void create();
+  // Throws EnvironmentError as create() does when another process writes here, and changes nothing.
+  void check_not_written() const { base::DirectoryLock::check_free(path_); }
 
   // Returns which of those names create() would remove with that file or folder, which lies there or is reached through
   // it: "RUN/hf" for "RUN/hf/latest". "" if it stays.

@@ -117,6 +117,7 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
 int print_dry_run(const SftInputs& inputs) {
   const model::ModelConfig& model = inputs.session.config();
   inputs.session.check_weights();
+  inputs.directory.check_not_written();
   report::Report report;
   report.print(fmt::format("{} parameters in {}; {}", model.num_parameters(), model.dtype_name(), data_text(inputs)));
   if (model.lora) report.print(session::lora_text(model));

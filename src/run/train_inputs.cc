@@ -270,6 +270,7 @@ int print_dry_run(const TrainInputs& inputs) {
   const config::TrainConfig& config = inputs.config;
   const model::ModelConfig& model = inputs.session.config();
   inputs.session.check_weights();
+  inputs.directory.check_not_written();
   report::Report report;
   report.print(fmt::format("model: {} parameters in {}, {} layers, context {}", model.num_parameters(),
                            model.dtype_name(), model.num_layers, model.max_positions));

@@ -246,10 +246,12 @@ TEST_F(Resume, GoesOnInAnotherDirectoryAndLeavesTheFirst) {
 
 TEST_F(Resume, TwoRunsInOneDirectoryAreRefused) {
   const std::string run_path = run_dir("run");
-  const Program program(with_flag(arguments(run_path, reward_), "--num-rollout", "200"));
+  Arguments load = with_flag(arguments(run_path, reward_), "--num-rollout", "200");
+  const Program program(load);
   for (int i = 0; i < 600 && !base::file_exists(run_path + "/checkpoints/latest"); ++i) usleep(100'000);
-  Arguments load = arguments(run_path, reward_);
   load.insert(load.end(), {"--load", run_path});
+  expect_one_line_failure(run(load), 3, "another run is writing here");
+  load.emplace_back("--dry-run");
   expect_one_line_failure(run(load), 3, "another run is writing here");
   program.signal(SIGKILL);
   program.wait();
