@@ -2,6 +2,7 @@
 // the same bytes for any number of ranks, also if a run resumes with another number, or lost a rank on the way.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -18,6 +19,8 @@
 
 namespace tandem::cli {
 namespace {
+
+constexpr int64_t kMaxFileBytes = int64_t{1} << 40;  // no limit that a run meets
 
 // Returns the arguments of three rollouts of two optimizer steps, each of several micro-batches.
 Arguments arguments(const base::TemporaryDirectory& folder, const std::string& name, const Arguments& more = {}) {
@@ -130,6 +133,42 @@ TEST_F(DataParallel, ARunGoesOnWithAnotherNumber) {
     ASSERT_EQ(result.code, 0) << ranks << " ranks: " << result.err;
   }
   expect_equal(results("changing"), *alone_, "3, then 1, then 2 ranks");
+}
+
+// A limit on file sizes makes the disk full for all ranks, until one of them has said so: records and the log fit, the
+// parts of a checkpoint do not. The graders take their time, so that the disk has space again before the last rollout.
+TEST_F(DataParallel, AFullDiskEndsNoneOfThemWhereAskedAndTheNextStepIsSaved) {
+  constexpr int kRanks = 2;
+  const auto limit_files = [](const std::map<int, pid_t>& ranks, rlim_t bytes) {
+    for (const auto& [rank, pid] : ranks) {
+      const rlimit limit = {bytes, kMaxFileBytes};
+      ASSERT_EQ(prlimit(pid, RLIMIT_FSIZE, &limit, nullptr), 0) << "rank " << rank;
+    }
+  };
+  base::write_file_durably(*folder_ / "unhurried.py",
+                           "import time\n"
+                           "def reward(prompts, completions, **kwargs):\n"
+                           "    time.sleep(0.1)\n"
+                           "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
+  const std::string errors = *folder_ / "full.err";
+  const Program program(with_ranks(arguments(*folder_, "full",
+                                             {"--on-save-error", "continue", "--custom-rm-path",
+                                              *folder_ / "unhurried.py:reward", "--rm-num-workers", "1"}),
+                                   kRanks),
+                        kMaxFileBytes, errors);
+  const std::map<int, pid_t> ranks = processes_of(program.pid(), kRanks);
+  ASSERT_EQ(ranks.size(), kRanks);
+  while (!base::file_exists(*folder_ / "full/samples/rollout_000000.jsonl")) ASSERT_FALSE(program.wait_for(0.01));
+  limit_files(ranks, 20'000);
+  while (base::read_file(errors).find("could not be written, and the run goes on") == std::string::npos)
+    ASSERT_FALSE(program.wait_for(0.01)) << base::read_file(errors);
+  limit_files(ranks, kMaxFileBytes);
+  EXPECT_EQ(program.wait(), 0) << base::read_file(errors);
+  EXPECT_GE(largest("full", "fault/save_errors"), 1.0);
+  EXPECT_EQ(base::read_file(*folder_ / "full/checkpoints/latest"), "step_000003\n");
+  const Results after = results("full");
+  EXPECT_TRUE(after.weights == alone_->weights);
+  EXPECT_TRUE(after.optimizer == alone_->optimizer);
 }
 
 // Ranks are killed at random moments; the run is started again until it is done.
