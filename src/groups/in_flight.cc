@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/message_text.h"
 #include "base/wire_fields.h"
 
 namespace tandem::groups {
@@ -79,6 +80,21 @@ bool is_whole(const Member& member, const SavedGroup& group, const InFlightLimit
          std::ranges::adjacent_find(sample.versions, begins_before) == sample.versions.end();
 }
 
+// Throws UserError if the run chooses among fewer tokens than those that sampled the groups did, or the other way
+// round.
+void check_truncation(const SavedInFlight& saved, const InFlightLimits& limits) {
+  for (const SavedGroup& group : saved.groups) {
+    for (const Member& member : group.members) {
+      const size_t size = member.sample.completion.size(), has = member.sample.behavior_logprobs.size();
+      TANDEM_USER_CHECK(size == 0 || has == (limits.has_behavior_logprobs ? size : 0) || (has != 0 && has != size),
+                        fmt::format("{}: the groups in flight were sampled {} --rollout-top-p, --rollout-top-k or "
+                                    "--rollout-min-p, and the run goes on {}; give them as they were, or leave out "
+                                    "--partial-rollout",
+                                    limits.file, has == 0 ? "without" : "with", has == 0 ? "with one" : "without"));
+    }
+  }
+}
+
 SavedInFlight read(std::string_view bytes, const InFlightLimits& limits) {
   SavedInFlight saved;
   try {
@@ -87,6 +103,7 @@ SavedInFlight read(std::string_view bytes, const InFlightLimits& limits) {
     throw UserError(fmt::format("{}: the groups in flight cannot be read ({}): take another checkpoint (--ckpt-step)",
                                 limits.file, error.what()));
   }
+  check_truncation(saved, limits);
   const auto is_in_order = [](const SavedGroup& a, const SavedGroup& b) { return a.number >= b.number; };
   bool is_good = std::ranges::adjacent_find(saved.groups, is_in_order) == saved.groups.end();
   for (const SavedGroup& group : saved.groups) {
@@ -150,6 +167,15 @@ void put_back(std::string_view bytes, const InFlightLimits& limits, const LineOf
                             {.line = &line, .members = std::move(group.members), .graded = std::move(group.graded)});
   }
   in_flight.versions = std::move(saved.versions);
+  const InFlightSchedule::Settings& settings = in_flight.schedule.settings();
+  const int64_t needed = in_flight.schedule.staleness_needed();
+  TANDEM_USER_CHECK(
+      needed <= settings.max_staleness.value_or(needed),
+      fmt::format(
+          "{}: {} in flight cannot be trained on in time, {} a rollout: --max-weight-staleness {} is needed, and "
+          "{} given; give that, or --rollout-batch-size as it was",
+          limits.file, base::counted(in_flight.schedule.num_in_flight(), "group"), settings.wanted, needed,
+          *settings.max_staleness));
 }
 
 std::map<size_t, int64_t> records_in(std::string_view bytes, const InFlightLimits& limits) {

@@ -52,7 +52,7 @@ struct InFlightLimits {
   bool has_behavior_logprobs = false;
 };
 // Puts the groups of a checkpoint back, into an object that has none. Throws UserError for bytes that to_bytes() did
-// not write, or that do not agree with the run.
+// not write, or that do not agree with the run: it may take too few groups a rollout to train on all of them in time.
 void put_back(std::string_view bytes, const InFlightLimits& limits, const LineOfIndex& line_of, InFlight& in_flight);
 // Returns the records of the prompts in those bytes, by number of their groups: what another rank needs to know.
 std::map<size_t, int64_t> records_in(std::string_view bytes, const InFlightLimits& limits);

@@ -20,6 +20,16 @@ void InFlightSchedule::put_back(size_t group, int64_t begun_in, bool is_kept) {
   num_kept_ += is_kept ? 1 : 0;
 }
 
+int64_t InFlightSchedule::staleness_needed() const {
+  int64_t needed = 0, count = 0;
+  if (!settings_.max_staleness) return needed;
+  for (const auto& [group, state] : in_flight_) {  // ascending by when they are due
+    const int64_t later_rollouts = count++ / settings_.wanted;
+    needed = std::max(needed, rollout_ + later_rollouts - state.begun_in);
+  }
+  return needed;
+}
+
 int64_t InFlightSchedule::num_to_begin() const {
   if (is_at_limit()) return 0;
   int64_t most = settings_.at_once;

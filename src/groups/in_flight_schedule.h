@@ -30,6 +30,9 @@ class InFlightSchedule {
   // its samples have all ended (`is_kept`) or not.
   void put_back(size_t group, int64_t begun_in, bool is_kept);
 
+  // Returns the least max_staleness with which all groups that were put back can be taken in time. Without a bound, 0.
+  int64_t staleness_needed() const;
+
   // Says that groups that begin from now on are sampled by the weights of all finished rollouts. Until then they are of
   // those before: a rollout has been taken, and the run still trains on it.
   void weights_are_new() { version_ = rollout_; }
@@ -48,6 +51,7 @@ class InFlightSchedule {
   // Takes groups that are kept, which ends the rollout.
   void take(const std::vector<size_t>& groups);
 
+  const Settings& settings() const { return settings_; }
   std::vector<size_t> in_flight() const;  // ascending
   int64_t num_in_flight() const { return static_cast<int64_t>(in_flight_.size()); }
   int64_t num_kept() const { return num_kept_; }

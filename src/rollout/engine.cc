@@ -232,8 +232,9 @@ void PagedEngine::go_on(ActiveGroup& group, size_t index, rl::Completion begun) 
   completion = std::move(begun);
   completion.finish_reason = rl::FinishReason::kRunning;
   for (const int32_t token : completion.tokens) {
-    TANDEM_CHECK(reason_to_end(group, index, token) == rl::FinishReason::kRunning, "sample", completion.sample_id,
-                 "has ended already");
+    TANDEM_USER_CHECK(reason_to_end(group, index, token) == rl::FinishReason::kRunning, "sample", completion.sample_id,
+                      "has ended already by what ends a completion now, so it cannot go on: give the stop texts, stop "
+                      "tokens and --ignore-eos with which it began, or leave out --partial-rollout");
   }
 }
 

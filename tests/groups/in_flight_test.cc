@@ -103,6 +103,55 @@ TEST(InFlight, ATrainedTokenWithoutWeightsIsRefused) {
   EXPECT_THROW(put_back(bytes_of(members), in_flight), UserError);
 }
 
+std::string refusal(const std::string& bytes, const InFlightLimits& limits, InFlight in_flight) {
+  try {
+    groups::put_back(
+        bytes, limits, [](int64_t) -> const session::PromptLine& { return line(); }, in_flight);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(InFlight, AnotherTruncationIsNamed) {
+  std::vector<Member> members = members_of_a_function();
+  InFlightLimits truncating = limits();
+  truncating.has_behavior_logprobs = true;
+  EXPECT_NE(refusal(bytes_of(members), truncating, empty()).find("were sampled without --rollout-top-p, "),
+            std::string::npos);
+  for (Member& member : members) member.sample.behavior_logprobs = member.sample.rollout_logprobs;
+  EXPECT_EQ(refusal(bytes_of(members), truncating, empty()), "");
+  EXPECT_NE(refusal(bytes_of(members), limits(), empty()).find("were sampled with --rollout-top-p, "),
+            std::string::npos);
+  members[3].sample.behavior_logprobs.push_back(0.0F);
+  EXPECT_NE(refusal(bytes_of(members), truncating, empty()).find("do not fit this run"), std::string::npos);
+}
+
+// A rollout that waits for groups that can't be taken in time would never end.
+TEST(InFlight, GroupsThatNoRolloutTakesInTimeAreRefused) {
+  const auto bytes = [](int64_t num_groups) {
+    InFlight in_flight = {{.wanted = 4, .at_once = 8}, kSamples, /*rollout=*/2};
+    in_flight.weights_are(3);
+    for (int64_t number = 0; number < num_groups; ++number) {
+      std::vector<Member> members(kSamples);
+      for (Member& member : members) member.is_paused = true;
+      in_flight.schedule.put_back(static_cast<size_t>(number), /*begun_in=*/1, /*is_kept=*/false);
+      in_flight.pool.put_back(static_cast<size_t>(number),
+                              {.line = &line(), .members = std::move(members), .graded = {}});
+    }
+    return to_bytes(in_flight, [](const session::PromptLine&) { return 0; });
+  };
+  const auto taking = [](int64_t wanted, std::optional<int64_t> staleness) {
+    return InFlight({.wanted = wanted, .at_once = wanted, .max_staleness = staleness}, kSamples, /*rollout=*/2);
+  };
+  // They began a rollout ago: the first `wanted` of them are one rollout old when they are taken, the next ones two.
+  EXPECT_EQ(refusal(bytes(4), limits(), taking(2, 2)), "");
+  EXPECT_NE(refusal(bytes(5), limits(), taking(2, 2)).find("--max-weight-staleness 3 is needed, and 2 given"),
+            std::string::npos);
+  EXPECT_EQ(refusal(bytes(5), limits(), taking(2, 3)), "");
+  EXPECT_EQ(refusal(bytes(5), limits(), taking(2, {})), "");
+}
+
 // The bytes as they were written when all samples in flight were an engine's.
 struct OlderMember : Member {
   static void fields(auto& wire, auto& m) {
