@@ -120,7 +120,7 @@ test-npu: setup  ## the NPU module with torch_npu's own wheel over stand-ins for
 	@tools/setup.sh npu
 	$(call configure,npu) -DTANDEM_NPU_PYTHON=$(CURDIR)/.venv-npu/bin/python
 	cmake --build build/npu -j $(JOBS) --target tandem device_test npu_wheel_test npu_wheel_train_test fake_stack
-	.venv/bin/python -B tests/device/npu_wheel_test.py build/npu
+	.venv/bin/python -B tests/device/npu/npu_wheel_test.py build/npu
 
 soak: setup  ## the fault tests with their full counts, on the optimised program; hours
 	$(call configure,release)

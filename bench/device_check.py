@@ -67,7 +67,7 @@ def device_name(check):
 def run_tests(check, build):
     programs = [(name, folder, f"*/{check.backend}*:*_{check.backend}*") for name, folder in TESTS.items()]
     if "test" in check.of_backend:
-        programs.insert(0, (check.of_backend["test"], "device", "*"))
+        programs.insert(0, (check.of_backend["test"], "device/cuda", "*"))
     for name, folder, tests in programs:
         begin = time.time()
         result = subprocess.run([build / "tests" / folder / name, f"--gtest_filter={tests}"], cwd=machine.ROOT, capture_output=True, text=True)

@@ -29,7 +29,7 @@
 #include "model/registry.h"
 #include "rollout/engine.h"
 #include "rollout/shared_steps.h"
-#include "tests/device/forked_ranks.h"
+#include "tests/device/ranks/forked_ranks.h"
 #include "tests/mesh/socket_ranks.h"
 #include "weights/store.h"
 

@@ -16,7 +16,7 @@
 #include "tests/cli/captured.h"
 #include "tests/cli/planned_memory.h"
 #include "tests/cli/tiny_run.h"
-#include "tests/device/failing_vmm.h"
+#include "tests/device/memory/failing_vmm.h"
 #include "tests/model/families.h"
 
 namespace tandem::cli {

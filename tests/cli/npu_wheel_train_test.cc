@@ -1,6 +1,6 @@
 // Trains the golden model with --device npu, through torch_npu's own wheel over the stand-ins for CANN, and once more
 // with the same operations on the CPU: the log-probs that sampling and training see are equal, and so are the two
-// checkpoints. LD_LIBRARY_PATH names the stand-ins; tests/device/npu_wheel_test.py runs this.
+// checkpoints. LD_LIBRARY_PATH names the stand-ins; tests/device/npu/npu_wheel_test.py runs this.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

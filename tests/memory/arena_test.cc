@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "device/cpu/cpu_vmm.h"
-#include "tests/device/failing_vmm.h"
+#include "tests/device/memory/failing_vmm.h"
 #include "tests/memory/simulated_device.h"
 
 namespace tandem::memory {

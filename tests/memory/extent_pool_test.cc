@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/device/failing_vmm.h"
+#include "tests/device/memory/failing_vmm.h"
 #include "tests/memory/simulated_device.h"
 
 namespace tandem::memory {

@@ -16,7 +16,7 @@
 #include "device/cpu/cpu_vmm.h"
 #include "memory/arena.h"
 #include "memory/host_arena.h"
-#include "tests/device/failing_vmm.h"
+#include "tests/device/memory/failing_vmm.h"
 #include "tests/memory/simulated_vmm.h"
 
 namespace tandem::memory {

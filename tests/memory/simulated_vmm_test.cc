@@ -1,7 +1,7 @@
 // The simulated device keeps the contract that real ones keep, so proofs on it hold for them.
 #include "tests/memory/simulated_vmm.h"
 
-#include "tests/device/vmm_conformance.h"
+#include "tests/device/memory/vmm_conformance.h"
 
 namespace tandem::device {
 

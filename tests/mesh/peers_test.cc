@@ -17,9 +17,9 @@
 #include "mesh/local_socket.h"
 #include "mesh/sealed_store.h"
 #include "mesh/socket_communicator.h"
-#include "tests/device/communicator_conformance.h"
-#include "tests/device/forked_ranks.h"
-#include "tests/device/forked_store.h"
+#include "tests/device/ranks/communicator_conformance.h"
+#include "tests/device/ranks/forked_ranks.h"
+#include "tests/device/ranks/forked_store.h"
 #include "tests/mesh/counting_store.h"
 #include "tests/mesh/foreign_user.h"
 

@@ -17,8 +17,8 @@
 
 #include "base/clock.h"
 #include "device/waits_for_samples.h"
-#include "tests/device/communicator_conformance.h"
-#include "tests/device/forked_ranks.h"
+#include "tests/device/ranks/communicator_conformance.h"
+#include "tests/device/ranks/forked_ranks.h"
 #include "tests/mesh/socket_ranks.h"
 
 namespace tandem::mesh {

@@ -20,7 +20,7 @@
 #include "model/model_plan.h"
 #include "model/registry.h"
 #include "tests/device/draw.h"
-#include "tests/device/thread_ranks.h"
+#include "tests/device/ranks/thread_ranks.h"
 #include "tests/model/function_sink.h"
 #include "tests/model/random_weights.h"
 #include "tests/model/sequence_attention.h"

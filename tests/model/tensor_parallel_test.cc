@@ -15,7 +15,7 @@
 #include "model/registry.h"
 #include "tandem/error.h"
 #include "tests/device/draw.h"
-#include "tests/device/thread_ranks.h"
+#include "tests/device/ranks/thread_ranks.h"
 #include "tests/model/function_sink.h"
 #include "tests/model/model_parts.h"
 #include "tests/model/random_weights.h"

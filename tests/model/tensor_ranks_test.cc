@@ -11,7 +11,7 @@
 #include <limits>
 
 #include "tests/device/draw.h"
-#include "tests/device/thread_ranks.h"
+#include "tests/device/ranks/thread_ranks.h"
 #include "tests/model/test_model.h"
 
 namespace tandem::model {

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "tandem/error.h"
-#include "tests/device/thread_communicator.h"
+#include "tests/device/ranks/thread_communicator.h"
 #include "tests/rollout/engine_fixture.h"
 
 namespace tandem::rollout {

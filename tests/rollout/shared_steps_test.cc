@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "tests/device/thread_communicator.h"
+#include "tests/device/ranks/thread_communicator.h"
 #include "tests/rollout/engine_fixture.h"
 
 namespace tandem::rollout {

@@ -10,7 +10,7 @@
 
 #include "rollout_worker/replica_weights.h"
 #include "rollout_worker/worker_weights.h"
-#include "tests/device/thread_ranks.h"
+#include "tests/device/ranks/thread_ranks.h"
 #include "tests/weights/shown_memory.h"
 
 namespace tandem::rollout_worker {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tandem/error.h"
-#include "tests/device/thread_ranks.h"
+#include "tests/device/ranks/thread_ranks.h"
 #include "tests/plan/plan_case.h"
 
 namespace tandem::session {

@@ -16,7 +16,7 @@
 #include "model/lora.h"
 #include "model/registry.h"
 #include "tandem/error.h"
-#include "tests/device/thread_communicator.h"
+#include "tests/device/ranks/thread_communicator.h"
 #include "tests/model/random_weights.h"
 #include "tests/trainer/fixture.h"
 #include "trainer/score.h"

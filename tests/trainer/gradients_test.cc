@@ -7,7 +7,7 @@
 
 #include "memory/memory_plan.h"
 #include "tandem/error.h"
-#include "tests/device/thread_communicator.h"
+#include "tests/device/ranks/thread_communicator.h"
 #include "tests/trainer/counting_allocator.h"
 #include "tests/trainer/fixture.h"
 #include "tests/trainer/optimizer_fixture.h"

@@ -13,7 +13,7 @@
 
 #include "base/log.h"
 #include "tandem/error.h"
-#include "tests/device/failing_vmm.h"
+#include "tests/device/memory/failing_vmm.h"
 #include "tests/trainer/fixture.h"
 #include "tests/trainer/optimizer_fixture.h"
 #include "trainer/trainer_plan.h"

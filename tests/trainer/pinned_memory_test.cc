@@ -13,7 +13,7 @@
 
 #include "device/cpu/cpu_host_memory.h"
 #include "tandem/error.h"
-#include "tests/device/failing_vmm.h"
+#include "tests/device/memory/failing_vmm.h"
 
 namespace tandem::trainer {
 namespace {

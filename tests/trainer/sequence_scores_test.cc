@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
-#include "tests/device/thread_ranks.h"
+#include "tests/device/ranks/thread_ranks.h"
 #include "tests/golden/golden.h"
 #include "tests/model/reward_model_files.h"
 #include "tests/trainer/fixture.h"

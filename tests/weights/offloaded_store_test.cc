@@ -7,7 +7,7 @@
 
 #include "device/cpu/cpu_host_memory.h"
 #include "tandem/error.h"
-#include "tests/device/failing_vmm.h"
+#include "tests/device/memory/failing_vmm.h"
 #include "tests/weights/small_layout.h"
 
 namespace tandem::weights {

@@ -18,7 +18,7 @@
 #include "base/check.h"
 #include "mesh/channel.h"
 #include "model/registry.h"
-#include "tests/device/forked_ranks.h"
+#include "tests/device/ranks/forked_ranks.h"
 #include "tests/model/small_models.h"
 #include "weights/shown_weights.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/files.h"
 #include "tests/base/faulty_disk.h"
-#include "tests/device/thread_communicator.h"
+#include "tests/device/ranks/thread_communicator.h"
 #include "tests/model/model_parts.h"
 #include "tests/weights/file_bytes.h"
 

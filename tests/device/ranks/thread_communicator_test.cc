@@ -1,13 +1,13 @@
 // Tests of ranks that are threads: the conformance tests of every communicator, and the errors that only this one
 // finds.
-#include "tests/device/thread_communicator.h"
+#include "tests/device/ranks/thread_communicator.h"
 
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 
-#include "tests/device/communicator_conformance.h"
+#include "tests/device/ranks/communicator_conformance.h"
 
 namespace tandem::device {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/communicator.h"
-#include "tests/device/thread_communicator.h"
+#include "tests/device/ranks/thread_communicator.h"
 
 namespace tandem::device {
 

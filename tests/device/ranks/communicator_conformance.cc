@@ -1,4 +1,4 @@
-#include "tests/device/communicator_conformance.h"
+#include "tests/device/ranks/communicator_conformance.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>

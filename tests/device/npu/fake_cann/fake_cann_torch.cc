@@ -10,7 +10,7 @@
 #include <mutex>
 #include <string>
 
-#include "tests/device/fake_cann/fake_cann.h"
+#include "tests/device/npu/fake_cann/fake_cann.h"
 
 using fake_cann::begin;
 using fake_cann::begin_with_context;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tandem/error.h"
-#include "tests/device/npu_stack.h"
+#include "tests/device/npu/npu_stack.h"
 
 namespace tandem::device::npu {
 namespace {

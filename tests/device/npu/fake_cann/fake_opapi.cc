@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "tests/device/fake_cann/fake_cann.h"
+#include "tests/device/npu/fake_cann/fake_cann.h"
 
 struct aclTensor {
   at::Tensor value;

@@ -1,6 +1,6 @@
 """Runs the NPU module with torch_npu's own wheel over the stand-ins for CANN: `make test-npu` (docs/TESTING.md).
 
-    python3 tests/device/npu_wheel_test.py build/npu
+    python3 tests/device/npu/npu_wheel_test.py build/npu
 
 The build was made by `make npu`, with the targets of `make test-npu`. Nothing here has an NPU: it shows that torch_npu
 takes our calls and our memory, and what is said where a part of its stack is missing.
@@ -101,9 +101,9 @@ class Job:
 
 def main():
     job = Job(sys.argv[1])
-    job.program("memory, queue, thousand starts and ends", "tests/device/npu_wheel_test")
-    job.program("the same without torch_npu's queue", "tests/device/npu_wheel_test", TASK_QUEUE_ENABLE="0")
-    job.program("the same where the environment asks for expandable segments", "tests/device/npu_wheel_test",
+    job.program("memory, queue, thousand starts and ends", "tests/device/npu/npu_wheel_test")
+    job.program("the same without torch_npu's queue", "tests/device/npu/npu_wheel_test", TASK_QUEUE_ENABLE="0")
+    job.program("the same where the environment asks for expandable segments", "tests/device/npu/npu_wheel_test",
                 PYTORCH_NPU_ALLOC_CONF="expandable_segments:True")
     job.program("operations against float64, and exactness", "tests/device/device_test",
                 "--gtest_filter=*/npu*:*_npu*-*LinearRowsStandAlone/npu*")

@@ -1,4 +1,4 @@
-#include "tests/device/forked_ranks.h"
+#include "tests/device/ranks/forked_ranks.h"
 
 #include <poll.h>
 #include <sys/prctl.h>

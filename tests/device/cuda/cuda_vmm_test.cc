@@ -3,7 +3,7 @@
 #include "device/cuda/memory/cuda_vmm.h"
 
 #include "device/cuda/memory/cuda_host_memory.h"
-#include "tests/device/vmm_conformance.h"
+#include "tests/device/memory/vmm_conformance.h"
 
 namespace tandem::device {
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "tandem/error.h"
-#include "tests/device/npu_stack.h"
+#include "tests/device/npu/npu_stack.h"
 
 namespace tandem::device {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/device/thread_communicator.h"
+#include "tests/device/ranks/thread_communicator.h"
 
 #include <fmt/format.h>
 

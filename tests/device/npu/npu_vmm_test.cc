@@ -10,8 +10,8 @@
 #include "device/npu/npu_checksum.h"
 #include "device/npu/npu_host_memory.h"
 #include "tandem/error.h"
-#include "tests/device/npu_stack.h"
-#include "tests/device/vmm_conformance.h"
+#include "tests/device/memory/vmm_conformance.h"
+#include "tests/device/npu/npu_stack.h"
 
 namespace tandem::device {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "device/npu/acl_calls.h"
-#include "tests/device/fake_cann/fake_cann.h"
+#include "tests/device/npu/fake_cann/fake_cann.h"
 
 namespace tandem::device {
 

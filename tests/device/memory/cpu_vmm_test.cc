@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "device/cpu/cpu_host_memory.h"
-#include "tests/device/vmm_conformance.h"
+#include "tests/device/memory/vmm_conformance.h"
 
 namespace tandem::device {
 

@@ -1,4 +1,4 @@
-#include "tests/device/fake_hccl/fake_hccl.h"
+#include "tests/device/npu/fake_hccl/fake_hccl.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "device/npu/hccl_calls.h"
-#include "tests/device/fake_cann/fake_cann.h"
+#include "tests/device/npu/fake_cann/fake_cann.h"
 #include "tests/pretend_device/device_address.h"
 
 namespace npu = tandem::device::npu;

@@ -1,4 +1,4 @@
-#include "tests/device/fake_cann/fake_cann.h"
+#include "tests/device/npu/fake_cann/fake_cann.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // Implements the tests of vmm_conformance.h.
-#include "tests/device/vmm_conformance.h"
+#include "tests/device/memory/vmm_conformance.h"
 
 #include <algorithm>
 #include <cstring>

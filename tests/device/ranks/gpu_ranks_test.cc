@@ -18,8 +18,8 @@
 #include "device/expert_exchange.h"
 #include "device/registry.h"
 #include "mesh/socket_communicator.h"
-#include "tests/device/communicator_conformance.h"
-#include "tests/device/forked_ranks.h"
+#include "tests/device/ranks/communicator_conformance.h"
+#include "tests/device/ranks/forked_ranks.h"
 #include "tests/mesh/socket_ranks.h"
 
 namespace tandem::device {
