@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "checkpoint/result_inputs.h"
 
 namespace tandem::checkpoint {
 
@@ -32,7 +33,8 @@ void check_is_no_part_of_a_run(const std::string& load) {
 
 }  // namespace
 
-std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& options, int64_t num_steps) {
+std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& options,
+                                          const std::map<std::string, std::string>& flags) {
   if (options.load.empty()) return std::nullopt;
   const Checkpoints checkpoints(options.load);
   if (checkpoints.empty()) {
@@ -45,11 +47,15 @@ std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& optio
     return std::nullopt;
   }
   Checkpoint checkpoint = checkpoints.open(options.ckpt_step);
-  TANDEM_USER_CHECK(checkpoint.step() <= num_steps,
+  check_same_command(checkpoint, flags);
+  return checkpoint;
+}
+
+void check_length(const config::CheckpointOptions& options, int64_t num_done, int64_t num_steps) {
+  TANDEM_USER_CHECK(num_done <= num_steps,
                     fmt::format("--load {}: has trained {} already, and this run is to train {}; raise --num-rollout "
                                 "or --num-epoch, or go back with --ckpt-step",
-                                options.load, checkpoint.step(), num_steps));
-  return checkpoint;
+                                options.load, num_done, num_steps));
 }
 
 bool resumes_in_place(const config::CheckpointOptions& options, const std::string& save) {

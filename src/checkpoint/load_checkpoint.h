@@ -1,6 +1,8 @@
 // Decides from --load and --save together which checkpoint a run resumes from, and in which directory it writes.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -11,8 +13,13 @@
 namespace tandem::checkpoint {
 
 // Opens the checkpoint that --load names; nullopt for a new run. Throws UserError if --load has none, unless
-// --allow-fresh-start is given, and if the checkpoint is beyond the `num_steps` of the run.
-std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& options, int64_t num_steps);
+// --allow-fresh-start is given, and if it is of another command than the one with these `flags`
+// (RunMode::result_options).
+std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& options,
+                                          const std::map<std::string, std::string>& flags);
+
+// Throws UserError if a checkpoint after `num_done` steps is beyond the `num_steps` of the run.
+void check_length(const config::CheckpointOptions& options, int64_t num_done, int64_t num_steps);
 
 // Returns whether --load is the directory that the run writes into.
 bool resumes_in_place(const config::CheckpointOptions& options, const std::string& save);

@@ -142,21 +142,19 @@ void check_same_inputs(const std::map<std::string, std::string>& saved, const st
   base::log_warning("{} (--allow-changed-config)", what);
 }
 
-// Throws UserError if the run that saved the checkpoint is of another command than the one that is to go on.
-void check_same_command(const Checkpoint& checkpoint, const std::map<std::string, std::string>& saved,
-                        const std::map<std::string, std::string>& now) {
+}  // namespace
+
+void check_same_command(const Checkpoint& checkpoint, const std::map<std::string, std::string>& flags) {
   const auto command_of = [](const std::map<std::string, std::string>& inputs) {
     return inputs.contains(kFlagOfTrain) ? "train" : "sft";
   };
-  const std::string before = command_of(saved), after = command_of(now);
+  const std::string before = command_of(read_state(checkpoint).result_inputs), after = command_of(flags);
   const std::filesystem::path run = std::filesystem::path(checkpoint.directory()).parent_path().parent_path();
   TANDEM_USER_CHECK(before == after,
                     fmt::format("--load: {} is of a run of `tandem {}`, which `tandem {}` cannot resume; give it to "
                                 "`tandem {}`, or begin a new run with its weights (--hf-checkpoint {}/hf/latest)",
                                 checkpoint.directory(), before, after, before, run.string()));
 }
-
-}  // namespace
 
 std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   std::map<std::string, std::string> result = std::move(inputs.flags);
@@ -194,7 +192,6 @@ void check_can_resume(const Checkpoint& checkpoint, const std::map<std::string, 
                       const std::map<std::string, std::string>& values_where_absent,
                       const std::map<std::string, std::string>& texts, bool allow_changes, int64_t num_records) {
   RunState saved = read_state(checkpoint);
-  check_same_command(checkpoint, saved.result_inputs, result_inputs);
   std::map<std::string, std::string> now = result_inputs;
   std::erase_if(now, [&](const auto& entry) {
     return entry.first.starts_with(kFrozenWeights) && !saved.result_inputs.contains(entry.first);

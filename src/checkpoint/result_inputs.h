@@ -43,13 +43,16 @@ struct ResultInputs {
 };
 std::map<std::string, std::string> result_inputs(ResultInputs inputs);
 
-// Checks that a run with these inputs and this many records of data may resume from the checkpoint. Throws UserError if
-// the checkpoint is of a run of another command, whatever `allow_changes` is; else with each flag or input that differs
-// and both its values, and with `allow_changes` that is only a warning. A flag that the checkpoint does not name came
-// with a later version, and its value was that of `values_where_absent` (RunMode's). Weights of ResultInputs::frozen
-// that the checkpoint does not name are not compared, except those of a base; nor are a reference's, once the
-// checkpoint holds it. `texts` has what may be shown of free texts, by their fingerprints; of others, only the change
-// is reported.
+// Throws UserError if the run that saved the checkpoint is of another command than the one that has these flags
+// (RunMode::result_options).
+void check_same_command(const Checkpoint& checkpoint, const std::map<std::string, std::string>& flags);
+
+// Checks that a run with these inputs and this many records of data may resume from the checkpoint. Throws UserError
+// with each flag or input that differs and both its values; with `allow_changes` that is only a warning. A flag that
+// the checkpoint does not name came with a later version, and its value was that of `values_where_absent` (RunMode's).
+// Weights of ResultInputs::frozen that the checkpoint does not name are not compared, except those of a base; nor are a
+// reference's, once the checkpoint holds it. `texts` has what may be shown of free texts, by their fingerprints; of
+// others, only the change is reported.
 void check_can_resume(const Checkpoint& checkpoint, const std::map<std::string, std::string>& result_inputs,
                       const std::map<std::string, std::string>& values_where_absent,
                       const std::map<std::string, std::string>& texts, bool allow_changes, int64_t num_records);

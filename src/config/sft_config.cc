@@ -141,18 +141,18 @@ rl::Answers SftConfig::answers() const {
   return preference.takes_pairs() ? rl::Answers::kPairs : rl::Answers::kLabelled;
 }
 
-int64_t SftConfig::steps(int64_t num_samples) const {
+int64_t SftConfig::steps(int64_t num_samples, const RunProgress& done) const {
   if (num_rollout) return *num_rollout;
-  const int64_t all = *num_epoch * num_samples, steps = all / global_batch_size;
-  TANDEM_USER_CHECK(steps > 0,
+  const int64_t steps = done.rollouts_for(*num_epoch * num_samples, global_batch_size);
+  TANDEM_USER_CHECK(steps > 0 || done.rollouts > 0,
                     fmt::format("--num-epoch {}: {} samples are fewer than one step of --global-batch-size {}; "
                                 "lower it, or give --num-rollout",
                                 *num_epoch, num_samples, global_batch_size));
   return steps;
 }
 
-int64_t SftConfig::left_out_by_epochs(int64_t num_samples) const {
-  return num_epoch ? *num_epoch * num_samples % global_batch_size : 0;
+int64_t SftConfig::left_out_by_epochs(int64_t num_samples, const RunProgress& done) const {
+  return num_epoch ? done.records_left(*num_epoch * num_samples) % global_batch_size : 0;
 }
 
 }  // namespace tandem::config

@@ -14,6 +14,7 @@
 #include "config/model_options.h"
 #include "config/optimizer_options.h"
 #include "config/output_options.h"
+#include "config/run_length.h"
 #include "rl/preference_loss.h"
 #include "rl/sft_data.h"
 
@@ -50,10 +51,11 @@ struct SftConfig {
 
   rl::Answers answers() const;  // what a line of data has
 
-  // Returns the optimizer steps of the run over this many samples; of preferences: pairs, or labelled answers.
-  int64_t steps(int64_t num_samples) const;
+  // Returns the optimizer steps of the run over this many samples; of preferences: pairs, or labelled answers. With
+  // --num-epoch they depend on what a run that resumes has done.
+  int64_t steps(int64_t num_samples, const RunProgress& done = {}) const;
   // Returns the number of samples at the end of the last epoch that fill no step.
-  int64_t left_out_by_epochs(int64_t num_samples) const;
+  int64_t left_out_by_epochs(int64_t num_samples, const RunProgress& done = {}) const;
 };
 
 }  // namespace tandem::config

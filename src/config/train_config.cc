@@ -275,23 +275,24 @@ int64_t TrainConfig::samples_per_step() const {
   return samples_per_rollout() / num_steps_per_rollout.value_or(1);
 }
 
-int64_t TrainConfig::rollouts(int64_t num_prompts) const {
+int64_t TrainConfig::rollouts(int64_t num_prompts, const RunProgress& done) const {
   if (num_rollout) return *num_rollout;
-  const int64_t count = *num_epoch * num_prompts / rollout_batch_size;
-  TANDEM_USER_CHECK(count > 0, fmt::format("--num-epoch {}: {} prompts are fewer than one rollout of "
-                                           "--rollout-batch-size {}; lower it, or give --num-rollout",
-                                           *num_epoch, num_prompts, rollout_batch_size));
+  const int64_t count = done.rollouts_for(*num_epoch * num_prompts, rollout_batch_size);
+  TANDEM_USER_CHECK(count > 0 || done.rollouts > 0,
+                    fmt::format("--num-epoch {}: {} prompts are fewer than one rollout of "
+                                "--rollout-batch-size {}; lower it, or give --num-rollout",
+                                *num_epoch, num_prompts, rollout_batch_size));
   check_samples(count);
   return count;
 }
 
-std::string TrainConfig::left_out_by_epochs(int64_t num_prompts) const {
-  const int64_t left = num_epoch ? *num_epoch * num_prompts % rollout_batch_size : 0;
-  if (left == 0) return "";
+std::string TrainConfig::left_out_by_epochs(int64_t num_prompts, const RunProgress& done) const {
+  const int64_t left = num_epoch ? done.records_left(*num_epoch * num_prompts) % rollout_batch_size : 0;
+  if (left <= 0) return "";
   return fmt::format(
       "--num-epoch {}: {} prompts fill {} rollouts of --rollout-batch-size {}; the last {} of the last "
       "epoch {} left out",
-      *num_epoch, num_prompts, rollouts(num_prompts), rollout_batch_size, left, left == 1 ? "is" : "are");
+      *num_epoch, num_prompts, rollouts(num_prompts, done), rollout_batch_size, left, left == 1 ? "is" : "are");
 }
 
 }  // namespace tandem::config

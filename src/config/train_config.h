@@ -21,6 +21,7 @@
 #include "config/output_options.h"
 #include "config/reward_options.h"
 #include "config/rollout_options.h"
+#include "config/run_length.h"
 
 namespace tandem::config {
 
@@ -86,10 +87,11 @@ struct TrainConfig {
   int64_t samples_per_step() const;
   int64_t steps_per_epoch() const { return samples_per_rollout() / samples_per_step(); }  // one pass over a rollout
   int64_t steps_per_rollout() const { return steps_per_epoch() * num_epochs_per_rollout; }
-  // Returns the rollouts of the run; with --num-epoch they depend on `num_prompts`, the size of the data set.
-  int64_t rollouts(int64_t num_prompts) const;
+  // Returns the rollouts of the run; with --num-epoch they depend on `num_prompts`, the size of the data set, and on
+  // what a run that resumes has done.
+  int64_t rollouts(int64_t num_prompts, const RunProgress& done = {}) const;
   // Returns a sentence about the prompts that --num-epoch leaves out at the end, because rollouts are whole; or "".
-  std::string left_out_by_epochs(int64_t num_prompts) const;
+  std::string left_out_by_epochs(int64_t num_prompts, const RunProgress& done = {}) const;
 
  private:
   void check_groups_in_flight() const;

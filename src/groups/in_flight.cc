@@ -46,7 +46,7 @@ struct SavedInFlightOf {
 using SavedGroup = SavedGroupOf<Member>;
 using SavedInFlight = SavedInFlightOf<Member>;
 
-SavedInFlight unpacked(std::string_view bytes) {
+SavedInFlight unpacked_or_throw(std::string_view bytes) {
   if (base::format_of(bytes) != kOneSequenceFormat) return base::unpacked<SavedInFlight>(bytes, kInFlightFormat);
   auto old = base::unpacked<SavedInFlightOf<OneSequence>>(bytes, kOneSequenceFormat);
   SavedInFlight saved = {.groups = {}, .versions = std::move(old.versions)};
@@ -95,14 +95,17 @@ void check_truncation(const SavedInFlight& saved, const InFlightLimits& limits) 
   }
 }
 
-SavedInFlight read(std::string_view bytes, const InFlightLimits& limits) {
-  SavedInFlight saved;
+SavedInFlight unpacked(std::string_view bytes, const std::string& file) {
   try {
-    saved = unpacked(bytes);
+    return unpacked_or_throw(bytes);
   } catch (const EnvironmentError& error) {
     throw UserError(fmt::format("{}: the groups in flight cannot be read ({}): take another checkpoint (--ckpt-step)",
-                                limits.file, error.what()));
+                                file, error.what()));
   }
+}
+
+SavedInFlight read(std::string_view bytes, const InFlightLimits& limits) {
+  SavedInFlight saved = unpacked(bytes, limits.file);
   check_truncation(saved, limits);
   const auto is_in_order = [](const SavedGroup& a, const SavedGroup& b) { return a.number >= b.number; };
   bool is_good = std::ranges::adjacent_find(saved.groups, is_in_order) == saved.groups.end();
@@ -182,6 +185,10 @@ std::map<size_t, int64_t> records_in(std::string_view bytes, const InFlightLimit
   std::map<size_t, int64_t> records;
   for (const SavedGroup& group : read(bytes, limits).groups) records[group.number] = group.record;
   return records;
+}
+
+int64_t num_groups_in(std::string_view bytes, const std::string& file) {
+  return std::ssize(unpacked(bytes, file).groups);
 }
 
 }  // namespace tandem::groups

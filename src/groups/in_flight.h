@@ -56,5 +56,7 @@ struct InFlightLimits {
 void put_back(std::string_view bytes, const InFlightLimits& limits, const LineOfIndex& line_of, InFlight& in_flight);
 // Returns the records of the prompts in those bytes, by number of their groups: what another rank needs to know.
 std::map<size_t, int64_t> records_in(std::string_view bytes, const InFlightLimits& limits);
+// Returns how many groups are in those bytes, which nothing of the run is compared with. `file` is for errors.
+int64_t num_groups_in(std::string_view bytes, const std::string& file);
 
 }  // namespace tandem::groups

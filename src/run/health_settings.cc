@@ -28,7 +28,7 @@ rl::HealthSettings signal_settings(const config::OptimizerOptions& optimizer, in
 }
 
 rl::HealthSettings signal_settings(const config::TrainConfig& config, const model::ModelConfig& model,
-                                   const session::PromptSet& prompts, int64_t num_steps) {
+                                   const session::PromptSet& prompts, int64_t num_rollouts, int64_t num_steps) {
   rl::HealthSettings settings = signal_settings(config.optimizer, num_steps);
   settings.grader = config.reward.name();
   settings.gives_only_zero = settings.grader == "--rm-type none" && !config.custom_generate.is_on();
@@ -54,7 +54,7 @@ rl::HealthSettings signal_settings(const config::TrainConfig& config, const mode
   settings.eos_token_ids = fmt::format("{}", fmt::join(model.eos_token_ids, ", "));
   settings.filter = config.dynamic_sampling.filter_path;
   settings.has_filter_budget = config.dynamic_sampling.max_sampled_groups.has_value();
-  settings.num_rollouts = num_steps / config.steps_per_rollout();
+  settings.num_rollouts = num_rollouts;
   settings.template_opens_answer = prompts.template_opens_answer;
   settings.template_told_not_to = !prompts.template_opens_answer && told_not_to_open(config.data);
   settings.num_prompts_dropped = prompts.num_too_long;

@@ -10,9 +10,9 @@
 
 namespace tandem::run {
 
-// Returns the settings of a run of `num_steps` optimizer steps.
+// Returns the settings of a run of so many rollouts and optimizer steps.
 rl::HealthSettings signal_settings(const config::TrainConfig& config, const model::ModelConfig& model,
-                                   const session::PromptSet& prompts, int64_t num_steps);
+                                   const session::PromptSet& prompts, int64_t num_rollouts, int64_t num_steps);
 // Returns the settings of a run without rollouts.
 rl::HealthSettings signal_settings(const config::OptimizerOptions& optimizer, int64_t num_steps);
 

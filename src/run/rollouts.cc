@@ -161,15 +161,13 @@ const session::PromptLine* Rollouts::next_prompt() {
 
 // With dynamic sampling a rollout takes more prompts than it keeps, and the run more epochs.
 reward::TrainingState Rollouts::state_before(int64_t rollout_id) const {
-  const config::TrainConfig& config = inputs_.config;
   const auto epochs = [&](int64_t prompts) {
     return static_cast<double>(prompts) / static_cast<double>(inputs_.prompts.prompts.size());
   };
-  return {
-      .global_step = rollout_id * config.steps_per_rollout(),
-      .max_steps = inputs_.num_rollouts * config.steps_per_rollout(),
-      .epoch = epochs(order_.num_taken()),
-      .num_train_epochs = static_cast<int64_t>(std::ceil(epochs(inputs_.num_rollouts * config.rollout_batch_size)))};
+  return {.global_step = inputs_.steps_before(rollout_id),
+          .max_steps = inputs_.steps_before(inputs_.num_rollouts),
+          .epoch = epochs(order_.num_taken()),
+          .num_train_epochs = static_cast<int64_t>(std::ceil(epochs(inputs_.prompts_before(inputs_.num_rollouts))))};
 }
 
 // A group has the number of its prompt in the whole run, so its samples have ids of their own, and the same ones

@@ -7,9 +7,11 @@
 
 #include "base/log.h"
 #include "base/message_text.h"
+#include "base/size.h"
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/result_inputs.h"
 #include "checkpoint/resume.h"
+#include "checkpoint/run_state.h"
 #include "model/lora.h"
 #include "run/frozen_weights.h"
 #include "run/learning/reference.h"
@@ -44,6 +46,21 @@ rl::LossConfig loss_config(const config::SftConfig& config) {
   return loss;
 }
 
+config::RunProgress progress_of(const std::optional<checkpoint::Checkpoint>& checkpoint, int64_t num_samples) {
+  if (!checkpoint) return {};
+  const checkpoint::RunState state = checkpoint::read_state(*checkpoint);
+  return {.rollouts = state.step,
+          .steps = state.optimizer.steps,
+          .records = base::Size(state.cursor.epoch) * num_samples + state.cursor.offset};
+}
+
+// Throws UserError if the checkpoint is beyond the length of the run.
+int64_t steps_of_run(const config::SftConfig& config, int64_t num_samples, const config::RunProgress& done) {
+  const int64_t steps = config.steps(num_samples, done);
+  checkpoint::check_length(config.checkpoints, done.rollouts, steps);
+  return steps;
+}
+
 // Returns the directory of a run that has finished `begin` of its steps, with the space that it needs.
 checkpoint::RunDirectory run_directory(const session::ModelSession& session, const config::SftConfig& config,
                                        int64_t num_steps, int64_t begin) {
@@ -65,7 +82,7 @@ std::map<std::string, std::string> new_definitions(const session::SftSamples& da
 }
 
 std::string data_text(const SftInputs& inputs) {
-  const int64_t left_out = inputs.config.left_out_by_epochs(inputs.num_samples());
+  const int64_t left_out = inputs.config.left_out_by_epochs(inputs.num_samples(), inputs.done);
   const rl::PreferenceConfig& preference = inputs.config.preference;
   const char* const what = preference.takes_pairs() ? "pair" : preference.is_on() ? "labelled answer" : "sample";
   return fmt::format("{} of {}, {}; {} of {}{}", base::counted(inputs.num_samples(), what),
@@ -85,11 +102,12 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
       data(session::load_all_sft_samples(config.data, config.answers(), config.append_eos, session.text(),
                                          session.config())),
       held_out(config, session.text(), session.config(), *mesh),
-      num_steps(config.steps(num_samples())),
+      checkpoint(checkpoint::open_checkpoint(config.checkpoints, mode.result_options)),
+      done(progress_of(checkpoint, num_samples())),
+      num_steps(steps_of_run(config, num_samples(), done)),
       trainer(session::trainer_config(config.optimizer, loss_config(config), session.config().num_layers, num_steps,
                                       static_cast<uint64_t>(config.model.seed))),
-      checkpoint(checkpoint::open_checkpoint(config.checkpoints, num_steps)),
-      directory(run_directory(session, config, num_steps, checkpoint ? checkpoint->step() : 0)) {
+      directory(run_directory(session, config, num_steps, done.rollouts)) {
   check_keeps(directory, read_paths(config));
   check_trackers(config.output.trackers);
   session::check_spread(session.config(), config.mesh);

@@ -33,9 +33,10 @@ struct SftInputs {
   session::ModelSession session;  // weights are loaded later
   session::SftSamples data;
   HeldOut held_out;
+  std::optional<checkpoint::Checkpoint> checkpoint;  // checkpoint to resume from
+  config::RunProgress done;                          // what the run had done by that checkpoint
   int64_t num_steps;
   trainer::TrainerConfig trainer;
-  std::optional<checkpoint::Checkpoint> checkpoint;  // checkpoint to resume from
   std::map<std::string, std::string> result_inputs;  // everything that results depend on
   checkpoint::RunDirectory directory;                // empty so far
 };

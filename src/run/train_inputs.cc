@@ -13,9 +13,13 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "base/size.h"
+#include "checkpoint/data_position.h"
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/result_inputs.h"
 #include "checkpoint/resume.h"
+#include "checkpoint/run_state.h"
+#include "groups/in_flight.h"
 #include "model/config.h"
 #include "model/lora.h"
 #include "plan/plan_text.h"
@@ -83,6 +87,35 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelS
   return session::plan_together(config, session.config(), facts, device, mesh.tensor().host);
 }
 
+// Returns what the run of the checkpoint has done. How many samples a filter keeps decides how many prompts and steps a
+// rollout takes, and rollouts that were read from files took none: those are counted as planned.
+config::RunProgress progress_of(const std::optional<checkpoint::Checkpoint>& checkpoint,
+                                const config::TrainConfig& config, int64_t num_prompts) {
+  if (!checkpoint) return {};
+  const checkpoint::RunState state = checkpoint::read_state(*checkpoint);
+  const base::Size rollouts = state.step;
+  if (config.dynamic_sampling.is_on() || !config.load_debug_rollout_data.empty()) {
+    return {.rollouts = rollouts,
+            .steps = rollouts * config.steps_per_rollout(),
+            .records = rollouts * config.rollout_batch_size};
+  }
+  config::RunProgress done = {.rollouts = rollouts,
+                              .steps = state.optimizer.steps,
+                              .records = base::Size(state.cursor.epoch) * num_prompts + state.cursor.offset};
+  if (!config.keeps_groups()) return done;
+  // Groups in flight have been drawn, and the further rollouts train on them.
+  const std::optional<std::string> in_flight = checkpoint::in_flight_of(*checkpoint);
+  if (in_flight) done.records -= groups::num_groups_in(*in_flight, checkpoint->directory());
+  return done;
+}
+
+// Throws UserError if the checkpoint is beyond the length of the run.
+int64_t rollouts_of_run(const config::TrainConfig& config, int64_t num_prompts, const config::RunProgress& done) {
+  const int64_t rollouts = config.rollouts(num_prompts, done);
+  checkpoint::check_length(config.checkpoints, done.rollouts, rollouts);
+  return rollouts;
+}
+
 // Returns the space that a run takes which has finished `begin` of its rollouts.
 RunSpace run_space(const session::ModelSession& session, const config::TrainConfig& config,
                    const session::PromptSet& prompts, int64_t num_rollouts, int64_t begin) {
@@ -115,7 +148,7 @@ void check_expert_parallel(const model::ModelConfig& model) {
 // stop token that the model does not have, a reference of another shape, a teacher that cannot teach, a reward model
 // that lacks something, or a dump's name without {rollout_id}; EnvironmentError if dumps cannot be written.
 void check_start(const config::TrainConfig& config, session::ModelSession& session, const session::PromptSet& prompts,
-                 const TeacherCheck& teachers) {
+                 const config::RunProgress& done, const TeacherCheck& teachers) {
   session::check_spread(session.config(), config.mesh);
   if (config.mesh.rollout_expert_parallel) check_expert_parallel(session.config());
   session::check_stop_tokens(config.rollout, session.config());
@@ -129,7 +162,7 @@ void check_start(const config::TrainConfig& config, session::ModelSession& sessi
   if (const std::string& dumps = config.output.save_debug_rollout_data; !dumps.empty()) {
     report::check_output(report::rollout_path("--save-debug-rollout-data", dumps, 0));
   }
-  const std::string left_out = config.left_out_by_epochs(num_prompts(prompts));
+  const std::string left_out = config.left_out_by_epochs(num_prompts(prompts), done);
   if (!left_out.empty()) base::log_info("{}", left_out);
 }
 
@@ -177,15 +210,16 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       session(config.model, config.lora, config.optimizer, mesh->tensor()),
       prompts(load_prompts(config, session)),
       evaluation(config.eval, config.rollout, config.data, config.reward, session.text()),
-      num_rollouts(config.rollouts(num_prompts(prompts))),
+      checkpoint(checkpoint::open_checkpoint(config.checkpoints, mode.result_options)),
+      done(progress_of(checkpoint, config, num_prompts(prompts))),
+      num_rollouts(rollouts_of_run(config, num_prompts(prompts), done)),
       plan(plan_of(config, session, prompts, evaluation, *mesh)),
-      trainer(session::trainer_config(config, session.config().num_layers, num_rollouts)),
-      checkpoint(checkpoint::open_checkpoint(config.checkpoints, num_rollouts)),
+      trainer(session::trainer_config(config, session.config().num_layers, steps_before(num_rollouts))),
       schedule_log(read_schedule(config)),
-      space(run_space(session, config, prompts, num_rollouts, checkpoint ? checkpoint->step() : 0)),
+      space(run_space(session, config, prompts, num_rollouts, done.rollouts)),
       directory(config.output.save,
                 checkpoint::run_folder(config.checkpoints, config.output.save, config.output.overwrite), space.bytes(),
-                space.what_for(), checkpoint ? checkpoint->step() : 0) {
+                space.what_for(), done.rollouts) {
   check_keeps(directory, read_paths(config));
   check_trackers(config.output.trackers);
   config.reward.line_types = session::rm_types_of(prompts);
@@ -201,11 +235,11 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   session::try_out_generation(config.custom_generate, config.reward, session.directory(), reward_context());
   check_best(config.output.save_best, evaluation);
   constexpr double kWaitOfDryRun = 5.0;  // seconds that the process of a teacher has to answer
-  check_start(config, session, prompts,
+  check_start(config, session, prompts, done,
               {.context_tokens = plan.longest_prompt + config.rollout.response_len(),
                .asks = mesh->is_conductor(),
                .wait_s = mode.dry_run ? kWaitOfDryRun : config.mesh.timeout_s()});
-  check_debug_rollouts(*this, checkpoint ? checkpoint->step() : 0);
+  check_debug_rollouts(*this, done.rollouts);
   // The inputs are read once: one that is edited while the run continues is another one.
   result_inputs = checkpoint::result_inputs(
       {.flags = mode.result_options,
@@ -232,6 +266,14 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   if (prompts.is_rendered || evaluation.is_rendered()) {
     session::warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
   }
+}
+
+int64_t TrainInputs::steps_before(int64_t rollout_id) const {
+  return done.steps + (base::Size(rollout_id) - done.rollouts) * config.steps_per_rollout();
+}
+
+int64_t TrainInputs::prompts_before(int64_t rollout_id) const {
+  return done.records + (base::Size(rollout_id) - done.rollouts) * config.rollout_batch_size;
 }
 
 evaluation::Evaluation::RewardMetric TrainInputs::best_metric() const {

@@ -32,6 +32,11 @@ struct TrainInputs {
   TrainInputs(const config::TrainConfig& config, const config::RunMode& mode,
               std::unique_ptr<mesh::Mesh> ranks = mesh::solo_mesh());
 
+  // Returns the optimizer steps before a rollout of this process, or at the end of the run: those that the checkpoint
+  // counts, and today's number for each rollout since.
+  int64_t steps_before(int64_t rollout_id) const;
+  // Returns the prompts that were trained on before a rollout of this process, or at the end of the run.
+  int64_t prompts_before(int64_t rollout_id) const;
   // Returns what the reward is told; what it prints goes into the run directory.
   session::RewardContext reward_context() const;
   // Returns when a sample passes for the metric of --save-best; "" if that is no pass@k, or if there is nothing to
@@ -48,10 +53,11 @@ struct TrainInputs {
   session::ModelSession session;  // weights are loaded later
   session::PromptSet prompts;
   evaluation::Evaluation evaluation;
+  std::optional<checkpoint::Checkpoint> checkpoint;  // checkpoint to resume from
+  config::RunProgress done;                          // what the run had done by that checkpoint
   int64_t num_rollouts;
   plan::TrainPlan plan;
   trainer::TrainerConfig trainer;
-  std::optional<checkpoint::Checkpoint> checkpoint;   // checkpoint to resume from
   std::optional<sampling::ScheduleLog> schedule_log;  // schedule to replay
   RunSpace space;                                     // space that the run takes on disk
   checkpoint::RunDirectory directory;                 // empty so far

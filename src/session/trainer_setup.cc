@@ -22,10 +22,9 @@ trainer::TrainerConfig trainer_config(const config::OptimizerOptions& options, c
           .recompute_layers = options.recompute_layers(num_layers)};
 }
 
-trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t num_layers, int64_t num_rollouts) {
-  trainer::TrainerConfig result =
-      trainer_config(config.optimizer, config.loss_config(), num_layers, num_rollouts * config.steps_per_rollout(),
-                     static_cast<uint64_t>(config.model.seed));
+trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t num_layers, int64_t total_steps) {
+  trainer::TrainerConfig result = trainer_config(config.optimizer, config.loss_config(), num_layers, total_steps,
+                                                 static_cast<uint64_t>(config.model.seed));
   result.temperature = config.rollout.temperature;
   return result;
 }

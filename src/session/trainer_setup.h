@@ -19,7 +19,7 @@ trainer::TrainerConfig trainer_config(const config::OptimizerOptions& options, c
                                       int64_t num_layers, int64_t total_steps, uint64_t seed = 0);
 
 // Returns the configuration for `tandem train`.
-trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t num_layers, int64_t num_rollouts);
+trainer::TrainerConfig trainer_config(const config::TrainConfig& config, int64_t num_layers, int64_t total_steps);
 
 // Returns the metrics of an optimizer step under the names that records have: in train/*, but for moe/*.
 report::Metrics recorded(const trainer::Metrics& of_step);

@@ -19,6 +19,7 @@
 #include "base/files.h"
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/run_directory.h"
+#include "checkpoint/run_state.h"
 #include "config/checkpoint_options.h"
 #include "tandem/error.h"
 #include "tests/base/faulty_disk.h"
@@ -124,7 +125,7 @@ void run_or_go_on(const std::string& run, int64_t last_step) {
   config::CheckpointOptions options;
   options.load = run;
   options.allow_fresh_start = true;
-  const std::optional<Checkpoint> checkpoint = open_checkpoint(options, 1000);
+  const std::optional<Checkpoint> checkpoint = open_checkpoint(options, {});
   RunDirectory directory(run, run_folder(options, run, /*overwrite=*/false), /*needed_bytes=*/0);
   directory.create();
   base::make_directories(directory.samples_folder());
@@ -141,11 +142,12 @@ void run_or_go_on(const std::string& run, int64_t last_step) {
     ++step;
     metrics.sync();
     const Contents contents(step);
-    base::Json state = contents.state;
-    state["file_bytes"] = directory.growing_files();
+    RunState state;
+    state.step = step;
+    state.file_bytes = directory.growing_files();
     base::make_directories(directory.checkpoint(step));
     directory.set_latest(step);
-    Checkpoints(run).save(step, state, contents.tensors());
+    Checkpoints(run).save(step, state.to_json(), contents.tensors());
     Checkpoints(run).keep_latest(kKept);
   }
 }

@@ -48,6 +48,7 @@ class ResultInputsTest : public testing::Test {
     const Checkpoints checkpoints(run_);
     checkpoints.save(1, state.to_json(), Contents(1).tensors());
     try {
+      check_same_command(checkpoints.open(1), now);
       check_can_resume(checkpoints.open(1), now, now, {}, allow_changes, /*num_records=*/1);
     } catch (const UserError& error) {
       return error.what();

@@ -98,6 +98,16 @@ TEST(TrainConfig, EpochsCountRollouts) {
   EXPECT_THROW(config.rollouts(1), UserError);
 }
 
+TEST(TrainConfig, EpochsCountWhatARunThatResumesHasTaken) {
+  const TrainConfig config = parsed_run({"--num-epoch", "3"}, without("--num-rollout", true));
+  EXPECT_EQ(config.rollouts(10, {.rollouts = 5, .steps = 5, .records = 20}), 7);  // it has had rollouts of 4 all along
+  EXPECT_EQ(config.rollouts(10, {.rollouts = 20, .steps = 20, .records = 20}), 22);
+  EXPECT_EQ(config.rollouts(10, {.rollouts = 30, .steps = 30, .records = 30}), 30);
+  EXPECT_EQ(config.rollouts(10, {.rollouts = 31, .steps = 31, .records = 31}), 30) << "the run is beyond its end";
+  EXPECT_EQ(config.left_out_by_epochs(10, {.rollouts = 2, .steps = 2, .records = 10}), "");
+  EXPECT_NE(config.left_out_by_epochs(10, {.rollouts = 20, .steps = 20, .records = 20}), "");
+}
+
 TEST(TrainConfig, BatchThatDoesNotDivideIsRefused) {
   EXPECT_NE(refusal_of_run({"--global-batch-size", "3"}).find("does not divide the 8 samples"), std::string::npos);
   EXPECT_NE(refusal_of_run({"--num-steps-per-rollout", "5"}).find("does not divide"), std::string::npos);

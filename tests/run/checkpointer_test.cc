@@ -295,7 +295,7 @@ TEST_F(CheckpointerTest, ARunThatIsOpenedAgainIsAsItsCheckpointWas) {
   ASSERT_GT(base::read_file(metrics).size(), saved_metrics.size());
   config::CheckpointOptions options;
   options.load = path_;
-  const std::optional<checkpoint::Checkpoint> checkpoint = checkpoint::open_checkpoint(options, 1000);
+  const std::optional<checkpoint::Checkpoint> checkpoint = checkpoint::open_checkpoint(options, {});
   session::ModelSession session({.hf_checkpoint = kModel});
   CountingTrainer trainer(session.trained().layout());
   checkpoint::RunDirectory directory(path_, checkpoint::run_folder(options, path_, /*overwrite=*/false), 0);

@@ -28,7 +28,7 @@ class HealthSettingsTest : public testing::Test {
   rl::HealthSettings settings(const Change& change = {}) const {
     config::TrainConfig changed = config_;
     if (change) change(changed);
-    return signal_settings(changed, model_, prompts_, /*num_steps=*/8);
+    return signal_settings(changed, model_, prompts_, /*num_rollouts=*/4, /*num_steps=*/8);
   }
 
   config::TrainConfig config_;
@@ -45,7 +45,6 @@ TEST_F(HealthSettingsTest, CountStepsAndRollouts) {
   EXPECT_EQ(found.lr_warmup_steps, 5);
   EXPECT_EQ(found.num_steps, 8);
   EXPECT_EQ(found.num_rollouts, 4);
-  EXPECT_EQ(settings([](config::TrainConfig& config) { config.num_epochs_per_rollout = 2; }).num_rollouts, 2);
 }
 
 TEST_F(HealthSettingsTest, NameTheGraderAsTheUserGaveIt) {
@@ -76,12 +75,12 @@ TEST_F(HealthSettingsTest, KnowWhetherTheContextMayCut) {
   prompts.longest_tokens = 36;
   config::TrainConfig config = config_;
   config.rollout.max_response_len = 64;
-  EXPECT_FALSE(signal_settings(config, model, prompts, 8).context_may_cut);
+  EXPECT_FALSE(signal_settings(config, model, prompts, 4, 8).context_may_cut);
   config.rollout.max_response_len = 65;
-  EXPECT_TRUE(signal_settings(config, model, prompts, 8).context_may_cut);
+  EXPECT_TRUE(signal_settings(config, model, prompts, 4, 8).context_may_cut);
   config.rollout.max_response_len = 64;
   config.rollout.max_context_len = 99;
-  EXPECT_TRUE(signal_settings(config, model, prompts, 8).context_may_cut);
+  EXPECT_TRUE(signal_settings(config, model, prompts, 4, 8).context_may_cut);
 }
 
 TEST_F(HealthSettingsTest, KnowTheRewardThatIsZeroAndTheFunctionThatMayCut) {

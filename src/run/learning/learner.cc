@@ -31,7 +31,7 @@ using base::seconds_since;
 
 rl::HealthSettings health_settings(const TrainInputs& inputs) {
   rl::HealthSettings settings = signal_settings(inputs.config, inputs.session.config(), inputs.prompts,
-                                                inputs.num_rollouts * inputs.config.steps_per_rollout());
+                                                inputs.num_rollouts, inputs.steps_before(inputs.num_rollouts));
   if (inputs.checkpoint) settings.differed_until = checkpoint::read_state(*inputs.checkpoint).rewards_differed_until;
   return settings;
 }
@@ -228,7 +228,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, samp
       const std::vector<const rl::Sample*> batch(samples.begin() + share * num_samples / per_epoch,
                                                  samples.begin() + (share + 1) * num_samples / per_epoch);
       const bool is_first = k == 0 && has_exact_logprobs(rollout);
-      last = optimizer_step(rollout_id * config.steps_per_rollout() + k, batch, is_first, version, log);
+      last = optimizer_step(trainer_->progress().steps, batch, is_first, version, log);
       patience.observe_step(rollout_id, last, rollout);
       flops += session::training_flops(whole, batch);
     }

@@ -179,6 +179,44 @@ TEST_F(Resume, WhatCannotBeResumedSaysWhatToGive) {
   EXPECT_NE(finished.out.find("nothing is left to do: raise --num-rollout"), std::string::npos) << finished.out;
 }
 
+std::vector<base::Json> values_of(const std::string& run, const std::string& key) {
+  std::vector<base::Json> values;
+  for (const base::Json& record : json_lines(run + "/metrics.jsonl"))
+    if (record.contains(key)) values.push_back(record.at(key));
+  return values;
+}
+
+// The checkpoint counts steps and prompts; how many a rollout had before is nothing that today's flags know.
+TEST_F(Resume, WithOtherBatchesGoesOnCountingStepsAndPasses) {
+  const std::string run_path = run_dir("run"), slice = kPrompts + "@[0:6]";
+  Arguments words = with_flag(arguments(run_path, reward_, {"--num-epoch", "2"}), "--prompt-data", slice);
+  const auto length = std::find(words.begin(), words.end(), "--num-rollout");
+  words.erase(length, length + 2);
+  words = with_flag(words, "--keep-latest", "5");
+  ASSERT_EQ(run(words).code, 0);  // 4 rollouts of 3 prompts, with 2 steps each
+  EXPECT_EQ(values_of(run_path, "train/step"), (std::vector<base::Json>{0, 1, 2, 3, 4, 5, 6, 7}));
+  words = with_flag(with_flag(words, "--rollout-batch-size", "2"), "--global-batch-size", "8");
+  words.insert(words.end(), {"--load", run_path, "--ckpt-step", "2", "--allow-changed-config"});
+  const Captured result = run(words);
+  ASSERT_EQ(result.code, 0) << result.err;
+  // One of the two passes was over after 2 rollouts; the other one is 3 rollouts of 2 prompts, with 1 step each.
+  EXPECT_EQ(values_of(run_path, "rollout/step"), (std::vector<base::Json>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(values_of(run_path, "train/step"), (std::vector<base::Json>{0, 1, 2, 3, 4, 5, 6}));
+  const auto state = base::parse_json(base::read_file(run_path + "/checkpoints/step_000005/state.json"), "state.json");
+  EXPECT_EQ(state.at("epoch"), 2);
+  EXPECT_EQ(state.at("offset"), 0);
+}
+
+TEST_F(Resume, ByAnotherCommandIsRefusedBeforeTheLengthIs) {
+  const std::string run_path = run_dir("run");
+  ASSERT_EQ(run(with_flag(arguments(run_path, reward_), "--num-rollout", "2")).code, 0);
+  base::write_file_durably(folder_ / "data.jsonl", "{\"prompt\": \"1 + 1 =\", \"response\": \" 2\"}\n");
+  expect_one_line_failure(
+      run({"sft", "--hf-checkpoint", kModel, "--prompt-data", folder_ / "data.jsonl", "--global-batch-size", "1",
+           "--num-rollout", "1", "--save", run_dir("other"), "--load", run_path}),
+      2, "is of a run of `tandem train`, which `tandem sft` cannot resume");
+}
+
 // Nothing is made, and with --overwrite nothing is lost.
 TEST_F(Resume, WithOtherTrainedTensorsIsRefusedBeforeAnythingIsWritten) {
   const std::string first = run_dir("first"), second = run_dir("second");

@@ -221,6 +221,19 @@ TEST_F(SftResume, IsExtendedWithTheDecayThatItHad) {
   EXPECT_EQ(json_lines(run_path + "/metrics.jsonl").back().at("eval/step"), 3);
 }
 
+TEST_F(SftResume, WithOtherBatchesEndsAfterThePassesAskedFor) {
+  const std::string run_path = folder_ / "run";
+  Arguments words = arguments(run_path, {"--num-epoch", "2", "--keep-latest", "9"});
+  const auto length = std::find(words.begin(), words.end(), "--num-rollout");
+  words.erase(length, length + 2);
+  ASSERT_EQ(run(words).code, 0);  // 5 steps of 2 samples
+  words = with_flag(words, "--global-batch-size", "1");
+  words.insert(words.end(), {"--load", run_path, "--ckpt-step", "2", "--allow-changed-config"});
+  const Captured result = run(words);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(json_lines(run_path + "/metrics.jsonl").back().at("eval/step"), 8);  // 2 steps of 2 samples, 6 of 1
+}
+
 TEST_F(SftResume, ChangedFlagsAndInputsAreNamed) {
   const std::string run_path = folder_ / "run";
   expect_one_line_failure(run(arguments(run_path, {"--load", run_path})), 2, "there is no good checkpoint in");
