@@ -6,12 +6,13 @@ import dataclasses
 import json
 import os
 import pathlib
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tandem._program import UserFault, flags_of, run
-from tandem._records import Callback, Follower, Record, callbacks_by_kind, kind_of, records_of
+from tandem._records import KINDS, Callback, Follower, Record, callbacks_by_kind, kind_of, records_of
 from tandem._rewards import Reward, interpreter_flags, reward_flags, with_interpreter_hint
 from tandem._rows import with_files, write_rows
 
@@ -34,6 +35,8 @@ class Run:
         """The records of metrics.jsonl in the order in which they were written: all, or those of one kind ("rollout",
         "train" or "eval", whose records have "rollout/step" and so on). A line that is cut short, because the run was
         killed or still writes, is left out."""
+        if kind is not None and kind not in KINDS:
+            raise UserFault(f"metrics: {kind!r} is no kind of record; give one of {', '.join(KINDS)}", _EXIT_USER)
         text = (self.directory / "metrics.jsonl").read_bytes()
         records = records_of(text[: text.rfind(b"\n") + 1])
         return [record for record in records if kind is None or kind_of(record) == kind]
@@ -127,6 +130,10 @@ def _write_run(verb: str, config: Config, flags: Mapping[str, object], callbacks
     save = call.settings.get("save") or call.settings.get("load")
     if not save:
         raise UserFault("save: is required: the directory of the run", _EXIT_USER)
+    if callbacks["on_eval"] is not None and not (
+        call.settings.get("eval-prompt-data") or call.settings.get("eval-config")
+    ):
+        print("tandem: warning: on_eval: does nothing without eval_prompt_data", file=sys.stderr, flush=True)
     directory = pathlib.Path(str(save)).expanduser()
     follower = Follower(directory, called, _checkpoint(directory, call.settings)) if called else None
     call.run(pathlib.Path(os.path.abspath(directory) + "-data"), follower)

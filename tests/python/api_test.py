@@ -208,6 +208,8 @@ class VerbsTest(unittest.TestCase):
             self.assertTrue(all(0 <= reward <= 4 for reward in rewards))
             self.assertEqual(len(run.metrics("train")), 2)
             self.assertEqual(len(run.metrics()), 4)
+            with self.assertRaisesRegex(tandem.UserFault, "^metrics: 'foo' is no kind of record; give one of rollout, "):
+                run.metrics("foo")
             self.assertEqual([r["train/train_rollout_logprob_abs_diff"] for r in run.metrics("train")], [0.0, 0.0])
 
             # The same from a file, and the weights are such as the engine reads.

@@ -1,5 +1,7 @@
 """Callbacks of a run: which records they are given, and what they do to it. Usage: callbacks_test.py FOLDER"""
 
+import contextlib
+import io
 import json
 import pathlib
 import tempfile
@@ -109,6 +111,21 @@ class CallbacksTest(Folder):
         )
         self.assertEqual(seen, run.metrics("train"))
         self.assertEqual(len(seen), 2)
+
+    def test_of_evaluations_without_data_say_that_they_do_nothing(self):
+        data = self.folder / "data.jsonl"
+        data.write_text('{"prompt": "1 + 1 =", "response": " 2"}\n' * 4)
+        flags = dict(
+            hf_checkpoint=SMALL_RUN["hf_checkpoint"], prompt_data=data, global_batch_size=2, num_epoch=1, dry_run=True,
+            use_tensorboard=False, save=self.folder / "run", quiet=True, on_eval=print,
+        )
+        for more, says in [
+            ({}, "tandem: warning: on_eval: does nothing without eval_prompt_data\n"),
+            (dict(eval_prompt_data={"small": data}, eval_interval=1), ""),
+        ]:
+            with contextlib.redirect_stderr(io.StringIO()) as errors:
+                tandem.sft(**flags, **more)
+            self.assertEqual(errors.getvalue(), says)
 
 
 class FollowerTest(Folder):

@@ -26,13 +26,17 @@ SHORTER = {
 }
 
 
-def run_script(text, folder):
-    """The finished process of a script in that folder, where Qwen3-0.6B is the checkpoint of the arithmetic example."""
+def run_script(text, folder, messages=False):
+    """The finished process of a script in that folder, where Qwen3-0.6B is the checkpoint of the arithmetic example, and
+    prompts are texts, or lists of messages."""
     folder = pathlib.Path(folder)
     if not (folder / "Qwen3-0.6B").exists():
         (folder / "Qwen3-0.6B").symlink_to(pathlib.Path(REPOSITORY) / "examples/arithmetic/checkpoint")
         for name in ("train", "test"):
-            rows = [{"prompt": f"{a}+{a}=", "label": str(2 * a)} for a in range(10, 18)]
+            prompts = [f"{a}+{a}=" for a in range(10, 18)]
+            if messages:
+                prompts = [[{"role": "user", "content": prompt}] for prompt in prompts]
+            rows = [{"prompt": prompt, "label": str(2 * a)} for a, prompt in zip(range(10, 18), prompts)]
             (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "script.py").write_text(text)
     return subprocess.run(
@@ -49,10 +53,11 @@ class SnippetsTest(unittest.TestCase):
             text = snippet
             for words, shorter in SHORTER.items():
                 text = text.replace(words, shorter)
-            with self.subTest(snippet=text), tempfile.TemporaryDirectory() as folder:
-                done = run_script(text, folder)
-                self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
-                self.assertNotIn("Traceback", done.stderr)
+            for messages in (False, True) if ".jsonl" in text else (False,):
+                with self.subTest(snippet=text, messages=messages), tempfile.TemporaryDirectory() as folder:
+                    done = run_script(text, folder, messages)
+                    self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+                    self.assertNotIn("Traceback", done.stderr)
 
 
 class OpenEngineTest(unittest.TestCase):
