@@ -108,7 +108,8 @@ TEST_F(OtherTrainers, UnknownNamesLeadToThePageOfOtherTrainers) {
 }
 
 std::vector<std::span<const OtherName>> all_tables() {
-  return {names_of_trl(), names_of_preferences(), names_of_verl(), names_of_areal(), names_of_prime_rl()};
+  return {names_of_trl(),   names_of_preferences(), names_of_sft(),     names_of_verl(),
+          names_of_areal(), names_of_verl_sft(),    names_of_prime_rl()};
 }
 
 // Compares the answers to every name of the tables that is no option of the verb, with dashes and with underscores.
@@ -157,20 +158,50 @@ TEST_F(OtherTrainers, AnOptionOfAnotherCommandIsNoWordOfAnotherTrainer) {
 
 // ---- The names of DPOConfig and KTOConfig ----
 
-TEST_F(OtherTrainers, TheRowsOfPreferencesAreThoseOfThePage) {
+void expect_rows_of_page(const std::string& first_cell, std::span<const OtherName> names) {
   const std::string page = base::read_file("docs/COMING_FROM.md");
-  const size_t begin = page.find("| argument of DPOConfig or KTOConfig | here | remark |\n");
+  const size_t begin = page.find(fmt::format("| {} | here | remark |\n", first_cell));
   ASSERT_NE(begin, std::string::npos);
   std::istringstream lines(page.substr(begin));
   std::string line;
   for (int i = 0; i < 2; ++i) std::getline(lines, line);
   std::set<std::string> of_page, of_program;
   while (std::getline(lines, line) && line.starts_with("| ")) of_page.insert(line);
-  for (const OtherName& name : names_of_preferences()) {
+  for (const OtherName& name : names) {
     const std::string remark = *name.remark == '\0' ? " " : fmt::format(" {} ", name.remark);
     of_program.insert(fmt::format("| `{}` | {} |{}|", name.name, name.here, remark));
   }
   EXPECT_EQ(of_page, of_program);
+}
+
+TEST_F(OtherTrainers, TheRowsOfSftAreThoseOfThePage) {
+  expect_rows_of_page("argument of DPOConfig or KTOConfig", names_of_preferences());
+  expect_rows_of_page("argument of SFTConfig", names_of_sft());
+  expect_rows_of_page("key for tandem sft", names_of_verl_sft());
+}
+
+TEST_F(OtherTrainers, SftAnswersWithItsOwnRemarks) {
+  for (const OtherName& name : names_of_sft()) {
+    if (sft_.values().contains(dashed(name.name))) continue;
+    EXPECT_EQ(sft_.refusal({fmt::format("--{}", name.name), "1"}),
+              fmt::format("--{}: {}", name.name, answer_of("TRL", name)));
+  }
+  for (const OtherName& name : names_of_verl_sft()) {
+    EXPECT_EQ(sft_.refusal({fmt::format("{}=1", name.name)}),
+              fmt::format("'{}=1': {}", name.name, answer_of("verl", name)));
+  }
+  for (const auto names : {names_of_sft(), names_of_verl_sft()}) {
+    for (const OtherName& name : names) {
+      const std::string here = name.here;
+      EXPECT_TRUE(here == "none" || sft_.values().contains(here.substr(3, here.size() - 4))) << here;
+    }
+  }
+  EXPECT_EQ(sft_.refusal({"--max_steps", "5"}),
+            "--max_steps: TRL's max_steps is --num-rollout here; optimizer steps, in both");
+  EXPECT_EQ(sft_.refusal({"--shuffle"}),
+            "--shuffle: verl's data.shuffle is --rollout-shuffle here; on by default in tandem sft");
+  EXPECT_TRUE(
+      refusal({"--max_steps", "5"}).starts_with("--max_steps: TRL's max_steps is --num-rollout here; a step of"));
 }
 
 TEST_F(OtherTrainers, SftAnswersWithTheRowsOfPreferencesFirst) {

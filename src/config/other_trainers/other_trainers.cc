@@ -35,19 +35,30 @@ std::vector<std::string> words_of(const char* text) {
   return words;
 }
 
-struct Table {
+struct Row {
   const char* trainer;
-  std::span<const OtherName> names;
+  OtherName name;
 };
 
-// Returns the tables that a verb with these options answers with. Where two have a name, the first answers.
-std::vector<Table> tables_for(const base::Json& options) {
-  std::vector<Table> tables = {{"TRL", names_of_trl()},
-                               {"verl", names_of_verl()},
-                               {"AReaL", names_of_areal()},
-                               {"prime-rl", names_of_prime_rl()}};
-  if (options.contains("preference-loss")) tables.insert(tables.begin(), {"TRL", names_of_preferences()});
-  return tables;
+// Returns the rows that a verb with these options answers with. Where two tables have a name, the first answers.
+std::vector<Row> rows_for(const base::Json& options) {
+  std::vector<Row> rows;
+  std::set<std::string> names_there;
+  const auto add = [&](const char* trainer, std::span<const OtherName> names) {
+    for (const OtherName& name : names) {
+      if (names_there.insert(name.name).second) rows.push_back({trainer, name});
+    }
+  };
+  if (options.contains("preference-loss")) {
+    add("TRL", names_of_preferences());
+    add("TRL", names_of_sft());
+    add("verl", names_of_verl_sft());
+  }
+  add("TRL", names_of_trl());
+  add("verl", names_of_verl());
+  add("AReaL", names_of_areal());
+  add("prime-rl", names_of_prime_rl());
+  return rows;
 }
 
 std::string dashed(std::string name) {
@@ -93,20 +104,16 @@ void declare_if_hidden(const std::string& name, const std::string& answer, const
 }
 
 // Declares the hidden names of all tables, whole ones before the last parts of keys, as an unknown name is looked up.
-void declare_hidden_names(const std::vector<Table>& tables, const base::Json& ours, base::Options& options) {
+void declare_hidden_names(const std::vector<Row>& rows, const base::Json& ours, base::Options& options) {
   std::map<std::string, int> num_keys;  // the keys that end in these parts
-  for (const Table& table : tables) {
-    for (const OtherName& name : table.names) {
-      const std::string whole = dashed(name.name);
-      declare_if_hidden(whole, answer_of(table.trainer, name), ours, options);
-      for (const std::string& parts : last_parts(whole)) ++num_keys[parts];
-    }
+  for (const auto& [trainer, name] : rows) {
+    const std::string whole = dashed(name.name);
+    declare_if_hidden(whole, answer_of(trainer, name), ours, options);
+    for (const std::string& parts : last_parts(whole)) ++num_keys[parts];
   }
-  for (const Table& table : tables) {
-    for (const OtherName& name : table.names) {
-      for (const std::string& parts : last_parts(dashed(name.name))) {
-        if (num_keys[parts] == 1) declare_if_hidden(parts, answer_of(table.trainer, name), ours, options);
-      }
+  for (const auto& [trainer, name] : rows) {
+    for (const std::string& parts : last_parts(dashed(name.name))) {
+      if (num_keys[parts] == 1) declare_if_hidden(parts, answer_of(trainer, name), ours, options);
     }
   }
 }
@@ -125,8 +132,8 @@ std::string answer_of(const char* trainer, const OtherName& name) {
 
 void declare_other_trainers(base::Options& options) {
   const base::Json ours = options.values();
-  const std::vector<Table> tables = tables_for(ours);
-  declare_hidden_names(tables, ours, options);  // the first row that holds for a flag answers
+  const std::vector<Row> rows = rows_for(ours);
+  declare_hidden_names(rows, ours, options);  // the first row that holds for a flag answers
   const bool has_preferences = ours.contains("preference-loss");
   const auto is_of_preferences = [&](const UnsupportedFlag& flag) {
     const auto is_it = [&](const OtherName& name) { return dashed(name.name) == flag.name; };
@@ -135,14 +142,12 @@ void declare_other_trainers(base::Options& options) {
   for (const UnsupportedFlag& flag : unsupported_flags()) {
     if (!is_of_preferences(flag)) options.unsupported(flag.name, flag.reason, words_of(flag.companions));
   }
-  for (const Table& table : tables) {
-    for (const OtherName& name : table.names) {
-      const std::string answer = answer_of(table.trainer, name);
-      const std::set<std::string> flags = flags_in(answer);
-      // The name is that of an option which this verb lacks: then it is no other trainer's word.
-      if (flags.contains(dashed(name.name)) && !has_one_of(ours, flags)) continue;
-      options.known_elsewhere(name.name, answer);
-    }
+  for (const auto& [trainer, name] : rows) {
+    const std::string answer = answer_of(trainer, name);
+    const std::set<std::string> flags = flags_in(answer);
+    // The name is that of an option which this verb lacks: then it is no other trainer's word.
+    if (flags.contains(dashed(name.name)) && !has_one_of(ours, flags)) continue;
+    options.known_elsewhere(name.name, answer);
   }
   for (const char* part : {"data", "actor_rollout_ref", "algorithm", "trainer", "reward", "reward_model", "critic"}) {
     options.known_elsewhere(std::string(part) + ".*",

@@ -17,7 +17,9 @@ struct OtherName {
 
 std::span<const OtherName> names_of_trl();          // arguments of GRPOConfig, GRPOTrainer, ModelConfig and LoraConfig
 std::span<const OtherName> names_of_preferences();  // arguments of TRL's DPOConfig and KTOConfig
+std::span<const OtherName> names_of_sft();          // arguments of TRL that `tandem sft` answers in its own way
 std::span<const OtherName> names_of_verl();         // keys of ppo_trainer.yaml
+std::span<const OtherName> names_of_verl_sft();     // keys of verl that `tandem sft` answers in its own way
 std::span<const OtherName> names_of_areal();        // keys of PPOActorConfig
 std::span<const OtherName> names_of_prime_rl();     // keys of the trainer's configuration
 
@@ -25,7 +27,8 @@ std::span<const OtherName> names_of_prime_rl();     // keys of the trainer's con
 std::string answer_of(const char* trainer, const OtherName& name);
 
 // Declares these names, and the flags of slime, vime and Megatron that are refused. The options of the verb are there
-// already: one that has --preference-loss answers with the names of preferences first, and no other has those names.
+// already: one that has --preference-loss, `tandem sft`, answers with the names of preferences and of supervised
+// training first, and no other has those names.
 // A name of a table is answered with its row also where it is one of a family that slime's rows refuse ("vllm-*").
 void declare_other_trainers(base::Options& options);
 

@@ -1,5 +1,6 @@
 // Maps arguments of TRL 1.16 to our flags: those of GRPOConfig, of transformers' TrainingArguments under it,
-// GRPOTrainer, ModelConfig and LoraConfig; and those that DPOConfig and KTOConfig have besides, or mean otherwise.
+// GRPOTrainer, ModelConfig and LoraConfig; those that DPOConfig and KTOConfig have besides, or mean otherwise; and
+// those that SFTConfig has besides, or whose remark is another one for `tandem sft`.
 #include <array>
 
 #include "config/other_trainers/other_trainers.h"
@@ -197,9 +198,39 @@ constexpr auto kNamesOfPreferences = std::to_array<OtherName>({
     {"train_sampling_strategy", "`--rollout-shuffle`", "`kto` may shuffle: its strangers are those of the step"},
 });
 
+constexpr auto kNamesOfSft = std::to_array<OtherName>({
+    {"train_dataset", "`--prompt-data`",
+     "a file with `messages`, with `prompt` and `completion`, or with `text` "
+     "([DATA.md](DATA.md#what-is-trained-on))"},
+    {"remove_unused_columns", "none", "columns that are not trained on are left alone"},
+    {"dataset_text_field", "none", "plain text is read from `text`"},
+    {"packing", "none", "batches are always packed, and no sample sees another one"},
+    {"packing_strategy", "none", "batches are always packed, and no sample is cut"},
+    {"padding_free", "none", "batches are always packed"},
+    {"eval_packing", "none", "batches are always packed"},
+    {"max_length", "none",
+     "it counts prompt and answer; no sample is cut, and one that is longer than the model's context is a bad line"},
+    {"assistant_only_loss", "none", "always so for `messages`"},
+    {"completion_only_loss", "none", "always so for lines with a prompt"},
+    {"max_steps", "`--num-rollout`", "optimizer steps, in both"},
+    {"per_device_eval_batch_size", "none", "the held-out loss is computed under `--max-tokens-per-gpu`"},
+    {"shuffle_dataset", "`--rollout-shuffle`", "on by default in `tandem sft`"},
+    {"weight_decay", "`--weight-decay`", "0 by default, in both"},
+    {"save_steps", "`--save-interval`", "optimizer steps, in both"},
+    {"save_strategy", "`--save-interval`", "counted in optimizer steps; the end of a run is always saved"},
+    {"eval_steps", "`--eval-interval`", "optimizer steps, in both"},
+    {"eval_strategy", "`--eval-interval`", "counted in optimizer steps; leave it out for `no`"},
+    {"eval_on_start", "`--skip-eval-before-train`", "before the first step unless told otherwise"},
+    {"load_best_model_at_end", "none", "`tandem sft` keeps no best weights: `RUN/hf` has every export"},
+    {"metric_for_best_model", "none", "`tandem sft` keeps no best weights: `RUN/hf` has every export"},
+    {"greater_is_better", "none", "`tandem sft` keeps no best weights: `RUN/hf` has every export"},
+    {"logging_steps", "none", "every optimizer step is recorded"},
+});
+
 }  // namespace
 
 std::span<const OtherName> names_of_trl() { return kNamesOfTrl; }
 std::span<const OtherName> names_of_preferences() { return kNamesOfPreferences; }
+std::span<const OtherName> names_of_sft() { return kNamesOfSft; }
 
 }  // namespace tandem::config

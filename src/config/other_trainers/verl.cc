@@ -205,8 +205,16 @@ constexpr auto kNamesOfVerl = std::to_array<OtherName>({
     {"trainer.balance_batch", "none", "work is always balanced over the devices"},
 });
 
+constexpr auto kNamesOfVerlSft = std::to_array<OtherName>({
+    {"data.train_batch_size", "`--global-batch-size`", "samples of an optimizer step"},
+    {"data.shuffle", "`--rollout-shuffle`", "on by default in `tandem sft`"},
+    {"actor_rollout_ref.actor.optim.weight_decay", "`--weight-decay`", "0.01 in verl, 0 in `tandem sft`"},
+    {"trainer.total_training_steps", "`--num-rollout`", "optimizer steps, in `tandem sft`"},
+});
+
 }  // namespace
 
 std::span<const OtherName> names_of_verl() { return kNamesOfVerl; }
+std::span<const OtherName> names_of_verl_sft() { return kNamesOfVerlSft; }
 
 }  // namespace tandem::config
