@@ -37,8 +37,8 @@ void ScoreConfig::visit(base::Options& options) {
   model.visit(options);
   options
       .option(prompt_data, "prompt-data", "data",
-              "JSONL file: {\"tokens\": [ids], \"prompt_length\": n} or {\"prompt\": text or messages, \"response\": "
-              "text}")
+              "JSONL or Parquet file: {\"tokens\": [ids], \"prompt_length\": n} or {\"prompt\": text or messages, "
+              "\"response\": text}; FILE@[a:b] takes rows a to b of it")
       .required()
       .path()
       .does_not_affect_results();

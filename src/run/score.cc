@@ -16,6 +16,7 @@
 #include "run/score_lines.h"
 #include "session/conversations.h"
 #include "session/model_session.h"
+#include "session/open_parquet.h"
 #include "session/stop_signal.h"
 #include "trainer/score.h"
 
@@ -85,7 +86,8 @@ void check_finite(const trainer::Scores& scores, size_t index, const std::string
 int score(const config::ScoreConfig& config, const config::RunMode& mode) {
   check_output(config.output, read_paths(config), mode);
   session::ModelSession session(config.model);
-  const std::vector<ScoreLine> lines = read_score_lines(config.prompt_data);
+  const std::vector<ScoreLine> lines =
+      read_score_lines(config.prompt_data, session::open_parquet, config.data.lines.tool_key);
   const std::vector<rl::Sample> samples = load_samples(lines, config.data, session);
   if (mode.dry_run) {
     session.check_weights();

@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <string_view>
+#include <exception>
 
 #include "base/check.h"
-#include "base/files.h"
 #include "base/message_text.h"
 #include "rl/messages.h"
 
@@ -29,21 +27,22 @@ std::vector<int32_t> token_list(const base::Json& value, const std::string& plac
 
 }  // namespace
 
-std::vector<ScoreLine> read_score_lines(const std::string& path) {
-  const std::string text = base::read_file(path);
+std::vector<ScoreLine> read_score_lines(const std::string& path, const rl::OpenTable& open_parquet,
+                                        const std::string& tool_key) {
   std::vector<ScoreLine> lines;
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view one(text.data() + begin, end - begin);
-    ++number;
-    begin = end + 1;
-    if (one.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    lines.push_back({path, number, fmt::format("{}:{}", path, number), base::parse_json(one, path, number)});
-    TANDEM_USER_CHECK(lines.back().record.is_object(),
-                      fmt::format("{}: not a JSON object; each line is one sequence", lines.back().place));
-  }
-  TANDEM_USER_CHECK(!lines.empty(), fmt::format("{}: has no lines; each line is one sequence", path));
+  std::exception_ptr refusal;  // of the first wrong line: no flag leaves it out
+  const auto read = [&](const rl::Place& place) {
+    if (refusal) return;
+    try {
+      lines.push_back({place.file, place.line, fmt::format("{}:{}", place.file, place.line), rl::parse_object(place)});
+    } catch (const UserError&) {
+      refusal = std::current_exception();
+    }
+  };
+  const rl::LeftOut left_out = rl::for_each_row(path, {"tokens", "prompt_length", "prompt", "response", tool_key},
+                                                /*skip_bad_lines=*/true, open_parquet, read);
+  if (refusal) std::rethrow_exception(refusal);
+  if (left_out.bad_lines.count > 0) throw UserError(left_out.bad_lines.messages.front());
   return lines;
 }
 

@@ -23,9 +23,10 @@ struct ScoreLine {
   bool has_tokens() const { return record.contains("tokens"); }
 };
 
-// Returns the lines of a JSONL file without the blank ones. Throws UserError, with the place, if a line is no JSON
-// object, or if there is none.
-std::vector<ScoreLine> read_score_lines(const std::string& path);
+// Returns the lines of a JSONL file without the blank ones, or the rows of a Parquet file (rl::for_each_row); with
+// PATH@[a:b] some of them. Throws UserError, with the place, if a line is no JSON object, or if there is none.
+std::vector<ScoreLine> read_score_lines(const std::string& path, const rl::OpenTable& open_parquet = {},
+                                        const std::string& tool_key = "tools");
 
 // Reads {"tokens": [...], "prompt_length": n}: everything after the first n tokens (1 when absent) is scored. Throws
 // UserError unless prompt and completion have one token or more, all of them ids below `vocab`.

@@ -315,6 +315,13 @@ TEST_F(Data, OfMessagesIsScored) {
   const Captured scored = run({"score", "--hf-checkpoint", kModel, "--prompt-data", lines, "--output", folder_ / "s"});
   ASSERT_EQ(scored.code, 0) << scored.err;
   EXPECT_EQ(json_lines(folder_ / "s").at(0).at("log_probs"), json_lines(folder_ / "s").at(1).at("log_probs"));
+  const std::string rows = folder_ / "score.parquet";
+  text::write_parquet(rows, base::read_file(lines));
+  const Captured of_rows =
+      run({"score", "--hf-checkpoint", kModel, "--prompt-data", rows + "@[:1]", "--output", folder_ / "r"});
+  ASSERT_EQ(of_rows.code, 0) << of_rows.err;
+  ASSERT_EQ(json_lines(folder_ / "r").size(), 1U);
+  EXPECT_EQ(json_lines(folder_ / "r").at(0), json_lines(folder_ / "s").at(0));
   const std::string bad = write("bad.jsonl", R"({"prompt": [{"content": "a?"}], "response": "b"})");
   expect_one_line_failure(run({"score", "--hf-checkpoint", kModel, "--prompt-data", bad}), 2,
                           bad + ":1: message 1 has no role");

@@ -25,6 +25,27 @@ TEST(ScoreLines, ASequenceIsTokensOrTwoTexts) {
   EXPECT_EQ(text_of(lines[1], "response"), "b");
 }
 
+TEST(ScoreLines, OfASliceAreSomeAndTheFirstWrongOneIsRefused) {
+  const base::TemporaryDirectory folder;
+  const std::string path = folder / "lines.jsonl";
+  base::write_file_durably(path, "{\"tokens\":[1,2]}\n{\"tokens\":[3,4]}\n\n{\"tokens\":[5,6]}\n");
+  const std::vector<ScoreLine> lines = read_score_lines(path + "@[1:]");
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0].place, path + ":2");
+  EXPECT_EQ(lines[1].place, path + ":4");
+  const auto refusal = [&](const std::string& text) {
+    base::write_file_durably(path, text);
+    try {
+      read_score_lines(path);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refusal("{}\n7\n[]\n"), path + ":2:1: the line is a JSON number - write one object {...} per line");
+  EXPECT_TRUE(refusal("\n \n").starts_with(path + ": no record to work on: 2 blank and 0 bad lines"));
+}
+
 // A long list in place of an id was once quoted whole in the error's one line.
 TEST(ScoreLines, ARefusalNamesTheLineAndIsShort) {
   const ScoreLine line = {.place = "f.jsonl:7", .record = {{"tokens", {1, std::vector<int>(100000, 1)}}}};
