@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/message_text.h"
 #include "base/size.h"
 
 namespace tandem::config {
@@ -176,14 +177,21 @@ void OptimizerOptions::check() const {
 
 trainer::Schedule OptimizerOptions::run_schedule(int64_t total_steps) const {
   trainer::Schedule run = schedule;
-  if (run.decay_steps == 0) run.decay_steps = total_steps;
-  TANDEM_USER_CHECK(run.decay_style == "constant" || run.decay_steps > run.warmup_steps,
+  const bool ends_with_run = run.decay_steps == 0;
+  if (ends_with_run) run.decay_steps = total_steps;
+  const bool falls = run.decay_style != "constant";
+  TANDEM_USER_CHECK(!falls || !ends_with_run || run.decay_steps > run.warmup_steps,
+                    fmt::format("--lr-warmup-iters {}: --lr-decay-style {} falls after it, until the run ends after {} "
+                                "(--num-rollout, --num-epoch); lower it, or make the run longer",
+                                run.warmup_steps, run.decay_style, base::counted(total_steps, "optimizer step")));
+  TANDEM_USER_CHECK(!falls || run.decay_steps > run.warmup_steps,
                     fmt::format("--lr-decay-iters {} must exceed --lr-warmup-iters {} when --lr-decay-style is {}",
                                 run.decay_steps, run.warmup_steps, run.decay_style));
-  TANDEM_USER_CHECK(run.decay_style != "WSD" || run.wsd_decay_steps <= run.decay_steps,
-                    fmt::format("--lr-wsd-decay-iters {}: is more than the {} optimizer steps up to the end of the "
-                                "decay (--lr-decay-iters); lower it",
-                                run.wsd_decay_steps, run.decay_steps));
+  TANDEM_USER_CHECK(
+      run.decay_style != "WSD" || run.wsd_decay_steps <= run.decay_steps,
+      fmt::format("--lr-wsd-decay-iters {}: is more than the {} optimizer steps up to the end of the "
+                  "{}; lower it",
+                  run.wsd_decay_steps, run.decay_steps, ends_with_run ? "run" : "decay (--lr-decay-iters)"));
   return run;
 }
 

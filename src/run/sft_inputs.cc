@@ -129,6 +129,7 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
   const double full_lr = config::SftConfig().optimizer.schedule.max_lr;
   if (const auto text = adapter_lr_warning(config.lora, config.optimizer.schedule.max_lr, full_lr))
     base::log_warning("{}", *text);
+  if (const auto text = warm_up_warning(trainer.schedule, num_steps)) base::log_warning("{}", *text);
   for (const std::string& idle : mode.idle_flags) base::log_warning("{}", idle);
 }
 

@@ -262,6 +262,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
     checkpoint::check_trained_tensors(*checkpoint, model::trained_layout(session.config()));
   }
   for (const std::string& warning : train_warnings(config)) base::log_warning("{}", warning);
+  if (const auto text = warm_up_warning(trainer.schedule, steps_before(num_rollouts))) base::log_warning("{}", *text);
   for (const std::string& idle : mode.idle_flags) base::log_warning("{}", idle);
   if (prompts.is_rendered || evaluation.is_rendered()) {
     session::warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/message_text.h"
 #include "rl/losses.h"
 
 namespace tandem::run {
@@ -94,6 +95,13 @@ std::optional<std::string> adapter_lr_warning(const config::LoraOptions& lora, d
       "--lora-rank {} with --lr {:g}: that is a learning rate for all weights, with which an adapter hardly changes; "
       "give about ten times as much, such as --lr {:g}",
       *lora.rank, lr, kFactor * full_lr);
+}
+
+std::optional<std::string> warm_up_warning(const trainer::Schedule& schedule, int64_t total_steps) {
+  if (schedule.warmup_steps <= total_steps || total_steps == 0) return std::nullopt;
+  return fmt::format(
+      "--lr-warmup-iters {}: the run ends after {}, before the learning rate has risen to --lr; lower it",
+      schedule.warmup_steps, base::counted(total_steps, "optimizer step"));
 }
 
 std::vector<std::string> train_warnings(const config::TrainConfig& config) {

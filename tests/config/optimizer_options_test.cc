@@ -27,6 +27,10 @@ TEST(OptimizerOptions, ADecayBeginsAfterItsWarmupAndEndsWithTheRun) {
   options.schedule.decay_style = "cosine";
   EXPECT_EQ(options.run_schedule(11).decay_steps, 11);
   EXPECT_EQ(refusal([&] { options.run_schedule(10); }),
+            "--lr-warmup-iters 10: --lr-decay-style cosine falls after it, until the run ends after 10 optimizer steps "
+            "(--num-rollout, --num-epoch); lower it, or make the run longer");
+  options.schedule.decay_steps = 10;
+  EXPECT_EQ(refusal([&] { options.run_schedule(11); }),
             "--lr-decay-iters 10 must exceed --lr-warmup-iters 10 when --lr-decay-style is cosine");
   options.schedule.decay_steps = 40;
   EXPECT_EQ(options.run_schedule(11).decay_steps, 40);
@@ -52,6 +56,9 @@ TEST(OptimizerOptions, AWsdDecayHasItsOwnLength) {
   EXPECT_EQ(refusal([&] { options.check(); }), "");
   EXPECT_EQ(options.run_schedule(5).decay_steps, 5);
   EXPECT_EQ(refusal([&] { options.run_schedule(4); }),
+            "--lr-wsd-decay-iters 5: is more than the 4 optimizer steps up to the end of the run; lower it");
+  options.schedule.decay_steps = 4;
+  EXPECT_EQ(refusal([&] { options.run_schedule(9); }),
             "--lr-wsd-decay-iters 5: is more than the 4 optimizer steps up to the end of the decay (--lr-decay-iters); "
             "lower it");
   options.schedule.decay_style = "linear";

@@ -183,7 +183,9 @@ TEST(TrainConfig, AScheduleEndsWithTheRunUnlessToldOtherwise) {
     schedule(cosine, 7);
     ADD_FAILURE() << "accepted";
   } catch (const UserError& error) {
-    EXPECT_STREQ(error.what(), "--lr-decay-iters 7 must exceed --lr-warmup-iters 7 when --lr-decay-style is cosine");
+    EXPECT_STREQ(error.what(),
+                 "--lr-warmup-iters 7: --lr-decay-style cosine falls after it, until the run ends after 7 optimizer "
+                 "steps (--num-rollout, --num-epoch); lower it, or make the run longer");
   }
 }
 

@@ -83,5 +83,17 @@ TEST(TrainWarnings, SayWhichFlagsToChange) {
   }
 }
 
+TEST(TrainWarnings, SayOfAWarmUpThatItIsLongerThanTheRun) {
+  trainer::Schedule schedule;
+  schedule.warmup_steps = 5;
+  EXPECT_EQ(
+      warm_up_warning(schedule, 1),
+      "--lr-warmup-iters 5: the run ends after 1 optimizer step, before the learning rate has risen to --lr; lower "
+      "it");
+  EXPECT_TRUE(warm_up_warning(schedule, 4));
+  EXPECT_FALSE(warm_up_warning(schedule, 5));
+  EXPECT_FALSE(warm_up_warning(schedule, 0)) << "such a run trains nothing";
+}
+
 }  // namespace
 }  // namespace tandem::run
