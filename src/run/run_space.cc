@@ -42,8 +42,9 @@ std::string RunSpace::what_for() const {
   const auto mib = [](int64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; };
   const std::string dumps =
       samples == 0 ? "" : fmt::format("samples/ {}: a longer --sample-dump-interval; ", mib(samples));
-  return fmt::format(" (hf/ {} MiB, which a longer --save-interval lowers; checkpoints/ {}: --keep-latest; {}logs {})",
-                     mib(exports), mib(checkpoints), dumps, mib(logs));
+  return fmt::format(" (hf/ {} MiB{}; checkpoints/ {}{}; {}logs {})", mib(exports),
+                     has_several_exports ? ", which a longer --save-interval lowers" : "", mib(checkpoints),
+                     keeps_several ? ": --keep-latest" : "", dumps, mib(logs));
 }
 
 RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes, int64_t num_exports,
@@ -53,8 +54,13 @@ RunSpace checkpoint_space(const model::ModelConfig& model, int64_t copied_bytes,
   const int64_t parameters = model::trained_layout(model::whole_of(model)).num_elements();
   const int64_t weights = parameters * model::dtype_bytes(model.dtype);
   space.exports = num_exports * (weights + copied_bytes + kHeaderBytes);
+  space.has_several_exports = num_exports > 1;
   // Checkpoints beyond those that are kept are removed only after the next one is written.
-  space.checkpoints = std::min(num_checkpoints, std::max<int64_t>(keep_latest + 1 - num_there, 1)) *
+  const auto num_at_once = [&](int64_t kept) {
+    return std::min(num_checkpoints, std::max<int64_t>(kept + 1 - num_there, 1));
+  };
+  space.keeps_several = num_at_once(keep_latest) > num_at_once(1);
+  space.checkpoints = num_at_once(keep_latest) *
                       (parameters * kOptimizerBytesPerParameter + parameters * reference_element_bytes + kHeaderBytes);
   return space;
 }

@@ -15,13 +15,16 @@ namespace tandem::run {
 constexpr int64_t kLogBytesPerStep = int64_t{4} << 10;
 
 struct RunSpace {
-  int64_t exports = 0;      // bytes of hf/: every export stays
-  int64_t checkpoints = 0;  // bytes of checkpoints/: those that are kept, and the one that is being written
-  int64_t samples = 0;      // bytes of samples/
-  int64_t logs = 0;         // bytes of metrics, TensorBoard, the memory timeline
+  int64_t exports = 0;               // bytes of hf/: every export stays
+  int64_t checkpoints = 0;           // bytes of checkpoints/: those that are kept, and the one that is being written
+  int64_t samples = 0;               // bytes of samples/
+  int64_t logs = 0;                  // bytes of metrics, TensorBoard, the memory timeline
+  bool has_several_exports = false;  // so a longer --save-interval lowers their bytes
+  bool keeps_several = false;        // checkpoints, of which a lower --keep-latest would keep fewer
 
   int64_t bytes() const { return exports + checkpoints + samples + logs; }
-  // Returns " (hf/ 31 MiB, checkpoints/ 24 MiB, ...: what lowers them)".
+  // Returns " (hf/ 31 MiB, which a longer --save-interval lowers; checkpoints/ 24: --keep-latest; ...)", with the flags
+  // that would lower something.
   std::string what_for() const;
 };
 

@@ -41,6 +41,9 @@ TEST(RunSpace, EveryExportStaysAndOneCheckpointMoreThanAreKept) {
   EXPECT_EQ(further(9, 7), 1) << "a run that kept more lets them go once a new one is written";
   EXPECT_EQ(further(0, 7), 0);
   EXPECT_EQ(space(0, 1, 2, /*reference_element_bytes=*/2).checkpoints, one_checkpoint + parameters * 2);
+  EXPECT_FALSE(space(1, 2, 2).has_several_exports || space(1, 2, 2).keeps_several) << "no flag would lower anything";
+  EXPECT_TRUE(space(2, 3, 2).has_several_exports && space(2, 3, 2).keeps_several);
+  EXPECT_FALSE(space(2, 9, 1).keeps_several) << "it keeps one";
 }
 
 // A run that went on in place was asked for the space of what it had already.
@@ -107,9 +110,16 @@ TEST(RunSpace, SamplesAreThoseThatAreDumped) {
 }
 
 TEST(RunSpace, NamesTheFlagsThatLowerIt) {
-  RunSpace space{.exports = int64_t{31} << 20, .checkpoints = (int64_t{24} << 20) - 5, .samples = 0, .logs = 1};
+  RunSpace space{.exports = int64_t{31} << 20,
+                 .checkpoints = (int64_t{24} << 20) - 5,
+                 .samples = 0,
+                 .logs = 1,
+                 .has_several_exports = true,
+                 .keeps_several = true};
   EXPECT_EQ(space.what_for(),
             " (hf/ 31 MiB, which a longer --save-interval lowers; checkpoints/ 24: --keep-latest; logs 1)");
+  space.has_several_exports = space.keeps_several = false;
+  EXPECT_EQ(space.what_for(), " (hf/ 31 MiB; checkpoints/ 24; logs 1)");
   space.samples = int64_t{2} << 20;
   EXPECT_NE(space.what_for().find("samples/ 2: a longer --sample-dump-interval; "), std::string::npos);
 }
