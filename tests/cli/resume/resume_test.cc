@@ -207,6 +207,23 @@ TEST_F(Resume, WithOtherBatchesGoesOnCountingStepsAndPasses) {
   EXPECT_EQ(state.at("offset"), 0);
 }
 
+// What is in flight has been drawn and is still to be trained on.
+TEST_F(Resume, GroupsInFlightAreOfThePassesToCome) {
+  const std::string run_path = run_dir("run"), slice = kPrompts + "@[0:6]";
+  const Arguments in_flight = {"--num-epoch", "2", "--partial-rollout", "--over-sampling-batch-size", "5"};
+  Arguments words = with_flag(arguments(run_path, reward_, in_flight), "--prompt-data", slice);
+  const auto length = std::find(words.begin(), words.end(), "--num-rollout");
+  words.erase(length, length + 2);
+  words = with_flag(words, "--keep-latest", "5");
+  ASSERT_EQ(run(words).code, 0);
+  const std::vector<base::Json> rollouts = {0, 1, 2, 3};
+  EXPECT_EQ(values_of(run_path, "rollout/step"), rollouts);
+  words.insert(words.end(), {"--load", run_path, "--ckpt-step", "2"});
+  const Captured result = run(words);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(values_of(run_path, "rollout/step"), rollouts);
+}
+
 TEST_F(Resume, ByAnotherCommandIsRefusedBeforeTheLengthIs) {
   const std::string run_path = run_dir("run");
   ASSERT_EQ(run(with_flag(arguments(run_path, reward_), "--num-rollout", "2")).code, 0);
