@@ -507,6 +507,24 @@ void Options::known_elsewhere(const std::string& name, const std::string& answer
   elsewhere_.push_back({name, answer});
 }
 
+void Options::known_to_other_commands(std::function<std::string(const std::string& name)> answer) {
+  answer_of_others_ = std::move(answer);
+}
+
+std::string Options::text_of_others(std::string_view name) const {
+  const std::string wanted = dashed(std::string(name));
+  const auto is_it = [&](const Option& option) { return option.name() == wanted || "no-" + option.name() == wanted; };
+  return answer_of_others_ && std::ranges::none_of(options_, is_it) ? answer_of_others_(wanted) : "";
+}
+
+std::vector<std::string> Options::groups() const {
+  std::vector<std::string> groups;
+  for (const Option& option : options_) {
+    if (std::ranges::find(groups, option.group()) == groups.end()) groups.push_back(option.group());
+  }
+  return groups;
+}
+
 Option* Options::find(std::string_view name) {
   const auto at = std::find_if(options_.begin(), options_.end(), [&](const Option& o) { return o.name() == name; });
   return at == options_.end() ? nullptr : &*at;
@@ -531,6 +549,7 @@ ParsedAction Options::parse(const std::vector<std::string>& arguments) {
     if (flag.name == "config") read_config_file(value_of(flag), mistakes);
   }
   bool has_refused = false;
+  std::optional<TypedFlag> all_positional;  // with the words of all places
   for (const TypedFlag& flag : flags) {
     if (const Unsupported* const row = find_unsupported(flag.name)) {
       mistakes.refuse(flag.shown, row->reason);
@@ -538,10 +557,26 @@ ParsedAction Options::parse(const std::vector<std::string>& arguments) {
       continue;
     }
     try {
-      read_flag(flag);
+      const bool is_positional = positional != options_.end() && flag.name == positional->name();
+      const size_t num_used = is_positional ? 0 : read_flag(flag);
+      if (!is_positional && num_used == flag.words.size()) continue;
+      if (positional == options_.end()) throw UserError(unexpected_text(flag.words[num_used]));
+      if (!all_positional) {
+        all_positional.emplace();
+        all_positional->name = positional->name();
+        all_positional->shown = "--" + positional->name();
+      }
+      std::vector<std::string>& words = all_positional->words;
+      if (is_positional && flag.value) words.push_back(*flag.value);
+      words.insert(words.end(), flag.words.begin() + static_cast<std::ptrdiff_t>(num_used), flag.words.end());
     } catch (const UserError& error) {
       mistakes.add(error.what());
     }
+  }
+  try {
+    if (all_positional) read_flag(*all_positional);
+  } catch (const UserError& error) {
+    mistakes.add(error.what());
   }
   for (const Option& option : options_) {
     const bool is_missing = option.is_required() && !option.is_given() && !option.is_mentioned();
@@ -567,7 +602,7 @@ std::vector<std::string> Options::remaining_words(const std::vector<TypedFlag>& 
   return words;
 }
 
-void Options::read_flag(const TypedFlag& flag) {
+size_t Options::read_flag(const TypedFlag& flag) {
   const bool is_alone = flag.name == "help" || flag.name == "print-config";
   TANDEM_USER_CHECK(!is_alone || !flag.value, flag.shown + ": takes no value");
   size_t num_used = 0;  // used words after the flag
@@ -599,7 +634,7 @@ void Options::read_flag(const TypedFlag& flag) {
     TANDEM_USER_CHECK(!option->is_path() || !has_empty, flag.shown + ": is empty; give a path, or leave the flag out");
     set(*option, flag.shown, std::move(values));
   }
-  if (num_used < flag.words.size()) throw UserError(unexpected_text(flag.words[num_used]));
+  return num_used;
 }
 
 void Options::set(Option& option, const std::string& where, std::vector<std::string> words) const {
@@ -619,7 +654,8 @@ const Options::Unsupported* Options::find_unsupported(std::string_view name) con
   const auto is_meant = [&](const Option& option) { return edit_distance(name, option.name(), kNoTypo) < kNoTypo; };
   for (const Unsupported& row : unsupported_) {
     if (!matches(row.name, name) && name != "no-" + row.name) continue;
-    return row.name.ends_with('*') && std::ranges::any_of(options_, is_meant) ? nullptr : &row;
+    if (!row.name.ends_with('*')) return &row;
+    return !text_of_others(name).empty() || std::ranges::any_of(options_, is_meant) ? nullptr : &row;
   }
   return nullptr;
 }
@@ -659,6 +695,9 @@ std::string Options::elsewhere_text(const std::string& where, std::string_view n
 }
 
 std::string Options::unknown_text(const std::string& where, const std::string& name) {
+  const std::string of_others = text_of_others(name);
+  const std::string as_it_is = dashed(name) == name ? "" : fmt::format("--{} ", one_line(dashed(name)));
+  if (!of_others.empty()) return fmt::format("{}: {}{}", where, as_it_is, of_others);
   if (const std::string answer = elsewhere_text(where, name); !answer.empty()) return answer;
   const bool is_typed = where.starts_with("--");  // else it is a key of a file
   const std::array<const char*, 3> own = {"config", "print-config", "help"};

@@ -95,7 +95,8 @@ class Option {
   // The value is a path (each element of a list may be one): "~/" at its start is the home directory. It is written so
   // too, so that a configuration does not reveal whose machine it was made on.
   Option& path();
-  // Words before the first flag are its value too: `tandem view RUN`. At most one option of a verb is positional.
+  // Words that belong to no flag are its value too: `tandem view RUN`. At most one option of a verb is positional, and
+  // it is a list.
   Option& positional();
 
   const std::string& name() const { return name_; }
@@ -184,6 +185,11 @@ class Options {
   // "NAME: `answer`".
   void known_elsewhere(const std::string& name, const std::string& answer);
 
+  // Answers a flag or key of an unknown name that another command has: `answer` returns the answer to a name, with
+  // dashes and without "--", or "" if no command has it. No family of refused flags ("vllm-*") takes such a name for
+  // its own.
+  void known_to_other_commands(std::function<std::string(const std::string& name)> answer);
+
   // Makes these, and no other, of the options so far required: for a verb that needs fewer than the one it shares them
   // with.
   void require_only(const std::vector<std::string>& names);
@@ -227,7 +233,8 @@ class Options {
   // Reads the entries of a file, name = value; `table` is one of its tables.
   struct FileTable;
   void read_entries(const FileTable& table, OptionMistakes& mistakes);
-  void read_flag(const TypedFlag& flag);
+  // Returns how many of the words after the flag are its value.
+  size_t read_flag(const TypedFlag& flag);
   std::string toml_text(bool repeats) const;
   // For a name that no option has, find_unsupported() returns the row with the reason why it is not supported, and
   // unknown_text() the message for an unknown name.
@@ -235,6 +242,14 @@ class Options {
   // Returns "WHERE: answer" of known_elsewhere(), or "" if no program has that name; options that the answer names
   // count as mentioned.
   std::string elsewhere_text(const std::string& where, std::string_view name);
+  // Adds to the mistakes an answer for each entry of a table of which the whole key, "trainer.save_freq", is a name of
+  // known_elsewhere(). Returns whether there was one.
+  bool answer_whole_keys(const FileTable& table, const std::string& key, OptionMistakes& mistakes);
+  // Returns the answer of known_to_other_commands(), or "" if no other command has an option of that name, or this one
+  // has it, with - or _.
+  std::string text_of_others(std::string_view name) const;
+  // Returns the groups in the order of their first option.
+  std::vector<std::string> groups() const;
   std::string unexpected_text(const std::string& word);
   // Returns the words of the flags without the refused ones and their companions.
   std::vector<std::string> remaining_words(const std::vector<TypedFlag>& flags) const;
@@ -247,6 +262,7 @@ class Options {
   std::vector<Option> options_;
   std::vector<Unsupported> unsupported_;
   std::vector<Elsewhere> elsewhere_;
+  std::function<std::string(const std::string& name)> answer_of_others_;
 };
 
 // Returns the candidate with the fewest single-character edits from `name` ('_' counts as '-'), or the first that

@@ -111,10 +111,7 @@ std::string Options::help_text(const std::string& usage, const std::string& desc
   if (positional != options_.end()) out += " " + upper(positional->name()) + " ...";
   out += "\n\n";
   append_wrapped(out, description, 0, columns);
-  std::vector<std::string> groups;
-  for (const Option& option : options_) {
-    if (std::find(groups.begin(), groups.end(), option.group()) == groups.end()) groups.push_back(option.group());
-  }
+  const std::vector<std::string> groups = this->groups();
   for (const std::string& group : groups) {
     out += "\n" + group + ":\n";
     for (const Option& option : options_) {

@@ -144,7 +144,7 @@ class TomlFile {
 
 struct Options::FileTable {
   const TomlFile& file;
-  const toml::table& table;
+  const toml::table* table;
   const char* remedy_for_table;  // completes "NAME: is a table; "
   bool has_help = true;          // the program has --help
   std::string start = {};  // folder that relative paths begin in if they lead to something there; "": the current one
@@ -187,7 +187,7 @@ std::string from_start(const std::string& word, const std::string& start, bool i
 void Options::read_entries(const FileTable& from, OptionMistakes& mistakes) {
   // The table is sorted by name; mistakes are reported in the file's order.
   std::vector<std::pair<std::string, const toml::node*>> entries;
-  for (const auto& [key, node] : from.table) entries.emplace_back(from.file.restore(key.str()), &node);
+  for (const auto& [key, node] : *from.table) entries.emplace_back(from.file.restore(key.str()), &node);
   std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
     return a.second->source().begin.line < b.second->source().begin.line;
   });
@@ -195,6 +195,11 @@ void Options::read_entries(const FileTable& from, OptionMistakes& mistakes) {
     if (name == kWorkingDirectory && from.has_help && node->is_string()) continue;
     const std::string where = from.file.place(*node) + ": " + one_line(name);
     const bool is_table = node->is_table() || node->is_array_of_tables();
+    if (node->is_table() && from.has_help) {
+      FileTable table = from;
+      table.table = node->as_table();
+      if (answer_whole_keys(table, name, mistakes)) continue;
+    }
     if (const Unsupported* const row = is_table ? nullptr : find_unsupported(name)) {
       mistakes.refuse(where, row->reason);
       continue;
@@ -219,6 +224,24 @@ void Options::read_entries(const FileTable& from, OptionMistakes& mistakes) {
   }
 }
 
+bool Options::answer_whole_keys(const FileTable& table, const std::string& key, OptionMistakes& mistakes) {
+  bool is_known = false;
+  for (const auto& [name, node] : *table.table) {
+    const std::string whole = key + "." + table.file.restore(name.str());
+    if (const toml::table* const inner = node.as_table()) {
+      FileTable next = table;
+      next.table = inner;
+      if (answer_whole_keys(next, whole, mistakes)) is_known = true;
+      continue;
+    }
+    const std::string answer = elsewhere_text(table.file.place(node) + ": " + one_line(whole), whole);
+    if (answer.empty()) continue;
+    mistakes.add(answer);
+    is_known = true;
+  }
+  return is_known;
+}
+
 std::string Options::unknown_key_text(const std::string& where) const {
   std::string names;
   for (const Option& option : options_) names += (names.empty() ? "" : ", ") + option.name();
@@ -228,7 +251,7 @@ std::string Options::unknown_key_text(const std::string& where) const {
 void Options::read_config_file(const std::string& path, OptionMistakes& mistakes) {
   const TomlFile file(path);
   read_entries({.file = file,
-                .table = file.table(),
+                .table = &file.table(),
                 .remedy_for_table = "write every option as name = value at the top level",
                 .start = start_of_paths(path, file.table(), file, home_)},
                mistakes);
@@ -236,19 +259,18 @@ void Options::read_config_file(const std::string& path, OptionMistakes& mistakes
 
 std::string Options::toml_text(bool repeats) const {
   std::string out = "# Options as `--config FILE` reads them. A line that begins with # is not set.\n";
-  std::string group;
-  for (const Option& option : options_) {
-    if (option.group() != group) {
-      group = option.group();
-      out += "\n# " + group + "\n";
+  for (const std::string& group : groups()) {
+    out += "\n# " + group + "\n";
+    for (const Option& option : options_) {
+      if (option.group() != group) continue;
+      auto words = option.words();
+      if (words && option.is_path()) {
+        for (std::string& word : *words) word = shorten_home(word, home_);
+      }
+      const bool is_unset = !words || (option.has_no_default() && !option.is_given());
+      if (is_unset || (repeats && option.is_of_one_command())) out += "# ";
+      out += option.name() + " =" + (is_unset ? "" : " " + value_text(option, *words)) + "\n";
     }
-    auto words = option.words();
-    if (words && option.is_path()) {
-      for (std::string& word : *words) word = shorten_home(word, home_);
-    }
-    const bool is_unset = !words || (option.has_no_default() && !option.is_given());
-    if (is_unset || (repeats && option.is_of_one_command())) out += "# ";
-    out += option.name() + " =" + (is_unset ? "" : " " + value_text(option, *words)) + "\n";
   }
   return out;
 }
@@ -268,7 +290,7 @@ struct OptionTables::Impl {
 
   void read(const toml::table& table, Options& options) const {
     OptionMistakes mistakes;
-    options.read_entries({file, table, "write name = value", /*has_help=*/false}, mistakes);
+    options.read_entries({file, &table, "write name = value", /*has_help=*/false}, mistakes);
     mistakes.raise({});
   }
 

@@ -15,7 +15,6 @@
 #include "base/options.h"
 #include "base/printable.h"
 #include "cli/command_line.h"
-#include "config/other_trainers/other_trainers.h"
 #include "config/other_trainers/unsupported_flags.h"
 #include "mesh/launch/launcher.h"
 #include "tandem/error.h"
@@ -153,7 +152,7 @@ RankedRun read_run(const char* verb, const std::vector<std::string>& arguments) 
   config.visit(options);
   options.option(ignored, "dry-run", "general", "");
   options.option(ignored, "quiet", "general", "");
-  config::declare_other_trainers(options);
+  declare_other_names(options, verb);
   TANDEM_USER_CHECK(options.parse(config::without_harmless_flags(arguments)) == base::ParsedAction::kRun,
                     fmt::format("launch: --help and --print-config start nothing; give them to tandem {}", verb));
   return ranked_run(config);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <map>
@@ -33,6 +34,7 @@
 #include "plan/plan.h"
 #include "run/verbs.h"
 #include "scorer/serve_scores.h"
+#include "session/read_model.h"
 #include "tandem/error.h"
 
 namespace tandem::cli {
@@ -127,6 +129,16 @@ int run_fitting(const Verb& verb, const config::TrainConfig& config, const confi
   return verb.run(verb, arguments);
 }
 
+template <typename Config>
+bool has_option(const std::string& name) {
+  Config config;
+  base::Options options;
+  config.visit(options);
+  const base::Json values = options.values();
+  const bool is_negated = name.starts_with("no-") && values.contains(name.substr(3));
+  return is_negated ? values[name.substr(3)].is_boolean() : values.contains(name);
+}
+
 // Handles every verb alike: declares its options, reads them, and prints or runs.
 template <typename Config, auto kRun>
 int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
@@ -142,7 +154,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
           quiet, "quiet", "general",
           "show warnings and errors, and of what the command does its result alone: no progress, no line for each step")
       .does_not_affect_results();
-  config::declare_other_trainers(options);
+  declare_other_names(options, verb.name);
   mode.values_where_absent = options.values_where_absent();
   const base::ParsedAction action = options.parse(config::without_harmless_flags(arguments));
   if (was_answered(action, options, fmt::format("tandem {}", verb.name), verb.description)) return 0;
@@ -152,6 +164,10 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   mode.config_files = config_files(arguments);
   mode.idle_flags = options.idle_texts();
   mode.values = without_secrets(options.values());
+  if constexpr (requires { config.model.hf_checkpoint; }) {
+    const auto is_bf16 = [](const std::string& word) { return word == "--bf16" || word == "--bf16=true"; };
+    if (std::ranges::any_of(arguments, is_bf16)) session::check_bf16(config.model);
+  }
   if constexpr (requires { config.checkpoints.load; }) {
     add_texts(options, mode.texts);
     add_texts_of_run<Config>(config.checkpoints.load, mode.texts);
@@ -172,35 +188,49 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
 
 constexpr auto kVerbs = std::to_array<Verb>({
     {"train", "GRPO: sample, score, train, with trainer and engine on one copy of the weights",
-     run_verb<config::TrainConfig, run::train>, true},
+     run_verb<config::TrainConfig, run::train>, true, has_option<config::TrainConfig>},
     {"sft", "supervised training on conversations, or on prompts with responses",
-     run_verb<config::SftConfig, run::train_supervised>, true},
+     run_verb<config::SftConfig, run::train_supervised>, true, has_option<config::SftConfig>},
     {"launch",
      "`tandem train` or `tandem sft` as several processes, one for each device, on this machine or on several",
      launch_by_hand, true},
     {"placement", "what a cluster has to reserve for a run of train or sft, as JSON: what python -m tandem.ray reads",
      print_placement},
-    {"generate", "completions of each prompt of a file", run_verb<config::GenerateConfig, run::generate>},
+    {"generate", "completions of each prompt of a file", run_verb<config::GenerateConfig, run::generate>, false,
+     has_option<config::GenerateConfig>},
     {"engine", "completions for requests on standard input, a JSON object a line: what the Python API talks to",
-     run_verb<config::EngineProcessConfig, run::answer_requests>},
-    {"score", "log-probs and entropies of given sequences", run_verb<config::ScoreConfig, run::score>},
+     run_verb<config::EngineProcessConfig, run::answer_requests>, false, has_option<config::EngineProcessConfig>},
+    {"score", "log-probs and entropies of given sequences", run_verb<config::ScoreConfig, run::score>, false,
+     has_option<config::ScoreConfig>},
     {"scorer", "a process that only scores, for runs on other devices: the teacher of --opd-teacher-address",
-     run_verb<config::ScorerConfig, scorer::serve_scores>},
-    {"eval", "mean reward and pass@k of a checkpoint", run_verb<config::EvalConfig, run::evaluate>},
+     run_verb<config::ScorerConfig, scorer::serve_scores>, false, has_option<config::ScorerConfig>},
+    {"eval", "mean reward and pass@k of a checkpoint", run_verb<config::EvalConfig, run::evaluate>, false,
+     has_option<config::EvalConfig>},
     {"export", "what a run exported, or another checkpoint, as a plain Hugging Face directory",
-     run_verb<config::ExportConfig, run::export_checkpoint>},
+     run_verb<config::ExportConfig, run::export_checkpoint>, false, has_option<config::ExportConfig>},
     {"plan", "the memory that `tandem train` would take, by what and when; loads nothing",
-     run_verb<config::PlanConfig, run::print_plan>},
+     run_verb<config::PlanConfig, run::print_plan>, false, has_option<config::PlanConfig>},
     {"view", "a run, or up to ten side by side, as one HTML page: curves, times, memory, samples",
-     run_verb<config::ViewConfig, run::view>},
+     run_verb<config::ViewConfig, run::view>, false, has_option<config::ViewConfig>},
     {"bench", "how fast this machine samples and trains, and whether both agree; needs no file",
-     run_verb<config::BenchConfig, bench::bench>},
+     run_verb<config::BenchConfig, bench::bench>, false, has_option<config::BenchConfig>},
     {"device", "which device a run would have; with --check, whether it keeps what exactness rests on",
-     run_verb<config::DeviceConfig, device_check::check_device>},
+     run_verb<config::DeviceConfig, device_check::check_device>, false, has_option<config::DeviceConfig>},
 });
 
 }  // namespace
 
 std::span<const Verb> verbs() { return kVerbs; }
+
+void declare_other_names(base::Options& options, const std::string& verb) {
+  config::declare_other_trainers(options);
+  options.known_to_other_commands([verb](const std::string& name) -> std::string {
+    for (const Verb& other : kVerbs) {
+      if (other.has_option == nullptr || other.name == verb || !other.has_option(name)) continue;
+      return fmt::format("is a flag of `tandem {}` and not of `tandem {}`", other.name, verb);
+    }
+    return "";
+  });
+}
 
 }  // namespace tandem::cli

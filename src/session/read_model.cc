@@ -29,6 +29,14 @@ model::ModelConfig read_base(const std::string& directory, const config::ModelOp
 
 }  // namespace
 
+void check_bf16(const config::ModelOptions& options) {
+  const model::ModelConfig config = read_model(options);
+  TANDEM_USER_CHECK(
+      config.dtype == model::Dtype::kBFloat16,
+      fmt::format("--bf16: the model computes in {}, {}; give --dtype bfloat16 in its place", config.dtype_name(),
+                  options.dtype == "auto" ? "the dtype of --hf-checkpoint" : "as --dtype says"));
+}
+
 void take_dtype(model::ModelConfig& config, const config::ModelOptions& options) {
   std::string dtype = options.dtype;
   const bool is_stored = config.file_quantisation != device::Quantisation::kNone && !options.random_init;

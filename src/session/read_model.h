@@ -32,6 +32,10 @@ model::ModelConfig read_model(const config::ModelOptions& options);
 model::ModelConfig read_model(const config::ModelOptions& options, const config::LoraOptions& lora,
                               const config::OptimizerOptions& optimizer);
 
+// Throws UserError unless the model computes in bfloat16: --bf16 of other trainers is accepted where it changes
+// nothing.
+void check_bf16(const config::ModelOptions& options);
+
 // Throws UserError for a stop token that the model cannot sample.
 void check_stop_tokens(const config::RolloutOptions& options, const model::ModelConfig& config);
 

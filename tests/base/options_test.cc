@@ -542,6 +542,76 @@ TEST_F(OptionsFile, PrintedReadsBackToTheSameConfig) {
 }
 
 // A file that is read again must not load or replace anything again.
+TEST(Options, EachGroupIsPrintedOnce) {
+  const std::string text = Parsed().options.config_text();
+  const std::string heading = "\n# rollout\n";
+  ASSERT_NE(text.find(heading), std::string::npos) << text;
+  EXPECT_EQ(text.find(heading), text.rfind(heading)) << text;
+}
+
+// Returns the mistakes of a verb that knows names of other programs and of other commands.
+std::string refusal_with_other_names(const Words& words) {
+  Parsed parsed;
+  parsed.options.known_elsewhere("trainer.save_freq", "verl's trainer.save_freq is --save here");
+  parsed.options.known_to_other_commands([](const std::string& name) {
+    return name == "num-views" || name == "vllm-views" || name == "label-key" || name == "no-colocate"
+               ? "is a flag of `tandem view` and not of `tandem train`"
+               : "";
+  });
+  try {
+    parsed.parse(words);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST_F(OptionsFile, AKeyWithDotsThatNobodyQuotedIsFoundToo) {
+  const auto refusal = [&](const std::string& text) {
+    return refusal_with_other_names({"--config", write(text)}).substr(directory_.path().size() + 1);
+  };
+  const std::string known = "trainer.save_freq: verl's trainer.save_freq is --save here";
+  EXPECT_EQ(refusal("trainer.save_freq = 3"), "c.toml:1:21: " + known);
+  EXPECT_EQ(refusal("'trainer.save_freq' = 3"), "c.toml:1:23: " + known);
+  EXPECT_EQ(refusal("[trainer]\nsave_freq = 3"), "c.toml:2:13: " + known);
+  EXPECT_TRUE(refusal("trainer.x.y = 3\nsave = 'x'")
+                  .ends_with("trainer: is a table; write every option as name = value at the top level"));
+}
+
+TEST(Options, AFlagOfAnotherCommandIsSaidToBeThat) {
+  const std::string answer = "is a flag of `tandem view` and not of `tandem train`";
+  EXPECT_EQ(refusal_with_other_names({"--save=x", "--num-views", "3"}), "--num-views: " + answer);
+  EXPECT_EQ(refusal_with_other_names({"--save=x", "--num_views=3"}), "--num_views: --num-views " + answer);
+  EXPECT_EQ(refusal_with_other_names({"--save=x", "--label_key=y"}),
+            "--label_key: unknown option; did you mean --label-key?");
+  EXPECT_EQ(refusal_with_other_names({"--save=x", "--no_colocate"}),
+            "--no_colocate: unknown option; did you mean --no-colocate?");
+  EXPECT_EQ(refusal_with_other_names({"--save=x", "--vllm-views", "3"}), "--vllm-views: " + answer)
+      << "it is of no family of refused flags";
+  EXPECT_EQ(refusal_with_other_names({"--save=x", "--vllm-other", "3"}),
+            "--vllm-other: not supported: Tandem has its own engine");
+}
+
+TEST(Options, WordsThatBelongToNoFlagArePositional) {
+  const auto runs_of = [](const Words& words) {
+    Words runs;
+    std::string output;
+    bool quiet = false;
+    Options options;
+    options.option(runs, "run", "view", "runs").positional();
+    options.option(output, "output", "view", "file");
+    options.option(quiet, "quiet", "view", "less");
+    options.parse(words);
+    return runs;
+  };
+  EXPECT_EQ(runs_of({"a", "b", "--output", "x"}), (Words{"a", "b"}));
+  EXPECT_EQ(runs_of({"--output", "x", "a", "b"}), (Words{"a", "b"}));
+  EXPECT_EQ(runs_of({"a", "--quiet", "b", "--output=x", "c"}), (Words{"a", "b", "c"}));
+  EXPECT_EQ(runs_of({"--run", "a", "--output", "x", "b"}), (Words{"a", "b"}));
+  EXPECT_EQ(runs_of({"--run=a", "b"}), (Words{"a", "b"}));
+  EXPECT_THROW(runs_of({"--run"}), UserError);
+}
+
 TEST(Options, WhatIsOfOneCommandIsWrittenAsAComment) {
   std::string load;
   bool overwrite = false;

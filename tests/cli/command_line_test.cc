@@ -1,9 +1,11 @@
 // Checks the command line as its user meets it: help, exit codes, one-line errors, nearest names.
 #include "cli/command_line.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 
 #include "base/files.h"
@@ -153,6 +155,42 @@ TEST(CommandLine, FlagsThatAskForWhatIsDoneAnywayAreDropped) {
       "--pipeline-model-parallel-size", "2"};
   EXPECT_EQ(config::without_harmless_flags(arguments),
             (Arguments{"--lr", "1", "--rotary-base=1", "--pipeline-model-parallel-size", "2"}));
+}
+
+// The flag is dropped where it changes nothing, so what it asks for has to be so.
+TEST(CommandLine, Bf16IsAcceptedForAModelInBfloat16Alone) {
+  const base::TemporaryDirectory folder;
+  const auto dry = [&](const Arguments& more) {
+    Arguments arguments = train_arguments(folder / "run", {"--dry-run"});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
+  };
+  expect_one_line_failure(
+      dry({"--bf16"}), 2,
+      "--bf16: the model computes in float32, the dtype of --hf-checkpoint; give --dtype bfloat16 in its place");
+  expect_one_line_failure(dry({"--bf16", "--dtype", "float32"}), 2,
+                          "--bf16: the model computes in float32, as --dtype says; give --dtype bfloat16 in its place");
+  const Captured accepted = dry({"--bf16", "--dtype", "bfloat16"});
+  EXPECT_EQ(accepted.code, 0) << accepted.err;
+}
+
+TEST(CommandLine, AFlagOfAnotherVerbIsSaidToBeThat) {
+  for (const auto& [verb, flag, other] :
+       std::vector<std::array<std::string, 3>>{{"sft", "--save-best", "train"},
+                                               {"sft", "--rollout-batch-size", "train"},
+                                               {"sft", "--num-steps-per-rollout", "train"},
+                                               {"sft", "--sample-dump-interval", "train"},
+                                               {"sft", "--no-colocate", "train"},
+                                               {"sft", "--custom-rm-path", "train"},
+                                               {"train", "--preference-loss", "sft"},
+                                               {"generate", "--lr", "train"}}) {
+    expect_one_line_failure(run({verb, "--print-config", flag + "=x"}), 2,
+                            fmt::format("{}: is a flag of `tandem {}` and not of `tandem {}`", flag, other, verb));
+  }
+  expect_one_line_failure(run({"sft", "--print-config", "--entropy_coef=1"}), 2,
+                          "--entropy_coef: --entropy-coef is a flag of `tandem train` and not of `tandem sft`");
+  expect_one_line_failure(run({"sft", "--print-config", "--reward-weights", "1"}), 2,
+                          "--reward-weights: is a flag of `tandem train` and not of `tandem sft`");
 }
 
 // --load restores the optimizer, whatever else is typed; flags that ask for the weights alone are then refused.

@@ -127,7 +127,7 @@ TEST_F(View, RefusesInOneLine) {
            {{"view", path, "--output", path}, 2, "is a directory; name a file"},
            {{"view", path, "--output", "/dev/null"}, 2, "--output /dev/null: is no regular file, and a page takes"},
            {{"view", path, "--output", "/proc/nowhere/view.html"}, 3, "/proc"},
-           {{"view", path, "--lr", "1"}, 2, "--lr: unknown option"},
+           {{"view", path, "--lr", "1"}, 2, "--lr: is a flag of `tandem train` and not of `tandem view`"},
            {{"train", path}, 2, "unexpected argument"}}) {
     const Captured refused = run(each.arguments);
     EXPECT_EQ(refused.code, each.code) << refused.err;
