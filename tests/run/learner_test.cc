@@ -90,6 +90,7 @@ TEST(Learner, MakesTheOptimizerStepsOfARollout) {
   Learner learner(run.inputs(), run.memory());
   const at::Tensor before = some_weight(run).clone();
   const uint64_t version = run.inputs().session.trained().version();
+  learner.trainer().restore({.updates = 2, .steps = 2});
   const std::optional<report::Metrics> last = learn(run, learner, /*rollout_id=*/1);
   ASSERT_TRUE(last.has_value());
   EXPECT_FALSE(at::equal(some_weight(run), before));
@@ -102,6 +103,18 @@ TEST(Learner, MakesTheOptimizerStepsOfARollout) {
   const report::Metrics rollout = run.log().take();
   EXPECT_EQ(rollout.at("rollout/raw_reward"), 1.5);
   EXPECT_TRUE(rollout.contains("perf/actor_train_time"));
+}
+
+// Earlier rollouts may have had another number of steps.
+TEST(Learner, NumbersStepsFromThoseThatTheCheckpointCounts) {
+  SmallRun run;
+  Learner learner(run.inputs(), run.memory());
+  learner.trainer().restore({.updates = 6, .steps = 7});
+  ASSERT_TRUE(learn(run, learner, /*rollout_id=*/1).has_value());
+  const std::vector<base::Json> records = run.records("train/step");
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[0]["train/step"], 7);
+  EXPECT_EQ(records[1]["train/step"], 8);
 }
 
 TEST(Learner, ComparesWithTheWeightsThatTheRunBeganWith) {
