@@ -111,6 +111,7 @@ class MemoryEstimate {
         layouts_(layouts),
         trained_model_(model_in_training(config, model)),
         role_(facts.role),
+        resumes_reference_(facts.resumes_reference),
         teachers_(facts.teachers),
         reward_model_(facts.reward_model),
         data_ranks_(data_ranks),
@@ -161,7 +162,7 @@ class MemoryEstimate {
     if (config.loss.needs_reference()) reference_bytes_ = weights;
     // The model without its adapter is the reference; one that follows the policy has an adapter of its own.
     if (config.loss.needs_reference() && is_reference_adapter()) {
-      reference_bytes_ = config.loss.ref_update_interval ? trained : Size(0);
+      reference_bytes_ = reference_has_adapter() ? trained : Size(0);
     }
     // A reference that is an average keeps it in float32 on the host, unless its own weights are that.
     const bool is_float_on_host =
@@ -265,7 +266,7 @@ class MemoryEstimate {
     if (config_.loss.needs_reference()) {
       if (offloads_reference()) scoring[Tag::kReference] += memory::allocated_bytes(reference_bytes_);
       model::ModelConfig reference = trained_model_;
-      if (!config_.loss.ref_update_interval) reference.lora.reset();  // nothing but a copy of the policy has an adapter
+      if (!reference_has_adapter()) reference.lora.reset();
       trainer::add_scoring_peaks(reference, scores, scoring, plan);
     }
     for (size_t i = 0; i < teachers_.size(); ++i) add_teacher_scores(i, scores, scoring, plan);
@@ -302,6 +303,10 @@ class MemoryEstimate {
   }
 
   bool is_reference_adapter() const { return model_.lora && config_.loss.ref_load.empty(); }
+  // Nothing but a copy of the policy has one.
+  bool reference_has_adapter() const {
+    return is_reference_adapter() && (config_.loss.ref_update_interval || resumes_reference_);
+  }
   bool offloads_reference() const { return config_.memory.offloads_reference() && !is_reference_adapter(); }
   bool offloads_optimizer() const { return config_.memory.offloads_optimizer(); }
   bool offloads_teacher() const { return config_.memory.offloads_teacher(); }
@@ -348,6 +353,7 @@ class MemoryEstimate {
   const ModelLayouts& layouts_;
   const model::ModelConfig trained_model_;
   const Role role_;
+  const bool resumes_reference_;
   const std::span<const model::ModelConfig> teachers_;
   const std::optional<model::ModelConfig> reward_model_;
   const int64_t data_ranks_;

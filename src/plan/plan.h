@@ -35,6 +35,8 @@ struct PlanInputs {
   bool gives_weights = false;
   // The teachers of --use-opd, each this rank's part of it, in the run's dtype.
   std::vector<model::ModelConfig> teachers = {};
+  // The run resumes with a reference that has followed the policy, whether it goes on following it or not.
+  bool resumes_reference = false;
   // The decoder of --rm-model, likewise.
   std::optional<model::ModelConfig> reward_model = {};
 };

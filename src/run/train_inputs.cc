@@ -73,7 +73,7 @@ int64_t num_prompts(const session::PromptSet& prompts) { return static_cast<int6
 
 plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelSession& session,
                         const session::PromptSet& prompts, const evaluation::Evaluation& evaluation,
-                        const mesh::Mesh& mesh) {
+                        const std::optional<checkpoint::Checkpoint>& checkpoint, const mesh::Mesh& mesh) {
   const auto tokens_of = [](const session::PromptLine& line) { return std::ssize(line.prompt->tokens); };
   plan::PlanInputs facts{.longest_prompt = prompts.longest_tokens,
                          .shortest_prompt = std::ranges::min(prompts.prompts | std::views::transform(tokens_of)),
@@ -83,6 +83,7 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelS
   facts.eval_context_tokens = evaluation.context_tokens(session.config());
   facts.teachers = session::read_teachers(config.loss, session.config());
   facts.reward_model = session::read_reward_model(config.reward, session.config());
+  facts.resumes_reference = checkpoint && checkpoint::read_state(*checkpoint).reference_step > 0;
   const plan::DeviceMemory device = plan::device_memory(config, device::device_bytes(session.device()));
   return session::plan_together(config, session.config(), facts, device, mesh.tensor().host);
 }
@@ -213,7 +214,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
       checkpoint(checkpoint::open_checkpoint(config.checkpoints, mode.result_options)),
       done(progress_of(checkpoint, config, num_prompts(prompts))),
       num_rollouts(rollouts_of_run(config, num_prompts(prompts), done)),
-      plan(plan_of(config, session, prompts, evaluation, *mesh)),
+      plan(plan_of(config, session, prompts, evaluation, checkpoint, *mesh)),
       trainer(session::trainer_config(config, session.config().num_layers, steps_before(num_rollouts))),
       schedule_log(read_schedule(config)),
       space(run_space(session, config, prompts, num_rollouts, done.rollouts)),
