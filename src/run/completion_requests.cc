@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -120,7 +121,8 @@ CompletionRequest read_request(const base::Json& line, const rl::Place& place, c
     conversations.push_back(std::move(conversation));
     with_text.push_back(i);
   }
-  std::vector<std::string> texts = session::render_prompts(data, text, conversations);
+  constexpr size_t kAnySize = std::numeric_limits<size_t>::max();  // check_length() has the bound of the context
+  std::vector<std::string> texts = session::render_prompts(data, text, conversations, kAnySize);
   for (size_t j = 0; j < with_text.size(); ++j) check_length(texts[j], conversations[j].place, limits);
   std::vector<std::vector<int32_t>> encoded = text.encode(texts);
   std::vector<std::string> text_of_prompt(prompts.size());

@@ -160,7 +160,8 @@ std::string why_too_large(size_t num_bytes, const std::string& place) {
 }
 
 std::vector<std::string> render_lines(const config::DataOptions& options, text::TextWorker& text,
-                                      const std::vector<Conversation>& conversations, const Refuse& refuse) {
+                                      const std::vector<Conversation>& conversations, const Refuse& refuse,
+                                      size_t max_bytes) {
   std::vector<std::string> texts(conversations.size());
   std::vector<size_t> waiting;  // indices of texts with the same arguments: many are rendered in one call
   std::vector<base::Json> messages;
@@ -193,7 +194,7 @@ std::vector<std::string> render_lines(const config::DataOptions& options, text::
     // The template is not asked about what is too large before anything is written around it.
     const size_t num_bytes =
         rendered.is_null() ? conversations[i].prompt.get_ref<const std::string&>().size() : content_bytes(rendered);
-    if (num_bytes > text::kMaxTextBytes) {
+    if (num_bytes > max_bytes) {
       refuse(i, why_too_large(num_bytes, conversations[i].place));
     } else if (rendered.is_null()) {
       texts[i] = conversations[i].prompt.get<std::string>();
@@ -206,7 +207,7 @@ std::vector<std::string> render_lines(const config::DataOptions& options, text::
   }
   render_waiting();
   for (size_t i = 0; i < texts.size(); ++i) {
-    if (texts[i].size() <= text::kMaxTextBytes) continue;
+    if (texts[i].size() <= max_bytes) continue;
     refuse(i, why_too_large(texts[i].size(), conversations[i].place));
     texts[i].clear();
   }
@@ -214,9 +215,10 @@ std::vector<std::string> render_lines(const config::DataOptions& options, text::
 }
 
 std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
-                                        const std::vector<Conversation>& conversations) {
-  return render_lines(options, text, conversations,
-                      [](size_t /*index*/, const std::string& reason) { throw UserError(reason); });
+                                        const std::vector<Conversation>& conversations, size_t max_bytes) {
+  return render_lines(
+      options, text, conversations, [](size_t /*index*/, const std::string& reason) { throw UserError(reason); },
+      max_bytes);
 }
 
 }  // namespace tandem::session

@@ -31,18 +31,20 @@ struct Conversation {
   Ending ending = Ending::kOpen;
 };
 // Returns the text of each. Throws UserError for one that render_lines() below would refuse, or if there is no
-// template.
+// template. Who bounds the texts otherwise gives a larger `max_bytes`.
 std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
-                                        const std::vector<Conversation>& conversations);
+                                        const std::vector<Conversation>& conversations,
+                                        size_t max_bytes = text::kMaxTextBytes);
 
 // Takes the index of a conversation that cannot be used, and the reason with its place.
 using Refuse = std::function<void(size_t index, const std::string& reason)>;
 // Returns the text of each conversation of a data file. Gives `refuse` those that the template refuses and those with
-// more than text::kMaxTextBytes; their text is empty, unless `refuse` throws. Throws UserError for mistakes of the
+// more than `max_bytes`; their text is empty, unless `refuse` throws. Throws UserError for mistakes of the
 // flags and the checkpoint: arguments that are no JSON, a plain text for a system prompt, no template, one that could
 // render nothing with the arguments.
 std::vector<std::string> render_lines(const config::DataOptions& options, text::TextWorker& text,
-                                      const std::vector<Conversation>& conversations, const Refuse& refuse);
+                                      const std::vector<Conversation>& conversations, const Refuse& refuse,
+                                      size_t max_bytes = text::kMaxTextBytes);
 
 // Returns why a text of so many bytes is not made tokens, "" if it is.
 std::string why_too_large(size_t num_bytes, const std::string& place);

@@ -370,6 +370,22 @@ TEST(Plan, ASecondCopyOfTheWeightsIsAnEighthOfTheDeviceAtMost) {
   EXPECT_GT(adapter_bytes, 0);
 }
 
+TEST(Plan, AnAdaptersReferenceHasAnAdapterIfItFollowsThePolicyOrDidBefore) {
+  PlanCase adapter{tiny_config(), model::tiny_config(), {.longest_prompt = 10}};
+  adapter.model.lora = {.rank = 2, .alpha = 4.0, .target_modules = model::all_linear_modules(adapter.model)};
+  adapter.config.lora.rank = 2;
+  adapter.config.loss.loss.kl_coef = 0.1;
+  const auto reference = [](const PlanCase& plan) {
+    return plan_of(plan).memory.bytes(Tag::kReference, Phase::kTrain);
+  };
+  EXPECT_EQ(reference(adapter), 0) << "it is the base";
+  PlanCase following = adapter, resumed = adapter;
+  following.config.loss.ref_update_interval = 2;
+  resumed.facts.resumes_reference = true;
+  EXPECT_GT(reference(following), 0);
+  EXPECT_EQ(reference(resumed), reference(following));
+}
+
 TEST(PlanReport, SaysHowManyProcessesAreAnEngine) {
   PlanCase part{tiny_config(), model::shard_of(model::tiny_config(), {.rank = 0, .size = 2}), {.longest_prompt = 10}};
   part.config.mesh.tensor_model_parallel_size = 2;
