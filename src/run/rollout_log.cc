@@ -82,12 +82,12 @@ void RolloutLog::print(int64_t num_finished, const sampling::Rollout& rollout, c
 }
 
 void RolloutLog::print_abandoned(int64_t rollout_id, bool changed_nothing) {
-  log_.report().print(fmt::format("rollout {} was abandoned {:.0f} s after the signal (--stop-grace-seconds){}",
-                                  rollout_id + 1, session::seconds_since_stop(),
-                                  changed_nothing
-                                      ? ""
-                                      : "; some of its optimizer steps have changed the weights, so the last "
-                                        "rollout that is saved is the one that was saved before"));
+  log_.report().print(fmt::format(
+      "rollout {} was abandoned {:.0f} s after the signal (--stop-grace-seconds){}", rollout_id + 1,
+      session::seconds_since_stop(),
+      changed_nothing
+          ? ""
+          : "; some of its optimizer steps have changed the weights, so what was saved before is what remains"));
 }
 
 int finish_run(const TrainInputs& inputs, const session::RunMemory& memory, RunLog& log, int64_t num_finished,

@@ -31,7 +31,7 @@ struct Conversation {
   Ending ending = Ending::kOpen;
 };
 // Returns the text of each. Throws UserError for one that render_lines() below would refuse, or if there is no
-// template. Who bounds the texts otherwise gives a larger `max_bytes`.
+// template. A caller with a bound of its own gives a larger `max_bytes`.
 std::vector<std::string> render_prompts(const config::DataOptions& options, text::TextWorker& text,
                                         const std::vector<Conversation>& conversations,
                                         size_t max_bytes = text::kMaxTextBytes);
