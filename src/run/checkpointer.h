@@ -73,7 +73,8 @@ class Checkpointer {
   int64_t step_;                       // the last finished step
   checkpoint::DataPosition position_;  // where the data of the next step begin
   bool is_updating_ = false;           // true while the weights belong to no step
-  // What begin_update() found: the step that it begins may change it before an optimizer step changes the weights.
+  // The state of the other parts when begin_update() was called. A step may change it, and be given up, before its
+  // first optimizer step changes the weights.
   checkpoint::RunState before_;
   bool is_abandoned_ = false;  // true if the last finished step is saved as it was then
   int64_t saved_step_;         // step that is durable in checkpoints/

@@ -83,7 +83,6 @@ TEST(RunDirectory, TooLittleSpaceIsTheMachinesFault) {
   EXPECT_THROW(RunDirectory(folder / "run", RunFolder::kNew, int64_t{1} << 60), EnvironmentError);
 }
 
-// The run resumes from a step that was saved without an export: the link to newer weights would lead nowhere.
 // The check of free space counts the files that --overwrite or a resume removes first: a run that fits once they are
 // gone is not refused.
 TEST(RunDirectory, WhatIsReplacedCountsAsFree) {
@@ -141,6 +140,7 @@ TEST(RunDirectory, SaysWhetherARunThatIsThereCanGoOn) {
                         " to go on with that run, or --overwrite to replace it");
 }
 
+// The run resumes from a step that was saved without an export: the link to newer weights would lead nowhere.
 TEST(RunDirectory, LatestFollowsWhatIsTakenBack) {
   base::TemporaryDirectory folder;
   RunDirectory run(folder / "run", RunFolder::kNew, 0);

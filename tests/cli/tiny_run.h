@@ -103,6 +103,21 @@ inline std::string timeless_metrics(const std::string& run) {
 
 inline std::string weights_of(const std::string& run) { return base::read_file(run + "/hf/latest/model.safetensors"); }
 
+// Counts how often a file has the text; a file that does not exist has none.
+inline int64_t count_in_file(const std::string& file, const std::string& wanted) {
+  if (!base::file_exists(file)) return 0;
+  const std::string text = base::read_file(file);
+  int64_t count = 0;
+  for (size_t at = text.find(wanted); at != std::string::npos; at = text.find(wanted, at + 1)) ++count;
+  return count;
+}
+
+// Waits, a minute at most, until a file has the text so often.
+inline void wait_for_text(const std::string& file, const std::string& wanted, int64_t times = 1) {
+  for (int tries = 0; tries < 60'000 && count_in_file(file, wanted) < times; ++tries) usleep(1'000);
+  EXPECT_GE(count_in_file(file, wanted), times) << wanted << " in " << file;
+}
+
 inline void expect_one_line_failure(const Captured& result, int code, const std::string& says) {
   EXPECT_EQ(result.code, code) << result.err;
   const std::string line = last_line(result.err);

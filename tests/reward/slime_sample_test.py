@@ -95,7 +95,7 @@ class Filters(unittest.TestCase):
 
             self.assertEqual(said("plain"), [[], {"columns": {"reason": "too_hard"}}])
             self.assertRegex(said("insufficient"), "^WrongType: keep_when_insufficient is not supported: a dropped")
-            # Where the text says so, it is known as soon as the function is loaded.
+            # A filter whose own text has keep_when_insufficient=True is refused as soon as it is loaded.
             refused = "^UserFault: .*:always_insufficient: keep_when_insufficient is not supported: a dropped group"
             self.assertRegex(said("always_insufficient"), refused)
             self.assertRegex(said("parameter"), r"^UserFault: .*:parameter: cannot be called with \(args, samples\);")

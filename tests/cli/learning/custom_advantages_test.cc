@@ -189,11 +189,7 @@ TEST_F(CustomAdvantages, OfARolloutThatIsGivenUpAreComputedAgain) {
   const Arguments words = arguments("cut", "second_takes_long", {"--stop-grace-seconds", "0"});
   {
     const Program program(words);
-    const std::string output = folder_ / "cut/grader_output.txt";
-    for (int i = 0; i < 3000; ++i) {
-      if (base::file_exists(output) && base::read_file(output).find("called 2") != std::string::npos) break;
-      usleep(20'000);
-    }
+    wait_for_text(folder_ / "cut/grader_output.txt", "called 2");
     program.signal(SIGTERM);
     EXPECT_EQ(program.wait(), 0);
   }

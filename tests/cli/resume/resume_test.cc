@@ -207,7 +207,7 @@ TEST_F(Resume, WithOtherBatchesGoesOnCountingStepsAndPasses) {
   EXPECT_EQ(state.at("offset"), 0);
 }
 
-// What is in flight has been drawn and is still to be trained on.
+// With --num-epoch, a group in flight counts as not trained on, though its prompt has been drawn already.
 TEST_F(Resume, GroupsInFlightAreOfThePassesToCome) {
   const std::string run_path = run_dir("run"), slice = kPrompts + "@[0:6]";
   const Arguments in_flight = {"--num-epoch", "2", "--partial-rollout", "--over-sampling-batch-size", "5"};

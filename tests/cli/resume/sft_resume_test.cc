@@ -137,11 +137,7 @@ TEST_F(SftResume, ASignalThatGivesUpAStepSavesThoseBefore) {
   };
   {
     const Program program(words(run_path, 50));
-    const std::string metrics = run_path + "/metrics.jsonl";
-    for (int i = 0; i < 3000; ++i) {
-      if (base::file_exists(metrics) && base::read_file(metrics).find("\"train/step\":2") != std::string::npos) break;
-      usleep(20'000);
-    }
+    wait_for_text(run_path + "/metrics.jsonl", "\"train/step\":2");
     program.signal(SIGTERM);
     EXPECT_EQ(program.wait(), 0);
   }
