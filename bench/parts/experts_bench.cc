@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/device_seconds.h"
+#include "bench/parts/device_seconds.h"
 #include "device/ops.h"
 #include "device/registry.h"
 

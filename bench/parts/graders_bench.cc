@@ -34,7 +34,7 @@ reward::GraderConfig math(int num_processes) {
 double seconds_of(reward::Graders& graders, const std::vector<reward::GradeRequest>& requests) {
   const auto begin = Clock::now();
   graders.submit(requests);
-  graders.collect();
+  for (size_t taken = 0; taken < requests.size();) taken += graders.take_finished(/*seconds=*/1.0).size();
   return seconds_since(begin);
 }
 

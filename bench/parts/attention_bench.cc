@@ -17,7 +17,7 @@
 #include <memory>
 #include <string>
 
-#include "bench/device_seconds.h"
+#include "bench/parts/device_seconds.h"
 #include "device/block.h"
 #include "device/ops.h"
 #include "device/registry.h"
