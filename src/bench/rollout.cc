@@ -38,7 +38,7 @@ RolloutShape shape_of(const config::BenchConfig& config, int64_t sequences) {
           .group = std::min(sequences, config.n_samples_per_prompt),
           .prompt_tokens = *config.prompt_len,
           .response_tokens = *config.response_len,
-          .max_batch_tokens = config.max_batch_tokens,
+          .max_batch_tokens = *config.max_batch_tokens,
           .max_draft_tokens = config.max_draft_tokens,
           .temperature = config.temperature,
           .seed = static_cast<uint64_t>(config.model.seed)};

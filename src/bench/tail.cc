@@ -46,7 +46,7 @@ class Tail {
   std::unique_ptr<rollout::Engine> make_engine(int64_t max_draft_tokens) const {
     const auto sequences = static_cast<int64_t>(prompts_.size());
     rollout::EngineConfig engine;
-    engine.limits = {.max_batch_tokens = config_.max_batch_tokens,
+    engine.limits = {.max_batch_tokens = *config_.max_batch_tokens,
                      .max_running = 2 * sequences,
                      .max_draft_tokens = max_draft_tokens};
     // Room for the other samples, too, and for drafts.

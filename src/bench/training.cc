@@ -24,7 +24,7 @@ RolloutShape step_shape(const config::BenchConfig& config) {
           .group = config.samples[1],
           .prompt_tokens = *config.prompt_len,
           .response_tokens = *config.response_len,
-          .max_batch_tokens = config.max_batch_tokens,
+          .max_batch_tokens = *config.max_batch_tokens,
           .temperature = 1.0,
           .seed = static_cast<uint64_t>(config.model.seed)};
 }

@@ -28,6 +28,8 @@
 #include "cli/ranks.h"
 #include "config/other_trainers/other_trainers.h"
 #include "config/other_trainers/unsupported_flags.h"
+#include "device/backends.h"
+#include "device/footprint.h"
 #include "device_check/device_check.h"
 #include "mesh/launch/launch.h"
 #include "mesh/launch/launcher_link.h"
@@ -139,6 +141,16 @@ bool has_option(const std::string& name) {
   return is_negated ? values[name.substr(3)].is_boolean() : values.contains(name);
 }
 
+// Gives the options of an engine what the user left to the device.
+template <typename Config>
+void fill_in(Config& config) {
+  if constexpr (requires { config.rollout.limits; }) {
+    config.rollout.fill_in(device::footprint_of(config.model.device).batch_tokens);
+  } else if constexpr (requires { config.train; }) {
+    fill_in(config.train);
+  }
+}
+
 // Handles every verb alike: declares its options, reads them, and prints or runs.
 template <typename Config, auto kRun>
 int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
@@ -158,6 +170,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   mode.values_where_absent = options.values_where_absent();
   const base::ParsedAction action = options.parse(config::without_harmless_flags(arguments));
   if (was_answered(action, options, fmt::format("tandem {}", verb.name), verb.description)) return 0;
+  fill_in(config);
   base::set_log_level(quiet ? base::LogLevel::kWarning : base::LogLevel::kInfo);
   mode.config_text = base::Redaction().hide_secrets(options.text_to_repeat() + working_directory_text());
   mode.result_options = options.result_options();

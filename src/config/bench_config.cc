@@ -54,7 +54,8 @@ void BenchConfig::visit(base::Options& options) {
       .at_most(100.0);
   options
       .option(max_batch_tokens, "rollout-max-batch-tokens", group,
-              "tokens of one forward of the engine: decoding sequences first, then parts of prompts")
+              "tokens of one forward of the engine: decoding sequences first, then parts of prompts; unset: 2048, with "
+              "--device cuda 8192")
       .at_least(1)
       .at_most(base::kMaxCount);
   options
@@ -90,11 +91,12 @@ void BenchConfig::check() const {
   }
 }
 
-void BenchConfig::fill_in(bool is_host) {
+void BenchConfig::fill_in(bool is_host, int64_t batch_tokens) {
   if (shape.empty() && model.hf_checkpoint.empty()) shape = is_host ? "tiny" : "qwen3-4b";
   if (sequences.empty()) sequences = is_host ? std::vector<int64_t>{16, 4, 1} : std::vector<int64_t>{256, 32, 1};
   if (!prompt_len) prompt_len = is_host ? 64 : 256;
   if (!response_len) response_len = is_host ? 64 : 1024;
+  if (!max_batch_tokens) max_batch_tokens = batch_tokens;
   if (samples.empty()) samples = is_host ? std::vector<int64_t>{4, 8} : std::vector<int64_t>{32, 8};
 }
 

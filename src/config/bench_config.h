@@ -32,7 +32,7 @@ struct BenchConfig {
   std::optional<int64_t> prompt_len, response_len;
   int64_t n_samples_per_prompt = 1;
   double temperature = 1.0;
-  int64_t max_batch_tokens = 2048;
+  std::optional<int64_t> max_batch_tokens;
   int64_t max_draft_tokens = rollout::BatchLimits().max_draft_tokens;
 
   std::vector<int64_t> samples;  // prompts of a training step, and completions of each; empty: the device's default
@@ -44,8 +44,9 @@ struct BenchConfig {
   void visit(base::Options& options);
   // Throws UserError when two flags contradict.
   void check() const;
-  // Gives what nobody gave: less where the host itself computes.
-  void fill_in(bool is_host);
+  // Gives what nobody gave: less where the host itself computes, and as many tokens a forward as suit the device
+  // (device::Footprint::batch_tokens).
+  void fill_in(bool is_host, int64_t batch_tokens);
   bool measures(std::string_view part) const;
   // Returns whether anything but exactness is measured.
   bool measures_speed() const;

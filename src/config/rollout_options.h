@@ -33,14 +33,17 @@ struct RolloutOptions {
   bool skip_special_tokens = true;  // vime: false; an EOS in the text would fail every exact match
   int64_t rollout_seed = 42;
 
-  int64_t kv_cache_bytes = 0;  // 0: as much as the batch needs, up to kMaxAutomaticKvBytes
-  rollout::BatchLimits limits;
+  int64_t kv_cache_bytes = 0;               // 0: as much as the batch needs, up to kMaxAutomaticKvBytes
+  std::optional<int64_t> max_batch_tokens;  // unset: as many as suit the device
+  rollout::BatchLimits limits;              // after fill_in() with max_batch_tokens
 
   LengthFlags flags;
 
   void visit(base::Options& options);
   void visit_sampling(base::Options& options);  // options that one request may override
   void visit_engine(base::Options& options);    // options that are fixed for an engine's life
+  // Gives what the user left to the device, which suits so many tokens a forward (device::Footprint::batch_tokens).
+  void fill_in(int64_t batch_tokens) { limits.max_batch_tokens = max_batch_tokens.value_or(batch_tokens); }
   int64_t response_len() const { return max_response_len.value_or(rl::kDefaultResponseTokens); }
   rl::SamplingParams sampling() const;
 };

@@ -23,6 +23,9 @@ struct Footprint {
   bool has_quantised = false;
   // Whether its operations drop elements (Ops::dropout).
   bool has_dropout = false;
+  // The tokens of one forward of the engine where nobody gives them: a device that computes more in the time in which
+  // it reads all weights takes more.
+  int64_t batch_tokens = 2048;
   int64_t context_bytes = 0;       // a process's context on the device, before anything is computed
   int64_t library_bytes = 0;       // what libraries take beside the context, for all that a run computes
   int64_t communicator_bytes = 0;  // what the library that moves tensors takes for one group of ranks

@@ -34,7 +34,8 @@ config::BenchConfig bench_config(const config::DeviceConfig& config, const char*
   bench.model = config.model;
   if (rung != nullptr) bench.model.cpu_isa = rung;
   if (bench.model.hf_checkpoint.empty()) bench.shape = "tiny";
-  bench.fill_in(device::footprint_of(config.model.device).shares_host_memory);
+  const device::Footprint& device = device::footprint_of(config.model.device);
+  bench.fill_in(device.shares_host_memory, device.batch_tokens);
   return bench;
 }
 

@@ -37,7 +37,11 @@ class KvAllocator {
   int64_t blocks_for(int64_t tokens) const { return blocks_of(kinds_, tokens); }
   // Returns how many of a sequence's blocks no token from `position` on sees.
   int64_t unseen_blocks(int64_t position) const;
-  // Returns the most blocks that a sequence of so many tokens holds at once.
+  // Return the most tokens that a sequence has in a forward, and the most blocks that one of so many tokens holds at
+  // once.
+  int64_t most_part_tokens(int64_t max_batch_tokens) const {
+    return rollout::most_part_tokens(kinds_, max_batch_tokens);
+  }
   int64_t most_held_blocks(int64_t tokens, int64_t max_batch_tokens) const;
   // Returns the blocks, few of them, that a sequence of at most `max_tokens` may ask for soon, on top of the full ones
   // of `held_tokens`.

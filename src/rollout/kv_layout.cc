@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace tandem::rollout {
+namespace {
+
+constexpr int64_t kMostWindowedTokens = 2048;  // of one sequence in a forward
+
+}  // namespace
 
 KvLayout kv_layout(const model::ModelConfig& config) {
   // A tile begins at a multiple of so many numbers, as kernels want it: 128 bytes or more.
@@ -50,11 +55,17 @@ int64_t span_of(const std::vector<BlockKind>& kinds) {
   return span;
 }
 
+int64_t most_part_tokens(const std::vector<BlockKind>& kinds, int64_t max_batch_tokens) {
+  const bool has_window = std::ranges::any_of(kinds, [](const BlockKind& kind) { return kind.window > 0; });
+  return has_window ? std::min(max_batch_tokens, kMostWindowedTokens) : max_batch_tokens;
+}
+
 int64_t most_held_blocks(const BlockKind& kind, int64_t tokens, int64_t max_batch_tokens) {
+  const int64_t part = std::min(max_batch_tokens, kMostWindowedTokens);
   int64_t held = tokens;
-  if (kind.window > 0 && tokens - kind.window > max_batch_tokens) {
+  if (kind.window > 0 && tokens - kind.window > part) {
     // The first of them may be the last of a block.
-    held = std::min(tokens, kind.window - 1 + max_batch_tokens + kind.tokens - 1);
+    held = std::min(tokens, kind.window - 1 + part + kind.tokens - 1);
   }
   return blocks_of(kind, held);
 }

@@ -44,8 +44,12 @@ int64_t blocks_of(const std::vector<BlockKind>& kinds, int64_t tokens);
 // A number of tokens whose blocks are full, whatever their kind, is a multiple of this.
 int64_t span_of(const std::vector<BlockKind>& kinds);
 
+// Returns the most tokens that one sequence has in a forward of `max_batch_tokens`. Where a kind has a window they are
+// 2,048 at most: until the forward has ended, the sequence holds blocks for all of them.
+int64_t most_part_tokens(const std::vector<BlockKind>& kinds, int64_t max_batch_tokens);
+
 // Returns the most blocks of a kind that a sequence of so many tokens holds at once, where a forward has at most
-// `max_batch_tokens`: blocks of what the first token of a forward sees, and of the forward's own.
+// `max_batch_tokens`: blocks of what the sequence's first token in a forward sees, and of its others there.
 int64_t most_held_blocks(const BlockKind& kind, int64_t tokens, int64_t max_batch_tokens);
 
 }  // namespace tandem::rollout

@@ -171,10 +171,12 @@ void Scheduler::plan_prefills() {
       }
     }
     blocks_.drop_unseen(sequence.blocks, sequence.computed);
-    const int64_t budget = config_.max_batch_tokens - plan_.num_rows();
+    const int64_t budget =
+        std::min(config_.max_batch_tokens - plan_.num_rows(), blocks_.most_part_tokens(config_.max_batch_tokens));
     const int64_t end = grow(sequence, std::min(sequence.num_tokens(), sequence.computed + budget));
     if (end > sequence.computed) add_rows(id, end);
-    if (sequence.computed < sequence.num_tokens()) return;  // out of rows or blocks: continues with the next plan
+    if (sequence.computed < sequence.num_tokens())
+      return;  // it goes on with the next plan, as far as rows and blocks allow
     waiting_.pop_front();
     sequence.state = State::kRunning;
     running_.push_back(id);

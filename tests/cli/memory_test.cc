@@ -48,6 +48,22 @@ void expect_as_planned(const std::string& run_path, const std::string& which, bo
   expect_phases_as_planned(step, {"load", "rollout", "train"}, which, is_bound);
 }
 
+// Nobody has to give the tokens of a forward, and who does is heard.
+TEST(Plan, AForwardHasTheTokensThatSuitTheDevice) {
+  const auto plan = [](const std::string& device, const Arguments& more) {
+    Arguments words = {"plan", "--hf-checkpoint", kModel, "--device", device, "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Captured result = run(words);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  for (const auto& [device, tokens, others] : {std::array{"cpu", "2048", "8192"}, std::array{"cuda", "8192", "2048"}}) {
+    const std::string unset = plan(device, {});
+    EXPECT_EQ(unset, plan(device, {"--rollout-max-batch-tokens", tokens})) << device;
+    EXPECT_NE(unset, plan(device, {"--rollout-max-batch-tokens", others})) << device;
+  }
+}
+
 // With --fit a run that would be refused starts with the change that the refusal names first, and its config.toml has
 // it.
 TEST(Fit, TakesTheCheapestChangeAndKeepsIt) {

@@ -88,6 +88,25 @@ TEST(Scheduler, GivesUpBlocksBeforeTheWindow) {
   EXPECT_FALSE(Scheduler(config).fits(1000));
 }
 
+// A forward takes a whole prompt where it has room. Of a sequence that will give its blocks up it takes a part, so that
+// a larger forward asks for no larger cache.
+TEST(Scheduler, TakesPartsOfAPromptWhereThereIsAWindow) {
+  SchedulerConfig config = {.num_blocks = 600, .max_batch_tokens = 8192, .max_running = 4};
+  Workload whole(config);
+  whole.add(iota_prompt(8000), 1, 10);
+  whole.step();
+  EXPECT_EQ(whole.scheduler().pool().num_used(), 500);
+  config.num_blocks = 132;
+  config.kinds = {{.window = 20}};
+  Workload parts(config);
+  EXPECT_TRUE(parts.scheduler().fits(100'000));
+  parts.add(iota_prompt(8000), 1, 10);
+  parts.step();
+  EXPECT_EQ(parts.scheduler().pool().num_used(), 128) << "2,048 tokens";
+  parts.run_to_end();
+  EXPECT_EQ(parts.scheduler().stats().recomputed_tokens, 0);
+}
+
 // Samples share the prompt's blocks until each has gone past them.
 TEST(Scheduler, SamplesGiveUpASharedPromptOneByOne) {
   Workload workload({.num_blocks = 64, .max_batch_tokens = 64, .max_running = 4, .kinds = {{.window = 33}}});
