@@ -62,6 +62,8 @@ std::map<std::string, std::string> new_definitions(const LossConfig& config) {
     result["the mean of --entropy-coef"] = "over all tokens";
   if (config.kl_loss_coef != 0.0 && config.use_unbiased_kl && config.kl_loss_type.ends_with('+'))
     result["the gradient of --use-unbiased-kl --kl-loss-type " + config.kl_loss_type] = "that of k2 times the ratio";
+  if (config.tis_veto > 0.0 && config.use_tis && config.tis_mode == "reject")
+    result["the tokens that --tis-veto looks at"] = "those from before --tis-mode reject";
   return result;
 }
 

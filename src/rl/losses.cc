@@ -80,13 +80,13 @@ std::vector<double> importance_weights(const LossConfig& config, const LossInput
   return weights;
 }
 
-// Returns whether tis_veto takes the sample out of the loss.
-bool is_vetoed(const LossConfig& config, const LossInput& input) {
+// Returns whether tis_veto takes the sample out of the loss. Only tokens where `mask` is not 0 count.
+bool is_vetoed(const LossConfig& config, const LossInput& input, const uint8_t* mask) {
   if (config.tis_veto == 0.0) return false;
   const float* sampled = sampled_logprobs(input);
   const double least = std::log(config.tis_veto);
   for (int64_t t = 0; t < input.length; ++t) {
-    if (input.mask[t] != 0 && double{input.old_logprobs[t]} - double{sampled[t]} < least) return true;
+    if (mask[t] != 0 && double{input.old_logprobs[t]} - double{sampled[t]} < least) return true;
   }
   return false;
 }
@@ -114,7 +114,7 @@ class SampleLoss {
     } else if (input_.is_given) {
       add_part("pg_loss", 0.0, 1.0);  // a step of given samples alone has the metric too
     } else {
-      is_vetoed_ = is_vetoed(config_, input_);
+      is_vetoed_ = is_vetoed(config_, input_, input_.mask);
       add_policy_term();
     }
     if (!is_vetoed_) {
@@ -388,6 +388,7 @@ bool is_aggregated_as_loss(std::string_view name) {
 int64_t reject_tokens(const LossConfig& config, const LossInput& input, std::span<uint8_t> mask) {
   if (!config.use_tis || config.tis_mode != "reject" || mask.empty() || input.is_given) return 0;
   TANDEM_CHECK(input.old_logprobs != nullptr && sampled_logprobs(input) != nullptr);
+  if (is_vetoed(config, input, mask.data())) return 0;
   const std::vector<double> weights = importance_weights(config, input, mask.data());
   int64_t num_rejected = 0;
   for (size_t t = 0; t < mask.size(); ++t) {

@@ -69,9 +69,10 @@ struct LossGradient {
 using LossSums = std::map<std::string, double>;
 
 // Removes from `mask` [input.length] the tokens that use_tis with tis_mode "reject" rejects: those whose weight, or
-// whose sample's with the other levels, is beyond its bounds. It needs no current log-probs, so the counts of a step
-// are known before its first forward. Returns the number of removed tokens; 0 if nothing is rejected. `input.mask` is
-// not read.
+// whose sample's with the other levels, is beyond its bounds. A sample that tis_veto takes out of the loss keeps all of
+// them: the veto looks at every token, and the sample stays in the denominators. It needs no current log-probs, so the
+// counts of a step are known before its first forward. Returns the number of removed tokens; 0 if nothing is rejected.
+// `input.mask` is not read.
 int64_t reject_tokens(const LossConfig& config, const LossInput& input, std::span<uint8_t> mask);
 
 // Removes from `mask` the tokens before `on_policy_begin`, if mask_off_policy says so. Returns the number of those that

@@ -499,6 +499,9 @@ TEST(LossOptions, NewDefinitionsAreRememberedWhereTheRunDependsOnThem) {
   EXPECT_EQ(of({"--entropy-coef", "0.01"}), (Definitions{{"the mean of --entropy-coef", "over all tokens"}}));
   EXPECT_EQ(of(kKl), Definitions());
   EXPECT_EQ(of({"--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k3+"}).size(), 1U);
+  EXPECT_EQ(of({"--use-tis", "--tis-mode", "reject"}), Definitions());
+  EXPECT_EQ(of({"--use-tis", "--tis-mode", "mask", "--tis-veto", "1e-4"}), Definitions());
+  EXPECT_EQ(of({"--use-tis", "--tis-mode", "reject", "--tis-veto", "1e-4"}).size(), 1U);
 }
 
 TEST(LossOptions, ALossThatNothingBoundsIsNotForSamplesOfOlderWeights) {

@@ -396,6 +396,39 @@ TEST(Losses, AVetoedSampleHasNoTermAndStillCounts) {
   EXPECT_NE(lose(config, drawn).sums.at("loss"), 0.0) << "a token that is not trained has no say";
 }
 
+// Rejection would take the token away that the veto is about, wherever its lower bound is the higher one. slime's mis.py
+// computes the veto with the loss mask from before rejection.
+TEST(Losses, TheVetoLooksBeforeRejection) {
+  std::mt19937 random(1);
+  Drawn drawn(random, 4);
+  drawn.mask = {1, 1, 1, 0};
+  drawn.old_logprobs = drawn.rollout_logprobs;
+  drawn.rollout_logprobs[1] = drawn.old_logprobs[1] + 3.0F;  // exp(old - sampled) is 0.0498
+  LossConfig config{.kl_loss_coef = 0.1, .entropy_coef = 0.1, .use_tis = true, .tis_clip_low = 0.5};
+  for (const char* level : {"token", "sequence", "geometric"}) {
+    for (const double threshold : {0.04, 0.06}) {
+      SCOPED_TRACE(std::string(level) + " " + std::to_string(threshold));
+      config.tis_level = level;
+      config.tis_veto = threshold;
+      config.tis_mode = "mask";
+      const Outcome masked = lose(config, drawn);
+      config.tis_mode = "reject";
+      Drawn kept = drawn;
+      const int64_t num_rejected = reject_tokens(config, drawn.input(), kept.mask);
+      const Outcome rejected = lose(config, kept);
+      const bool is_out = threshold > 0.05;
+      EXPECT_EQ(num_rejected > 0, !is_out);
+      EXPECT_EQ(kept.mask == drawn.mask, is_out) << "a vetoed sample stays in the denominators";
+      if (!is_out) continue;
+      EXPECT_EQ(rejected.sums.at("tis_veto_frac"), 1.0);
+      EXPECT_EQ(rejected.sums.at("tis_veto_frac"), masked.sums.at("tis_veto_frac"));
+      EXPECT_EQ(rejected.sums.at("loss"), 0.0);
+      EXPECT_EQ(rejected.dlogprobs, std::vector<double>(4, 0.0));
+      EXPECT_EQ(rejected.dentropy, std::vector<double>(4, 0.0));
+    }
+  }
+}
+
 // top-p makes tokens likelier than the policy does: the sample is on policy by the old log-probs, off policy by the
 // sampled ones.
 TEST(Losses, TrlsOffPolicyMaskSeesWhatTruncatedSamplingChanged) {

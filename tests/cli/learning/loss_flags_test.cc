@@ -465,6 +465,27 @@ TEST_F(LossFlags, ChosenTokensAreReportedAndDrawnByTheSeed) {
   for (const base::Json& step : held) EXPECT_NEAR(step.at("train/kl_cov_frac").get<double>(), 0.5, 0.05);
 }
 
+// The veto's bound is the lower one of the weights here: what a mode makes of a token beyond it is of no account,
+// because the token's whole sample is out of the loss.
+TEST_F(LossFlags, TheVetoIsTheSameInEveryMode) {
+  const auto frac = [&](const std::string& mode) {
+    const std::string name = "vetoed_" + mode;
+    const Captured result = run(arguments(name, {"--rollout-top-p", "0.5", "--use-tis", "--tis-clip-low", "0.501",
+                                                 "--tis-veto", "0.501", "--tis-mode", mode}));
+    EXPECT_EQ(result.code, 0) << result.err;
+    for (const base::Json& record : json_lines(in_folder(name + "/metrics.jsonl"))) {
+      if (record.contains("train/step")) return record.at("train/tis_veto_frac").get<double>();
+    }
+    return 0.0;
+  };
+  const double masked = frac("mask");
+  EXPECT_GT(masked, 0.0);
+  EXPECT_LT(masked, 1.0);
+  EXPECT_EQ(frac("reject"), masked);
+  EXPECT_EQ(frac("truncate"), masked);
+  EXPECT_EQ(weights_of(in_folder("vetoed_reject")), weights_of(in_folder("vetoed_mask")));
+}
+
 // This is slime's way to watch the KL: it is scored and reported, and the weights are those of a run without it.
 TEST_F(LossFlags, AtCoefficientZeroTheKlIsReportedAndTrainsNothing) {
   const std::vector<base::Json> watched = train("watched", {"--use-kl-loss", "--kl-loss-coef", "0.00", "--ref-load",
