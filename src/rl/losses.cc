@@ -208,12 +208,12 @@ class SampleLoss {
       sums_["clip_cov_frac"] += count(input_.covariant);
     }
     if (surrogate.choice == CovarianceChoice::kPenalised) sums_["kl_cov_frac"] += count(input_.covariant);
-    const double shared_log_ratio = sequence_log_ratio(surrogate.ratio_level);
-    const double weighted_log_ratio = shared_log_ratio + place_weights(surrogate.weight_level, weights);
+    const double shared_log_ratio =
+        sequence_log_ratio(surrogate.ratio_level) + place_weights(surrogate.weight_level, weights);
     std::vector<double> dlog_ratio(static_cast<size_t>(input_.length), 0.0);
     double num_clipped = 0.0;
     const double sum = sum_tokens([&](int64_t t) {
-      const double exact = surrogate.ratio_level == RatioLevel::kToken ? log_ratio(t) : weighted_log_ratio;
+      const double exact = surrogate.ratio_level == RatioLevel::kToken ? log_ratio(t) : shared_log_ratio;
       const double bounded = clamped(exact);
       SurrogateTerm term = surrogate.term(config_, double{input_.logprobs[t]}, bounded, input_.advantages[t]);
       if (surrogate.choice == CovarianceChoice::kPenalised && input_.covariant[t] != 0) penalise(bounded, term);
@@ -227,10 +227,8 @@ class SampleLoss {
     add_ratio_gradient(surrogate.ratio_level, dlog_ratio);
     add_part("pg_loss", sum, 1.0);
     sums_["pg_clipfrac"] += metric_share_ * num_clipped;
-    add_metric("ppo_kl", [&](int64_t t) {
-      const RatioLevel level = surrogate.ratio_level;
-      return level == RatioLevel::kToken || level == RatioLevel::kClippedMean ? -log_ratio(t) : -shared_log_ratio;
-    });
+    // The metric is of single tokens, also where the surrogate sees one ratio for the sample.
+    add_metric("ppo_kl", [&](int64_t t) { return -log_ratio(t); });
   }
 
   // Adds KL-Cov's penalty to a term.

@@ -279,6 +279,21 @@ TEST(Losses, OnPolicyPpoIsTheRewardGradient) {
   EXPECT_EQ(outcome.sums.at("ppo_kl"), 0.0);
 }
 
+// The metric of a row whose ratio is the product over the sample does not grow with the sample's length.
+TEST(Losses, PpoKlIsAMeanOverTokensUnderEverySurrogate) {
+  std::mt19937 random(1);
+  Drawn drawn(random, 4);
+  drawn.mask = {1, 1, 1, 0};
+  double expected = 0.0;
+  for (size_t t = 0; t < 3; ++t) expected += (double{drawn.old_logprobs[t]} - double{drawn.logprobs[t]}) / 3.0;
+  for (const Surrogate& surrogate : surrogates()) {
+    LossConfig config{.pg_loss_type = std::string(surrogate.name), .loss_aggregation = "seq-mean-token-mean"};
+    EXPECT_NEAR(lose(config, drawn).sums.at("ppo_kl"), expected, 1e-12) << surrogate.name;
+    config.loss_aggregation = "token-mean";
+    EXPECT_NEAR(lose(config, drawn).sums.at("ppo_kl"), 3.0 * expected, 1e-12) << surrogate.name;
+  }
+}
+
 TEST(Losses, OffPolicySequencesAreMaskedAndCounted) {
   std::mt19937 random(1);
   Drawn drawn(random, 4);
