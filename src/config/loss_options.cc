@@ -192,8 +192,8 @@ void LossOptions::visit_token_choice(base::Options& options) {
       .used_if(has_surrogate("kl_cov"), "--pg-loss-type kl_cov");
   options
       .option(loss.top_entropy_quantile, "top-entropy-quantile", group,
-              "share of a step's tokens, those of the highest entropy, that have a policy loss (TRL); it needs a "
-              "forward more; 1: all tokens")
+              "share of a step's tokens, those of the highest entropy, that have a policy loss and a part in the bonus "
+              "of --entropy-coef (TRL); it needs a forward more; 1: all tokens")
       .greater_than(0.0)
       .at_most(1.0);
 }
@@ -231,8 +231,8 @@ void LossOptions::visit_other_terms(base::Options& options) {
       .path();
   options
       .option(loss.entropy_coef, "entropy-coef", group,
-              "coefficient of the entropy bonus, the mean entropy over all trained tokens of the step, which is "
-              "subtracted from the loss")
+              "coefficient of the entropy bonus, the mean entropy over all trained tokens of the step, or over those of "
+              "--top-entropy-quantile, which is subtracted from the loss")
       .finite();
 }
 

@@ -60,6 +60,8 @@ std::map<std::string, std::string> new_definitions(const LossConfig& config) {
   std::map<std::string, std::string> result;
   if (config.entropy_coef != 0.0 && loss_aggregation(config) != Aggregation::kTokenMean)
     result["the mean of --entropy-coef"] = "over all tokens";
+  if (config.entropy_coef != 0.0 && config.top_entropy_quantile < 1.0)
+    result["the tokens of --entropy-coef"] = "those of --top-entropy-quantile";
   if (config.kl_loss_coef != 0.0 && config.use_unbiased_kl && config.kl_loss_type.ends_with('+'))
     result["the gradient of --use-unbiased-kl --kl-loss-type " + config.kl_loss_type] = "that of k2 times the ratio";
   if (config.tis_veto > 0.0 && config.use_tis && config.tis_mode == "reject")

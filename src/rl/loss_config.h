@@ -100,7 +100,8 @@ struct LossConfig {
   bool use_unbiased_kl = true;
   double kl_clamp = 10.0;  // bound of low_var_kl
 
-  // The mean of the entropy is over all trained tokens of the step, whatever loss_aggregation is (TRL).
+  // The mean of the entropy is over all trained tokens of the step, whatever loss_aggregation is, or over those that
+  // top_entropy_quantile leaves (TRL).
   double entropy_coef = 0.0;
 
   // The policy ratio r = exp(logp - old) compares with "rollout": the log-probs that the engine recorded; or with

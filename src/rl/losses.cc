@@ -339,15 +339,23 @@ class SampleLoss {
     add_part("opd_loss", sum_tokens([&](int64_t t) { return double{input_.divergence[t]}; }), config_.opd.loss_coef);
   }
 
+  // The bonus is over the tokens that have a policy term by their entropy, as TRL's is; the metrics are over all.
   void add_entropy() {
     const bool has_term = config_.entropy_coef != 0.0 && !input_.is_given;
+    const auto has_bonus = [&](int64_t t) {
+      return has_term && (config_.top_entropy_quantile == 1.0 || input_.low_entropy[t] == 0);
+    };
+    double bonus = 0.0;
     const double sum = sum_tokens([&](int64_t t) {
-      if (has_term) gradient_.dentropy[t] = -config_.entropy_coef * input_.entropy_share;
+      if (has_bonus(t)) {
+        gradient_.dentropy[t] = -config_.entropy_coef * input_.entropy_share;
+        bonus += double{input_.entropy[t]};
+      }
       return double{input_.entropy[t]};
     });
-    sums_["entropy_loss"] += loss_share_ * sum;  // vime's metric; the loss has "entropy"
+    sums_["entropy_loss"] += loss_share_ * sum;  // vime's metric; the loss has the bonus
     sums_["entropy"] += sum;
-    if (has_term) sums_["loss"] -= config_.entropy_coef * input_.entropy_share * sum;
+    if (has_term) sums_["loss"] -= config_.entropy_coef * input_.entropy_share * bonus;
   }
 
   void add_engine_difference() {
@@ -470,8 +478,9 @@ double LossNormaliser::loss_scale() const {
   return 0.0;
 }
 
-double LossNormaliser::entropy_share() const {
-  return num_tokens_ > 0 ? 1.0 / static_cast<double>(num_tokens_) / loss_scale() : 0.0;
+double LossNormaliser::entropy_share(int64_t num_low_entropy) const {
+  const int64_t count = num_tokens_ - num_low_entropy;
+  return count > 0 ? 1.0 / static_cast<double>(count) / loss_scale() : 0.0;
 }
 
 double LossNormaliser::sample_share() const {

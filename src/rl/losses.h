@@ -110,9 +110,10 @@ class LossNormaliser {
   // Returns the factor that makes accumulated gradients and the sums of "loss", "pg_loss", "kl_loss", "behavior_kl",
   // "opd_loss" and "entropy_loss" final. It is 0 when there is nothing to train on.
   double loss_scale() const;
-  // Returns a factor that times loss_scale() is 1 / num_tokens(), since the loss's entropy term is a mean over tokens
-  // in every aggregation.
-  double entropy_share() const;
+  // Returns a factor that times loss_scale() is 1 / (num_tokens() - num_low_entropy), since the loss's entropy term is
+  // a mean over tokens in every aggregation. `num_low_entropy` of the step's tokens have no part in it
+  // (top_entropy_quantile).
+  double entropy_share(int64_t num_low_entropy = 0) const;
   // Returns a factor that times loss_scale() is 1 / num_trained_samples(), for a term that is a mean over samples in
   // every aggregation; 0 where there are none.
   double sample_share() const;

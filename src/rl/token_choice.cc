@@ -121,6 +121,12 @@ void choose_by_entropy(const LossConfig& config, std::span<const ChoiceInput> sa
 
 }  // namespace
 
+int64_t num_low_entropy(std::span<const TokenChoice> choices) {
+  int64_t count = 0;
+  for (const TokenChoice& choice : choices) count += std::ranges::count(choice.low_entropy, uint8_t{1});
+  return count;
+}
+
 bool chooses_by_covariance(const LossConfig& config) {
   return config.loss_type == "policy_loss" && find_surrogate(config).choice != CovarianceChoice::kNone;
 }

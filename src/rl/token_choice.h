@@ -36,8 +36,11 @@ struct ChoiceSeed {
 // Holds 1 for each chosen token of a sample. A vector is empty where the loss makes no such choice.
 struct TokenChoice {
   std::vector<uint8_t> covariant;    // have no term, or a penalty
-  std::vector<uint8_t> low_entropy;  // have no term
+  std::vector<uint8_t> low_entropy;  // have no term, and no part in the entropy bonus
 };
+
+// Returns how many tokens of these samples have low entropy.
+int64_t num_low_entropy(std::span<const TokenChoice> choices);
 
 bool chooses_by_covariance(const LossConfig& config);
 bool chooses_by_entropy(const LossConfig& config);

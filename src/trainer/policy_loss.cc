@@ -170,6 +170,12 @@ TokenChoices choose_tokens(const rl::LossConfig& config, const TokenAges& ages,
   return result;
 }
 
+int64_t num_low_entropy(const TokenChoices& choices) {
+  int64_t count = 0;
+  for (const auto& [sample, choice] : choices) count += rl::num_low_entropy({&choice, 1});
+  return count;
+}
+
 LossTerms policy_loss(const StepLoss& loss, const PackedBatch& batch, const TokenScores& scores) {
   const at::Tensor logprobs_R = device::to_host(scores.logprobs_R), entropy_R = device::to_host(scores.entropy_R);
   at::Tensor divergence_R;

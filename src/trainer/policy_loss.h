@@ -54,6 +54,8 @@ TrainedTokens trained_tokens(const rl::LossConfig& config, const TokenAges& ages
 
 // The tokens of each sample that the loss treats apart.
 using TokenChoices = std::unordered_map<const rl::Sample*, rl::TokenChoice>;
+// Returns how many tokens of the step have low entropy.
+int64_t num_low_entropy(const TokenChoices& choices);
 // Chooses them among all tokens of the step (rl/token_choice.h). `scores` has the log-probs of the present weights, of
 // each sample in turn, and if the loss chooses by them the entropies.
 TokenChoices choose_tokens(const rl::LossConfig& config, const TokenAges& ages,

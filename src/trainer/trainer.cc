@@ -93,8 +93,10 @@ class TrainerImpl final : public Trainer {
       normaliser.add(trained.mask, trained.num_rejected, trained.num_masked, sample->is_given);
     }
     const TokenChoices choices = choose(samples, ages);
-    const StepLoss loss{
-        .config = config_.loss, .ages = ages, .choices = choices, .entropy_share = normaliser.entropy_share()};
+    const StepLoss loss{.config = config_.loss,
+                        .ages = ages,
+                        .choices = choices,
+                        .entropy_share = normaliser.entropy_share(num_low_entropy(choices))};
     const std::vector<rl::MicroBatch> micro_batches = rl::split_into_micro_batches(samples, config_.batch.split());
     SampleSums sums(samples.size());
     std::vector<std::pair<const rl::MicroBatch*, PendingLoss>> pending;

@@ -148,7 +148,7 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
                          .advantages = advantages.data(),
                          .covariant = choices[i].covariant.data(),
                          .low_entropy = choices[i].low_entropy.data(),
-                         .entropy_share = normaliser.entropy_share(),
+                         .entropy_share = normaliser.entropy_share(rl::num_low_entropy(choices)),
                          .num_rejected = num_rejected[i],
                          .num_masked = num_masked[i]},
                         {dlogprobs.data(), dentropy.data(), ddivergence.data()}, sums);
@@ -499,6 +499,9 @@ TEST(LossOptions, NewDefinitionsAreRememberedWhereTheRunDependsOnThem) {
   EXPECT_EQ(of({"--entropy-coef", "0.01"}), (Definitions{{"the mean of --entropy-coef", "over all tokens"}}));
   EXPECT_EQ(of(kKl), Definitions());
   EXPECT_EQ(of({"--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k3+"}).size(), 1U);
+  EXPECT_EQ(of({"--top-entropy-quantile", "0.2"}), Definitions());
+  EXPECT_EQ(of({"--entropy-coef", "0.01", "--loss-agg-mode", "token-mean", "--top-entropy-quantile", "0.2"}).size(),
+            1U);
   EXPECT_EQ(of({"--use-tis", "--tis-mode", "reject"}), Definitions());
   EXPECT_EQ(of({"--use-tis", "--tis-mode", "mask", "--tis-veto", "1e-4"}), Definitions());
   EXPECT_EQ(of({"--use-tis", "--tis-mode", "reject", "--tis-veto", "1e-4"}).size(), 1U);

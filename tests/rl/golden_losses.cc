@@ -90,7 +90,7 @@ StepResult run_step(const LossConfig& config, const GoldenBatch& batch, int64_t 
   for (int64_t i = first; i < first + rows; ++i) {
     const auto at = static_cast<size_t>(i * kNumTokens);
     LossInput row = batch.row(i);
-    row.entropy_share = normaliser.entropy_share();
+    row.entropy_share = normaliser.entropy_share(num_low_entropy(choices));
     row.covariant = choices[static_cast<size_t>(i)].covariant.data();
     row.low_entropy = choices[static_cast<size_t>(i)].low_entropy.data();
     accumulate_loss(config, row, {&result.dlogprobs[at], &result.dentropy[at]}, sums);

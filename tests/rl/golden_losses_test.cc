@@ -220,14 +220,14 @@ TEST(GoldenLosses, EveryCaseIsReproducedOrNamedAsLeftOut) {
 
 // tests/golden/trl_loss/make.py computed these with TRL's own function in float64, where the cases above do not tell
 // two readings apart: `trl.dapo.off_policy_mask` is the same by the old and by the sampling log-probs, and the entropy
-// bonus occurs there only with a mean over tokens.
+// bonus occurs there only with a mean over tokens, and over all of them.
 TEST(GoldenLosses, TrlsMaskAndEntropyAreTrlsWhereOtherReadingsDiffer) {
   const std::map<std::string, std::string> aggregations = {{"dapo", "token-mean"},
                                                            {"grpo", "seq-mean-token-mean"},
                                                            {"dr_grpo", "seq-mean-token-sum-norm"},
                                                            {"luspo", "seq-mean-token-sum"}};
   const base::Json cases = base::read_json_file(golden::directory() + "/trl_loss/cases.json");
-  ASSERT_EQ(cases.size(), 8U);
+  ASSERT_EQ(cases.size(), 12U);
   for (const base::Json& one : cases) {
     GoldenBatch batch(golden(), one.at("batch").get<int64_t>());
     const std::vector<float> advantages = golden().floats(batch.name + ".trl.advantages.group");
@@ -238,6 +238,7 @@ TEST(GoldenLosses, TrlsMaskAndEntropyAreTrlsWhereOtherReadingsDiffer) {
     config.count_removed_samples = config.loss_aggregation != "token-mean";
     config.off_policy_mask_threshold = one.value("threshold", 0.0);
     config.entropy_coef = one.value("entropy_coef", 0.0);
+    config.top_entropy_quantile = one.value("top_entropy_quantile", 1.0);
     const std::string what = batch.name + " " + config.loss_aggregation;
     const StepResult result = run_step(config, batch);
     const double loss = one.at("loss");

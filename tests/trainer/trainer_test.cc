@@ -129,11 +129,15 @@ TEST(Trainer, AStepChoosesByTheLogProbsAndEntropiesOfItsOwnWeights) {
   const TestModel m = make_small_model(at::kFloat, /*tied=*/true, test_ops());
   const Scores scores = score(*m.model, pointers(samples), {}, all_terms().temperature);
   for (const char* surrogate : {"clip_cov", "ppo"}) {
-    const TrainerConfig config = choosing(surrogate);
+    const bool is_by_entropy = std::string(surrogate) == "ppo";
+    TrainerConfig config = choosing(surrogate);
+    const double entropy_coef = config.loss.entropy_coef;
+    if (is_by_entropy) config.loss.entropy_coef = 0.0;
     const TokenAges ages(pointers(samples), RolloutLogprobs::kOfOtherWeights, std::nullopt);
     const TokenChoices choices =
         choose_tokens(config.loss, ages, pointers(samples), scores, {.seed = config.seed, .step = 0});
     int64_t num_out = 0, num_trained = 0;
+    double entropy_of_others = 0.0;
     std::vector<rl::Sample> without = samples;
     for (size_t s = 0; s < samples.size(); ++s) {
       const rl::TokenChoice& choice = choices.at(&samples[s]);
@@ -141,6 +145,7 @@ TEST(Trainer, AStepChoosesByTheLogProbsAndEntropiesOfItsOwnWeights) {
       for (size_t t = 0; t < out.size(); ++t) {
         num_trained += samples[s].is_trained(t) ? 1 : 0;
         num_out += out[t];
+        if (samples[s].is_trained(t) && out[t] == 0) entropy_of_others += double{scores.entropy[s][t]};
         if (out[t] != 0) without[s].advantages[t] = 0.0;  // without a policy term; its KL and entropy stay
       }
     }
@@ -151,8 +156,13 @@ TEST(Trainer, AStepChoosesByTheLogProbsAndEntropiesOfItsOwnWeights) {
     const Outcome chosen = one_step(config, samples), expected = one_step(plain, without);
     expect_same_bits(chosen.gradients, expected.gradients);
     EXPECT_EQ(chosen.metrics.at("loss"), expected.metrics.at("loss"));
-    const char* const metric = std::string(surrogate) == "ppo" ? "low_entropy_frac" : "clip_cov_frac";
+    const char* const metric = is_by_entropy ? "low_entropy_frac" : "clip_cov_frac";
     EXPECT_DOUBLE_EQ(chosen.metrics.at(metric), static_cast<double>(num_out) / static_cast<double>(num_trained));
+    if (!is_by_entropy) continue;
+    // The entropy bonus is the mean over the tokens that keep a policy term.
+    const double bonus = entropy_coef * entropy_of_others / static_cast<double>(num_trained - num_out);
+    ASSERT_GT(bonus, 0.0);
+    EXPECT_NEAR(one_step(choosing(surrogate), samples).metrics.at("loss"), chosen.metrics.at("loss") - bonus, 1e-6);
   }
 }
 

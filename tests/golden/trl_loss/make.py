@@ -1,7 +1,8 @@
 """Makes cases.json beside it: TRL's loss on the batches of tests/golden/losses where those cases do not tell two readings
 apart. `off_policy_mask`: at thresholds where the mask by the sampling log-probs and the one by the old log-probs part.
-`entropy`: the entropy bonus beside aggregations that are no mean over tokens. GRPOTrainer._compute_loss and
-get_off_policy_mask are taken unchanged from TRL's source file and given the batches in float64. Ran with trl 1.16.0 and
+`entropy`: the entropy bonus beside aggregations that are no mean over tokens, and over the tokens of high entropy alone.
+GRPOTrainer._compute_loss and the masks that it asks for are taken unchanged from TRL's source file and given the batches
+in float64. Ran with trl 1.16.0 and
 torch 2.11.0, from the repository's root: python3 tests/golden/trl_loss/make.py PATH/trl/trainer/grpo_trainer.py"""
 
 import ast
@@ -23,10 +24,14 @@ ENTROPY_COEF = 0.01
 
 
 def functions_of_trl(path):
-    """The two functions, as they stand in the class."""
+    """The functions, as they stand in the class."""
     space = {"torch": torch, "math": math, "nanmin": torch.min, "nanmax": torch.max}
     for node in ast.walk(ast.parse(pathlib.Path(path).read_text())):
-        if isinstance(node, ast.FunctionDef) and node.name in ("_compute_loss", "get_off_policy_mask"):
+        if isinstance(node, ast.FunctionDef) and node.name in (
+            "_compute_loss",
+            "get_off_policy_mask",
+            "get_high_entropy_mask",
+        ):
             node.decorator_list = []
             exec(compile(ast.Module([node], []), "grpo_trainer.py", "exec"), space)
     return types.SimpleNamespace(**space)
@@ -42,10 +47,15 @@ class OneProcess:
     def gather(self, values):
         return values
 
+    def pad_across_processes(self, values, dim, pad_index):
+        return values
 
-def trainer(trl, logprobs, entropy, loss_type="dapo", threshold=None, entropy_coef=0.0):
+
+def trainer(
+    trl, logprobs, entropy, loss_type="dapo", threshold=None, entropy_coef=0.0, top_entropy_quantile=1.0
+):
     """What _compute_loss reads of a GRPOTrainer(epsilon=0.2, epsilon_high=0.28, beta=0, max_completion_length=24)."""
-    return types.SimpleNamespace(
+    result = types.SimpleNamespace(
         _get_per_token_logps_and_entropies=lambda *args, **kwargs: (logprobs, entropy, None),
         get_off_policy_mask=trl.get_off_policy_mask,
         off_policy_mask_threshold=threshold,
@@ -55,7 +65,7 @@ def trainer(trl, logprobs, entropy, loss_type="dapo", threshold=None, entropy_co
         beta=0.0,
         importance_sampling_level="token",
         max_completion_length=24,
-        top_entropy_quantile=1.0,
+        top_entropy_quantile=top_entropy_quantile,
         aux_loss_enabled=False,
         use_vllm=False,
         _entropy_bonus_enabled=entropy_coef != 0.0,
@@ -67,6 +77,8 @@ def trainer(trl, logprobs, entropy, loss_type="dapo", threshold=None, entropy_co
         _metrics=defaultdict(lambda: defaultdict(list)),
         args=types.SimpleNamespace(delta=None, steps_per_generation=1),
     )
+    result.get_high_entropy_mask = types.MethodType(trl.get_high_entropy_mask, result)
+    return result
 
 
 def run(trl, batch, with_sampling=False, **settings):
@@ -99,7 +111,11 @@ def run(trl, batch, with_sampling=False, **settings):
 
 def check(trl, published, batch):
     """The library as a whole gave the same where both were asked."""
-    for name, settings in (("off_policy_mask", {"threshold": 0.02}), ("entropy_bonus", {"entropy_coef": ENTROPY_COEF})):
+    for name, settings in (
+        ("off_policy_mask", {"threshold": 0.02}),
+        ("entropy_bonus", {"entropy_coef": ENTROPY_COEF}),
+        ("top_entropy", {"top_entropy_quantile": 0.5}),
+    ):
         case = published[f"{batch}.trl.dapo.{name}"]
         result = run(trl, batch, with_sampling=True, **settings)
         assert abs(result["loss"] - case["loss_f64"]) < 1e-12, (result["loss"], case["loss_f64"])
@@ -117,6 +133,10 @@ def make(path):
         cases.append(run(trl, batch, with_sampling=True, threshold=threshold))
         assert abs(cases[-1]["loss"] - by_old) > 1e-3, "the masks agree here"
         cases += [run(trl, batch, loss_type=name, entropy_coef=ENTROPY_COEF) for name in ("grpo", "dr_grpo", "luspo")]
+        cases += [
+            run(trl, batch, loss_type=name, entropy_coef=ENTROPY_COEF, top_entropy_quantile=0.5)
+            for name in ("dapo", "grpo")
+        ]
     (HERE / "cases.json").write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
 
 
