@@ -64,6 +64,7 @@ std::map<std::string, std::string> new_definitions(const LossConfig& config) {
     result["the tokens of --entropy-coef"] = "those of --top-entropy-quantile";
   if (config.kl_loss_coef != 0.0 && config.use_unbiased_kl && config.kl_loss_type.ends_with('+'))
     result["the gradient of --use-unbiased-kl --kl-loss-type " + config.kl_loss_type] = "that of k2 times the ratio";
+  if (config.mask_off_policy) result["the tokens of --mask-offpolicy-in-partial-rollout"] = "out of the loss mask";
   if (config.tis_veto > 0.0 && config.use_tis && config.tis_mode == "reject")
     result["the tokens that --tis-veto looks at"] = "those from before --tis-mode reject";
   return result;

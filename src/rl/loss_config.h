@@ -136,8 +136,8 @@ struct LossConfig {
   // TRL's off_policy_mask_threshold does the same with mean(sampled - current), which also counts the change by
   // truncated sampling.
   double off_policy_mask_threshold = 0.0;  // 0: off
-  // Tokens that older weights sampled than those that are trained leave the loss, with their KL and entropy, and stay
-  // in the denominators (slime's mask_offpolicy_in_partial_rollout).
+  // Tokens that older weights sampled than those that are trained leave the loss mask (reward_shaping.h; slime's
+  // mask_offpolicy_in_partial_rollout).
   bool mask_off_policy = false;
   // The term coef (logp - sampled)^2 of each token pulls the policy back to the one that sampled (prime-rl's kl_tau,
   // 1e-3 there; Kimi K2.5, arXiv 2602.02276). 0: off

@@ -99,8 +99,8 @@ class SampleLoss {
     for (int64_t t = 0; t < input.length; ++t) num_tokens_ += input.mask[t] != 0;
     const Aggregation aggregation = loss_aggregation(config);
     const double token_share = num_tokens_ > 0 ? 1.0 / static_cast<double>(num_tokens_) : 0.0;
-    const auto num_counted = static_cast<double>(num_tokens_ + input.num_masked);
-    const double sample_share = num_tokens_ > 0 ? 1.0 / (num_counted + config.sample_mean_epsilon) : 0.0;
+    const auto count = static_cast<double>(num_tokens_);
+    const double sample_share = num_tokens_ > 0 ? 1.0 / (count + config.sample_mean_epsilon) : 0.0;
     loss_share_ = aggregation == Aggregation::kSampleMean ? sample_share : 1.0;
     metric_share_ = aggregation == Aggregation::kTokenMean ? 1.0 : token_share;
   }
@@ -405,14 +405,6 @@ int64_t reject_tokens(const LossConfig& config, const LossInput& input, std::spa
   return num_rejected;
 }
 
-int64_t mask_off_policy_tokens(const LossConfig& config, int64_t on_policy_begin, std::span<uint8_t> mask) {
-  if (!config.mask_off_policy) return 0;
-  const std::span<uint8_t> older = mask.first(std::min(static_cast<size_t>(on_policy_begin), mask.size()));
-  const auto num_masked = std::ranges::count_if(older, [](uint8_t m) { return m != 0; });
-  std::ranges::fill(older, uint8_t{0});
-  return num_masked;
-}
-
 void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradient gradient, LossSums& sums) {
   TANDEM_CHECK(input.length == 0 || (input.logprobs != nullptr && input.mask != nullptr));
   TANDEM_CHECK(input.length == 0 || gradient.dlogprobs != nullptr);
@@ -449,19 +441,18 @@ LossNormaliser::LossNormaliser(const LossConfig& config)
       count_removed_samples_(config.count_removed_samples),
       norm_tokens_(config.loss_norm_tokens) {}
 
-void LossNormaliser::add(std::span<const uint8_t> mask, int64_t num_rejected, int64_t num_masked, bool is_given) {
+void LossNormaliser::add(std::span<const uint8_t> mask, int64_t num_rejected, bool is_given) {
   num_rejected_ += num_rejected;
-  const int64_t num_measured = std::count_if(mask.begin(), mask.end(), [](uint8_t m) { return m != 0; });
-  const int64_t num_tokens = num_measured + num_masked;
+  const int64_t num_tokens = std::count_if(mask.begin(), mask.end(), [](uint8_t m) { return m != 0; });
   num_tokens_ += num_tokens;
   num_given_tokens_ += is_given ? num_tokens : 0;
-  num_trained_samples_ += num_measured > 0 ? 1 : 0;
+  num_trained_samples_ += num_tokens > 0 ? 1 : 0;
   if (num_tokens == 0 && !count_removed_samples_) return;
   num_samples_ += 1;
   num_counted_tokens_ += std::max<int64_t>(num_tokens, 1);
   if (is_given) return;
   num_measured_samples_ += 1;
-  num_measured_tokens_ += std::max<int64_t>(num_measured, 1);
+  num_measured_tokens_ += std::max<int64_t>(num_tokens, 1);
 }
 
 double LossNormaliser::loss_scale() const {

@@ -45,7 +45,6 @@ struct LossInput {
   // A token's entropy has this weight before loss_scale(): LossNormaliser::entropy_share() of the whole optimizer step.
   double entropy_share = 1.0;
   int64_t num_rejected = 0;  // tokens that reject_tokens() removed from `mask`
-  int64_t num_masked = 0;    // tokens that mask_off_policy_tokens() removed from `mask`
   // Tokens from here on were sampled with the weights that are trained, those before with older ones. Unset where
   // nothing in the optimizer step is known to be older; there is then no metric of it.
   std::optional<int64_t> on_policy_begin = std::nullopt;
@@ -75,10 +74,6 @@ using LossSums = std::map<std::string, double>;
 // `input.mask` is not read.
 int64_t reject_tokens(const LossConfig& config, const LossInput& input, std::span<uint8_t> mask);
 
-// Removes from `mask` the tokens before `on_policy_begin`, if mask_off_policy says so. Returns the number of those that
-// it removed, which the denominators keep.
-int64_t mask_off_policy_tokens(const LossConfig& config, int64_t on_policy_begin, std::span<uint8_t> mask);
-
 // Adds one sample to `sums` and writes its gradient. Throws BugError when an array that the configuration needs is
 // null.
 void accumulate_loss(const LossConfig& config, const LossInput& input, LossGradient gradient, LossSums& sums);
@@ -100,12 +95,12 @@ class LossNormaliser {
  public:
   explicit LossNormaliser(const LossConfig& config);
 
-  // Adds one sample's loss mask and the numbers of tokens that were rejected from it, and that were masked and count
-  // as trained all the same. Metrics of the policy term are means over the samples that are not given.
-  void add(std::span<const uint8_t> mask, int64_t num_rejected = 0, int64_t num_masked = 0, bool is_given = false);
+  // Adds one sample's loss mask and the number of tokens that were rejected from it. Metrics of the policy term are
+  // means over the samples that are not given.
+  void add(std::span<const uint8_t> mask, int64_t num_rejected = 0, bool is_given = false);
 
   int64_t num_samples() const { return num_samples_; }                  // G in the loss's formula
-  int64_t num_tokens() const { return num_tokens_; }                    // trained tokens, with the masked ones
+  int64_t num_tokens() const { return num_tokens_; }                    // trained tokens
   int64_t num_trained_samples() const { return num_trained_samples_; }  // samples with a token in their mask
   // Returns the factor that makes accumulated gradients and the sums of "loss", "pg_loss", "kl_loss", "behavior_kl",
   // "opd_loss" and "entropy_loss" final. It is 0 when there is nothing to train on.
@@ -121,7 +116,7 @@ class LossNormaliser {
   // all trained tokens, "clip_cov_frac", "kl_cov_frac", "low_entropy_frac" and "on_policy_token_share" are shares of
   // those, "tis_rejected_frac" of those and the rejected ones, "on_policy_logprob_abs_diff" is a mean over the
   // on-policy tokens. The other diagnostics are means over samples of their token means, or over tokens if the loss is
-  // a token mean, both without the masked tokens.
+  // a token mean.
   std::map<std::string, double> metrics(const LossSums& sums) const;
 
  private:
@@ -137,7 +132,7 @@ class LossNormaliser {
   int64_t num_rejected_ = 0;
   int64_t num_given_tokens_ = 0;
   int64_t num_counted_tokens_ = 0;  // a removed sample may count as one
-  // Metrics of the policy term are means over these: over sampled completions alone, without masked tokens.
+  // Metrics of the policy term are means over these: over sampled completions alone.
   int64_t num_measured_samples_ = 0, num_measured_tokens_ = 0;
 };
 

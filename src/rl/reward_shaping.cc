@@ -42,6 +42,15 @@ double reference_kl(const Sample& sample, size_t token) {
   return double{sample.rollout_logprobs[token]} - double{sample.ref_logprobs[token]};
 }
 
+void mask_older_tokens(const LossConfig& config, uint64_t version, std::span<Sample> samples) {
+  if (!config.mask_off_policy) return;
+  for (Sample& sample : samples) {
+    if (sample.is_given) continue;
+    TANDEM_CHECK_EQ(sample.loss_mask.size(), sample.completion.size(), "loss mask of sample", sample.sample_id);
+    std::fill_n(sample.loss_mask.begin(), sample.first_token_of(version), uint8_t{0});
+  }
+}
+
 void remove_truncated(const LossConfig& config, std::span<Sample> samples) {
   if (!config.mask_truncated_completions) return;
   for (Sample& sample : samples) sample.remove = sample.remove || is_truncated(sample);

@@ -1,9 +1,10 @@
-// Changes rewards before advantages are computed: completions that were cut leave the loss, long ones lose reward, and
-// so do those that the reference finds unlikely. docs/LOSSES.md gives formulas and sources. `Sample::reward` keeps the
-// value of the reward function.
+// Changes samples before advantages are computed: tokens of older weights and completions that were cut leave the loss,
+// long completions lose reward, and so do those that the reference finds unlikely. docs/LOSSES.md gives formulas and
+// sources. `Sample::reward` keeps the value of the reward function.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -17,6 +18,11 @@ namespace tandem::rl {
 // log-prob that the token was sampled with minus the reference's. In a reward it is the estimate whose policy gradient
 // is that of the KL itself. Throws BugError if the reference did not score the sample.
 double reference_kl(const Sample& sample, size_t token);
+
+// Sets the loss mask of tokens that were not sampled with weights of `version` to 0, with
+// --mask-offpolicy-in-partial-rollout. An answer that nobody sampled keeps its mask. slime does so as it samples
+// (sglang_rollout.py, generate_and_rm), and everything after counts these tokens as it counts those of a tool.
+void mask_older_tokens(const LossConfig& config, uint64_t version, std::span<Sample> samples);
 
 // Removes completions that were cut at a limit from the loss, with --mask-truncated-completions.
 void remove_truncated(const LossConfig& config, std::span<Sample> samples);

@@ -99,6 +99,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
       checkpointer.begin_update();
       memory.enter(Phase::kTrain);
       rollout_log.training_begins();
+      learner.mask_older_tokens(*rollout);
       learner.score_rewards(rollout_id, *rollout, log);
       learner.score_reference(*rollout, log);
       std::optional<report::Metrics> last_step;

@@ -87,7 +87,7 @@ LossGradients differentiate(const StepLoss& loss, const Targets& targets, const 
     const rl::Sample& sample = *targets.samples[s];
     const int64_t begin = targets.offsets[s];
     if (sample.completion.empty()) continue;  // it adds 0 to every sum
-    const TrainedTokens trained = trained_tokens(loss.config, loss.ages, sample);
+    const TrainedTokens trained = trained_tokens(loss.config, sample);
     const std::vector<double> advantages = token_advantages(sample);
     rl::LossInput input = rollout_input(loss.config, sample);
     TANDEM_CHECK_EQ(input.length, targets.offsets[s + 1] - begin, "targets of sample", sample.sample_id);
@@ -97,7 +97,6 @@ LossGradients differentiate(const StepLoss& loss, const Targets& targets, const 
     if (loss.config.old_logprobs == "proximal" && input.old_logprobs == nullptr) input.old_logprobs = input.logprobs;
     input.mask = trained.mask.data();
     input.num_rejected = trained.num_rejected;
-    input.num_masked = trained.num_masked;
     if (loss.ages.has_older) input.on_policy_begin = loss.ages.on_policy_begin(sample);
     if (!loss.choices.empty()) {
       const rl::TokenChoice& choice = loss.choices.at(&sample);
@@ -135,23 +134,21 @@ bool TokenAges::are_known(const std::vector<const rl::Sample*>& samples) const {
   return std::ranges::all_of(samples, [&](const rl::Sample* sample) { return is_known(*sample); });
 }
 
-TrainedTokens trained_tokens(const rl::LossConfig& config, const TokenAges& ages, const rl::Sample& sample) {
+TrainedTokens trained_tokens(const rl::LossConfig& config, const rl::Sample& sample) {
   TANDEM_CHECK_EQ(sample.loss_mask.size(), sample.completion.size(), "loss mask of sample", sample.sample_id);
   TrainedTokens trained{.mask = sample.loss_mask};
   if (sample.remove) std::ranges::fill(trained.mask, uint8_t{0});
-  trained.num_masked = rl::mask_off_policy_tokens(config, ages.on_policy_begin(sample), trained.mask);
   trained.num_rejected = rl::reject_tokens(config, rollout_input(config, sample), trained.mask);
   return trained;
 }
 
-TokenChoices choose_tokens(const rl::LossConfig& config, const TokenAges& ages,
-                           const std::vector<const rl::Sample*>& samples, const Scores& scores,
-                           const rl::ChoiceSeed& seed) {
+TokenChoices choose_tokens(const rl::LossConfig& config, const std::vector<const rl::Sample*>& samples,
+                           const Scores& scores, const rl::ChoiceSeed& seed) {
   std::vector<TrainedTokens> trained;
   std::vector<std::vector<double>> advantages;
   std::vector<rl::ChoiceInput> inputs;
   for (const rl::Sample* sample : samples) {
-    trained.push_back(trained_tokens(config, ages, *sample));
+    trained.push_back(trained_tokens(config, *sample));
     advantages.push_back(token_advantages(*sample));
   }
   for (size_t s = 0; s < samples.size(); ++s) {

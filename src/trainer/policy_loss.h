@@ -43,14 +43,13 @@ struct TokenAges {
   bool has_older = false;           // a token that the loss mask has was sampled with older ones
 };
 
-// The tokens of a sample that the loss counts: its loss mask without the tokens that --tis-mode reject and
-// --mask-offpolicy-in-partial-rollout take out, or nothing of a removed sample.
+// The tokens of a sample that the loss counts: its loss mask without the tokens that --tis-mode reject takes out, or
+// nothing of a removed sample.
 struct TrainedTokens {
   std::vector<uint8_t> mask;
   int64_t num_rejected = 0;
-  int64_t num_masked = 0;  // those of --mask-offpolicy-in-partial-rollout, which still count
 };
-TrainedTokens trained_tokens(const rl::LossConfig& config, const TokenAges& ages, const rl::Sample& sample);
+TrainedTokens trained_tokens(const rl::LossConfig& config, const rl::Sample& sample);
 
 // The tokens of each sample that the loss treats apart.
 using TokenChoices = std::unordered_map<const rl::Sample*, rl::TokenChoice>;
@@ -58,9 +57,8 @@ using TokenChoices = std::unordered_map<const rl::Sample*, rl::TokenChoice>;
 int64_t num_low_entropy(const TokenChoices& choices);
 // Chooses them among all tokens of the step (rl/token_choice.h). `scores` has the log-probs of the present weights, of
 // each sample in turn, and if the loss chooses by them the entropies.
-TokenChoices choose_tokens(const rl::LossConfig& config, const TokenAges& ages,
-                           const std::vector<const rl::Sample*>& samples, const Scores& scores,
-                           const rl::ChoiceSeed& seed);
+TokenChoices choose_tokens(const rl::LossConfig& config, const std::vector<const rl::Sample*>& samples,
+                           const Scores& scores, const rl::ChoiceSeed& seed);
 
 // The loss of an optimizer step whose samples have been counted.
 struct StepLoss {

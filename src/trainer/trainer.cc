@@ -89,8 +89,8 @@ class TrainerImpl final : public Trainer {
     rl::LossNormaliser normaliser(config_.loss);
     const TokenAges ages(samples, logprobs, version);
     for (const rl::Sample* sample : samples) {
-      const TrainedTokens trained = trained_tokens(config_.loss, ages, *sample);
-      normaliser.add(trained.mask, trained.num_rejected, trained.num_masked, sample->is_given);
+      const TrainedTokens trained = trained_tokens(config_.loss, *sample);
+      normaliser.add(trained.mask, trained.num_rejected, sample->is_given);
     }
     const TokenChoices choices = choose(samples, ages);
     const StepLoss loss{.config = config_.loss,
@@ -177,7 +177,7 @@ class TrainerImpl final : public Trainer {
       scores.entropy.push_back(known ? std::vector<float>() : std::move(scored.entropy[next]));
       if (!known) ++next;
     }
-    return choose_tokens(config_.loss, ages, samples, scores,
+    return choose_tokens(config_.loss, samples, scores,
                          {.seed = config_.seed, .step = static_cast<uint64_t>(num_steps_)});
   }
 
@@ -268,7 +268,7 @@ class TrainerImpl final : public Trainer {
     if (balance_) {
       std::vector<bool> counts;
       for (const rl::Sample* sample : batch.samples) {
-        counts.push_back(std::ranges::count(trained_tokens(step.config, step.ages, *sample).mask, 0) <
+        counts.push_back(std::ranges::count(trained_tokens(step.config, *sample).mask, 0) <
                          std::ssize(sample->loss_mask));
       }
       balances = balance_->begin_batch(batch, counts);

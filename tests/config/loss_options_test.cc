@@ -66,6 +66,7 @@ struct MadeUpRollout {
       for (size_t t = 0; t < current.size(); ++t)
         entropy.back().push_back(0.4F + 0.02F * static_cast<float>((7 * i + 3 * t) % 11));
       sample.rollout_logprobs = old.back();
+      sample.versions = {{.begin = 0, .version = 1}, {.begin = 1, .version = 2}};
       sample.ref_logprobs = reference.back();
       logprobs.push_back(std::move(current));
       samples.push_back(std::move(sample));
@@ -108,23 +109,23 @@ std::vector<rl::TokenChoice> chosen_tokens(const rl::LossConfig& loss, const Mad
 
 Outcome outcome_of(const LossOptions& options, bool was_truncated) {
   MadeUpRollout rollout;
+  rl::mask_older_tokens(options.loss, /*version=*/2, rollout.samples);
   rl::remove_truncated(options.loss, rollout.samples);
   rl::assign_advantages(options.loss, rollout.samples);
   rl::LossNormaliser normaliser(options.loss);
   std::vector<std::vector<uint8_t>> masks;
-  std::vector<int64_t> num_rejected, num_masked;
+  std::vector<int64_t> num_rejected;
   for (size_t i = 0; i < rollout.samples.size(); ++i) {
     const rl::Sample& sample = rollout.samples[i];
     std::vector<uint8_t>& mask = masks.emplace_back(sample.loss_mask);
     if (sample.remove) std::ranges::fill(mask, uint8_t{0});
-    num_masked.push_back(rl::mask_off_policy_tokens(options.loss, /*on_policy_begin=*/1, mask));
     num_rejected.push_back(rl::reject_tokens(options.loss,
                                              {.length = static_cast<int64_t>(mask.size()),
                                               .old_logprobs = rollout.old_of(options.loss, i),
                                               .rollout_logprobs = rollout.old[i].data(),
                                               .behavior_logprobs = was_truncated ? rollout.sampled[i].data() : nullptr},
                                              mask));
-    normaliser.add(mask, num_rejected.back(), num_masked.back());
+    normaliser.add(mask, num_rejected.back());
   }
   const std::vector<rl::TokenChoice> choices = chosen_tokens(options.loss, rollout, masks);
   rl::LossSums sums;
@@ -149,8 +150,7 @@ Outcome outcome_of(const LossOptions& options, bool was_truncated) {
                          .covariant = choices[i].covariant.data(),
                          .low_entropy = choices[i].low_entropy.data(),
                          .entropy_share = normaliser.entropy_share(rl::num_low_entropy(choices)),
-                         .num_rejected = num_rejected[i],
-                         .num_masked = num_masked[i]},
+                         .num_rejected = num_rejected[i]},
                         {dlogprobs.data(), dentropy.data(), ddivergence.data()}, sums);
     outcome.gradients.insert(outcome.gradients.end(), dlogprobs.begin(), dlogprobs.end());
     outcome.gradients.insert(outcome.gradients.end(), dentropy.begin(), dentropy.end());
@@ -499,6 +499,7 @@ TEST(LossOptions, NewDefinitionsAreRememberedWhereTheRunDependsOnThem) {
   EXPECT_EQ(of({"--entropy-coef", "0.01"}), (Definitions{{"the mean of --entropy-coef", "over all tokens"}}));
   EXPECT_EQ(of(kKl), Definitions());
   EXPECT_EQ(of({"--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k3+"}).size(), 1U);
+  EXPECT_EQ(of({"--mask-offpolicy-in-partial-rollout"}).size(), 1U);
   EXPECT_EQ(of({"--top-entropy-quantile", "0.2"}), Definitions());
   EXPECT_EQ(of({"--entropy-coef", "0.01", "--loss-agg-mode", "token-mean", "--top-entropy-quantile", "0.2"}).size(),
             1U);

@@ -263,7 +263,7 @@ TEST(GivenAnswers, HaveTheDivergenceAloneInTheLoss) {
     const std::vector<double> advantages(3, 0.5), none(2, 0.0);
     LossNormaliser normaliser(config);
     normaliser.add(mask);
-    normaliser.add(given_mask, 0, 0, /*is_given=*/true);
+    normaliser.add(given_mask, 0, /*is_given=*/true);
     LossSums sampled, given;
     std::vector<double> dlogprobs(3, 9.0), dentropy(3, 9.0), ddivergence(3, 9.0);
     const LossGradient gradient = {

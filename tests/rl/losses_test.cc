@@ -311,57 +311,6 @@ TEST(Losses, OffPolicySequencesAreMaskedAndCounted) {
   EXPECT_EQ(outcome.sums.at("opsm_clipfrac"), 0.0);
 }
 
-// A masked token has no term and no gradient, and the means are over it all the same: the others have the gradient that
-// they would have with it.
-TEST(Losses, TokensOfOlderWeightsLeaveTheLossAndStayInTheDenominators) {
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937 random(seed);
-  for (const std::string_view aggregation : aggregation_names()) {
-    LossConfig config{.loss_aggregation = std::string(aggregation), .kl_loss_coef = 0.1, .entropy_coef = 0.01};
-    config.loss_norm_tokens = 32.0;
-    config.mask_off_policy = true;
-    std::vector<Drawn> step;
-    for (int i = 0; i < 6; ++i) step.emplace_back(random);
-    const std::vector<int64_t> begins = {0, 3, 12, 1, 7, 0};
-    LossNormaliser all(config), kept(config);
-    std::vector<Drawn> masked = step;
-    std::vector<int64_t> num_masked;
-    double num_on_policy = 0.0, num_trained = 0.0;
-    for (size_t i = 0; i < step.size(); ++i) {
-      num_masked.push_back(mask_off_policy_tokens(config, begins[i], masked[i].mask));
-      EXPECT_EQ(num_masked[i], std::count(step[i].mask.begin(), step[i].mask.begin() + begins[i], 1));
-      kept.add(masked[i].mask, 0, num_masked[i]);
-      all.add(step[i].mask);
-      num_on_policy += static_cast<double>(std::count(masked[i].mask.begin(), masked[i].mask.end(), 1));
-      num_trained += static_cast<double>(std::count(step[i].mask.begin(), step[i].mask.end(), 1));
-    }
-    EXPECT_EQ(kept.loss_scale(), all.loss_scale()) << aggregation;
-    EXPECT_EQ(kept.entropy_share(), all.entropy_share()) << aggregation;
-    LossSums sums;
-    for (size_t i = 0; i < step.size(); ++i) {
-      std::vector<double> a(12), b(12), c(12), d(12);
-      LossSums ignored;
-      accumulate_loss(config, step[i].input(), {a.data(), b.data()}, ignored);
-      LossInput input = masked[i].input();
-      input.num_masked = num_masked[i];
-      input.on_policy_begin = begins[i];
-      input.is_first_step = true;
-      accumulate_loss(config, input, {c.data(), d.data()}, sums);
-      for (size_t t = 0; t < 12; ++t) {
-        const bool is_older = static_cast<int64_t>(t) < begins[i];
-        EXPECT_DOUBLE_EQ(c[t], is_older ? 0.0 : a[t]) << aggregation << " " << t;
-        EXPECT_DOUBLE_EQ(d[t], is_older ? 0.0 : b[t]) << aggregation << " " << t;
-      }
-    }
-    EXPECT_DOUBLE_EQ(kept.metrics(sums).at("on_policy_token_share"), num_on_policy / num_trained);
-    EXPECT_GT(kept.metrics(sums).at("on_policy_logprob_abs_diff"), 0.0);
-  }
-  std::vector<uint8_t> mask = {1, 1};
-  EXPECT_EQ(mask_off_policy_tokens({}, 2, mask), 0);
-  EXPECT_EQ(mask, (std::vector<uint8_t>{1, 1}));
-}
-
 // The difference is that of the newest tokens alone, and exactly 0 where these are the trainer's own.
 TEST(Losses, OnPolicyTokensAreComparedApart) {
   std::mt19937 random(1);

@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rl/advantages.h"
@@ -299,6 +300,32 @@ TEST(RewardShaping, AReferenceThatIsNoNumberIsNamed) {
       EXPECT_TRUE(std::string(error.what()).starts_with("sample 77 has a log-prob that is not finite")) << error.what();
     }
   }
+}
+
+TEST(MaskOlderTokens, TakesThoseOfOtherWeightsOutOfTheLossMask) {
+  const auto sample_of = [](std::vector<VersionSpan> versions) {
+    Sample sample;
+    sample.completion.resize(4);
+    sample.loss_mask = {1, 0, 1, 1};
+    sample.versions = std::move(versions);
+    return sample;
+  };
+  std::vector<Sample> samples = {sample_of({{.begin = 0, .version = 3}}),
+                                 sample_of({{.begin = 0, .version = 2}, {.begin = 3, .version = 3}}),
+                                 sample_of({{.begin = 0, .version = 2}}), sample_of({})};
+  samples.push_back(samples[3]);
+  samples[4].is_given = true;
+  const std::vector<Sample> before = samples;
+  mask_older_tokens({}, 3, samples);
+  for (size_t i = 0; i < samples.size(); ++i) EXPECT_EQ(samples[i].loss_mask, before[i].loss_mask) << i;
+  LossConfig config;
+  config.mask_off_policy = true;
+  mask_older_tokens(config, 3, samples);
+  EXPECT_EQ(samples[0].loss_mask, before[0].loss_mask);
+  EXPECT_EQ(samples[1].loss_mask, (std::vector<uint8_t>{0, 0, 0, 1}));
+  EXPECT_EQ(samples[2].loss_mask, (std::vector<uint8_t>{0, 0, 0, 0}));
+  EXPECT_EQ(samples[3].loss_mask, before[3].loss_mask) << "without versions all is of these weights";
+  EXPECT_EQ(samples[4].loss_mask, before[4].loss_mask) << "nobody sampled it";
 }
 
 }  // namespace

@@ -248,6 +248,52 @@ TEST(Learner, ProximalLogProbsAreThoseBeforeTheFirstStep) {
   }
 }
 
+// slime masks these tokens as it samples: means, whitening and the KL of the reward leave them out.
+TEST(Learner, TokensOfOlderWeightsCountAsIfTheirLossMaskWereZero) {
+  std::vector<report::Metrics> rollouts;
+  std::vector<std::vector<base::Json>> steps;
+  std::vector<std::vector<float>> weights;
+  for (const bool has_flag : {true, false}) {
+    SmallRun run([&](config::TrainConfig& config) {
+      config.async.partial_rollout = true;
+      config.loss.loss.mask_off_policy = has_flag;
+      config.loss.loss.normalize_advantages = true;
+      config.loss.loss.entropy_coef = 0.01;
+      config.loss.loss.kl_coef = 0.1;
+    });
+    Learner learner(run.inputs(), run.memory());
+    run.inputs().session.trained().set_version(5);
+    const Logprobs policy = policy_scores(run);
+    sampling::Rollout rollout = graded();
+    rollout.is_sampled = true;
+    for (size_t i = 0; i < rollout.samples.size(); ++i) {
+      rl::Sample& sample = rollout.samples[i];
+      sample.rollout_logprobs = policy[i];
+      sample.versions = {{.begin = 0, .version = 5}};
+      if (i % 2 == 0) continue;
+      sample.versions = {{.begin = 0, .version = 4}};  // all of its tokens are older, or all but the last
+      const size_t num_older = i == 1 ? 3 : 2;
+      if (num_older == 2) sample.versions.push_back({.begin = 2, .version = 5});
+      for (size_t t = 0; t < num_older; ++t) {
+        sample.rollout_logprobs[t] -= 0.5F;
+        if (!has_flag) sample.loss_mask[t] = 0;
+      }
+    }
+    learner.mask_older_tokens(rollout);
+    ASSERT_TRUE(learn(run, learner, 0, rollout).has_value());
+    report::Metrics& metrics = rollouts.emplace_back(run.log().take());
+    std::erase_if(metrics, [](const auto& entry) { return entry.first.starts_with("perf/"); });
+    for (base::Json& record : steps.emplace_back(run.records("train/step"))) record.erase("time_s");
+    const at::Tensor weight = some_weight(run).to(at::kFloat).flatten();
+    weights.emplace_back(weight.const_data_ptr<float>(), weight.const_data_ptr<float>() + weight.numel());
+  }
+  EXPECT_EQ(rollouts[0], rollouts[1]);
+  EXPECT_EQ(steps[0], steps[1]);
+  EXPECT_EQ(weights[0], weights[1]);
+  EXPECT_FALSE(steps[0].at(0).contains("train/on_policy_token_share")) << "all that is left is on policy";
+  EXPECT_LT(rollouts[0].at("rollout/response_len/mean"), rollouts[0].at("rollout/response_lengths"));
+}
+
 TEST(Learner, EpochsOverARolloutAreTheSameStepsAgain) {
   std::vector<std::vector<float>> weights;
   for (const int64_t epochs : {int64_t{1}, int64_t{3}}) {

@@ -133,9 +133,8 @@ TEST(Trainer, AStepChoosesByTheLogProbsAndEntropiesOfItsOwnWeights) {
     TrainerConfig config = choosing(surrogate);
     const double entropy_coef = config.loss.entropy_coef;
     if (is_by_entropy) config.loss.entropy_coef = 0.0;
-    const TokenAges ages(pointers(samples), RolloutLogprobs::kOfOtherWeights, std::nullopt);
     const TokenChoices choices =
-        choose_tokens(config.loss, ages, pointers(samples), scores, {.seed = config.seed, .step = 0});
+        choose_tokens(config.loss, pointers(samples), scores, {.seed = config.seed, .step = 0});
     int64_t num_out = 0, num_trained = 0;
     double entropy_of_others = 0.0;
     std::vector<rl::Sample> without = samples;

@@ -133,6 +133,10 @@ void Learner::score_reference(sampling::Rollout& rollout, RunLog& log) {
   log.add({{"perf/ref_log_probs_time", seconds_since(begin)}});
 }
 
+void Learner::mask_older_tokens(sampling::Rollout& rollout) const {
+  rl::mask_older_tokens(inputs_.trainer.loss, trained_version(rollout), rollout.samples);
+}
+
 bool Learner::score_teachers(sampling::Rollout& rollout, RunLog& log) {
   if (!teachers_) return true;
   const Clock::time_point begin = Clock::now();

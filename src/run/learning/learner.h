@@ -42,6 +42,9 @@ class Learner {
   // Computes log-probs of each sample's teacher, with --use-opd. Returns false if the run was asked to stop while no
   // process of a teacher could score.
   bool score_teachers(sampling::Rollout& rollout, RunLog& log);
+  // Takes tokens of older weights out of the loss, with --mask-offpolicy-in-partial-rollout. Call it before anything is
+  // computed of the tokens that are trained.
+  void mask_older_tokens(sampling::Rollout& rollout) const;
   // Takes truncated samples out of the loss and penalties from the rewards, as flags ask; then computes the advantages
   // within each group, lets the user's function change them if there is one, and logs the numbers of the rollout
   // (counted from 0): rollout/*, fault/*. Warns of rewards from which nothing can be learnt.

@@ -255,13 +255,19 @@ TEST_F(PartialRollout, ABoundHoldsAndZeroIsOnPolicy) {
     EXPECT_EQ(record.value("train/on_policy_token_share", 1.0), 1.0);
 }
 
-// Tokens that an older policy sampled have no part in the loss, and the rest is trained on.
+// Tokens that an older policy sampled leave the loss mask, and the rest is trained on.
 TEST_F(PartialRollout, TheMaskChangesWhatIsTrained) {
   Arguments words = in_phases(run_arguments("masked"));
   words.push_back("--mask-offpolicy-in-partial-rollout");
   const Captured result = run_program(words);
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(weights_of(path("masked")), weights_of(path("alone")));
+  bool has_older = false;
+  for (const base::Json& record : records(path("masked"), "rollout/step"))
+    has_older |= record["rollout/response_len/mean"].get<double>() < record["rollout/response_lengths"].get<double>();
+  EXPECT_TRUE(has_older) << "nothing was masked";
+  for (const base::Json& record : records(path("masked"), "train/step"))
+    EXPECT_FALSE(record.contains("train/on_policy_token_share")) << "all that is left is on policy";
 }
 
 TEST_F(PartialRollout, WhatCannotBeIsRefused) {
