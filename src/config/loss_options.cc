@@ -218,8 +218,9 @@ void LossOptions::visit_other_terms(base::Options& options) {
       .used_if([this] { return needs_reference(); }, "--use-kl-loss");
   options
       .option(loss.use_unbiased_kl, "use-unbiased-kl", group,
-              "multiply the KL of --use-kl-loss by the token's policy ratio, which makes its gradient that of the "
-              "reverse KL (TRL's use_bias_correction_kl); off: the estimate alone, as slime and verl have it")
+              "multiply the KL of --use-kl-loss by the token's policy ratio, which makes the gradient of k1, k3 and "
+              "low_var_kl that of the reverse KL (TRL's use_bias_correction_kl), not that of k2 and abs; off: the "
+              "estimate alone, as slime and verl have it")
       .remembered_as("false", use_kl_loss)
       .used_if([this] { return use_kl_loss; }, "--use-kl-loss");
   options.option(loss.kl_clamp, "kl-clamp", group, "bound that a token's low_var_kl is clamped to")
@@ -230,9 +231,10 @@ void LossOptions::visit_other_terms(base::Options& options) {
   options.option(ref_load, "ref-load", group, "Hugging Face directory of the reference model; unset: --hf-checkpoint")
       .path();
   options
-      .option(loss.entropy_coef, "entropy-coef", group,
-              "coefficient of the entropy bonus, the mean entropy over all trained tokens of the step, or over those of "
-              "--top-entropy-quantile, which is subtracted from the loss")
+      .option(
+          loss.entropy_coef, "entropy-coef", group,
+          "coefficient of the entropy bonus, the mean entropy over all trained tokens of the step, or over those of "
+          "--top-entropy-quantile, which is subtracted from the loss")
       .finite();
 }
 

@@ -94,9 +94,10 @@ struct LossConfig {
   // with the gradient of k2 (verl). verl's "kl" is k1, "mse" is k2 and its "k3" is low_var_kl.
   double kl_loss_coef = 0.0;  // 0: the KL is a metric if there are reference log-probs, and not in the loss
   std::string kl_loss_type = "low_var_kl";
-  // The KL is multiplied by the token's ratio, whose gradient makes the expected gradient that of the reverse KL, also
-  // on policy (DeepSeek-V3.2, arXiv 2512.02556; TRL's use_bias_correction_kl). With a "+" the ratio is a constant
-  // factor, because the gradient of k2 is that of the reverse KL already.
+  // The KL is multiplied by the token's ratio, whose gradient makes the expected gradient of k1 and k3 that of the
+  // reverse KL, also on policy (DeepSeek-V3.2, arXiv 2512.02556; TRL's use_bias_correction_kl). It does not do so for
+  // k2 and abs. With a "+" the ratio is a constant factor, because the gradient of k2 is that of the reverse KL
+  // already.
   bool use_unbiased_kl = true;
   double kl_clamp = 10.0;  // bound of low_var_kl
 

@@ -37,7 +37,16 @@ void warn_of_kl(const config::LossOptions& options, std::vector<std::string>& wa
         "always k1, the one whose policy gradient is that of the KL",
         loss.kl_loss_type));
   }
-  if (loss.kl_loss_coef == 0.0 || loss.kl_loss_type != "k1" || loss.use_unbiased_kl) return;
+  if (loss.kl_loss_coef == 0.0) return;
+  if (loss.use_unbiased_kl && (loss.kl_loss_type == "k2" || loss.kl_loss_type == "abs")) {
+    // The gradient of abs without the ratio is that of the distance sum |policy - reference|.
+    const std::string_view otherwise = loss.kl_loss_type == "k2" ? ", or --no-use-unbiased-kl" : "";
+    warnings.push_back(
+        fmt::format("--kl-loss-type {0}: times the policy ratio, which --use-unbiased-kl (the default) gives it, its "
+                    "expected gradient on policy is not that of the reverse KL; give {0}+, whose gradient is{1}",
+                    loss.kl_loss_type, otherwise));
+  }
+  if (loss.kl_loss_type != "k1" || loss.use_unbiased_kl) return;
   warnings.push_back(
       "--kl-loss-type k1 --no-use-unbiased-kl: its expected gradient on policy is 0, so it holds nothing near the "
       "reference; leave out --no-use-unbiased-kl, or give low_var_kl, k2 or k1+");
@@ -57,6 +66,14 @@ void warn_of_constants(const rl::LossConfig& loss, std::vector<std::string>& war
         fmt::format("--eps-clip {}: CISPO as published clips above only, here ratios below {} count as that; give "
                     "--eps-clip 1 --eps-clip-high 4, or --cispo-max-ratio 5",
                     loss.eps_clip, 1.0 - loss.eps_clip));
+  }
+  if (surrogate == "cispo" && loss.loss_aggregation.empty() &&
+      rl::loss_aggregation(loss) != rl::Aggregation::kTokenMean) {
+    const auto name = rl::aggregation_names()[static_cast<size_t>(rl::loss_aggregation(loss))];
+    warnings.push_back(
+        fmt::format("--advantage-estimator {}: its terms are aggregated by {}; CISPO as published, and TRL's, is the "
+                    "mean over tokens, give --loss-agg-mode token-mean",
+                    loss.advantage_estimator, name));
   }
   if (loss.advantage_estimator == "dapo" && surrogate == "ppo" && loss.eps_clip_high < 0.0) {
     warnings.push_back(

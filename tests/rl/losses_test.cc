@@ -109,9 +109,10 @@ TEST(Losses, GradientsAreThoseOfTheValue) {
   EXPECT_GT(num_smooth, num_tokens * 9 / 10);
 }
 
-// With the ratio, the expected gradient on policy is that of the reverse KL, sum p log(p / ref), whatever the estimate;
-// without it that of k3 is the forward KL's. With a "+" the gradient of k2 is the reverse KL's already, and must not be
-// counted twice. p = softmax(z), so d KL / d z_i = p_i (log(p_i / ref_i) - KL).
+// With the ratio, the expected gradient on policy of k1 and k3 is that of the reverse KL, sum p log(p / ref); without
+// it that of k3 is the forward KL's. With a "+" the gradient of k2 is the reverse KL's already, and must not be counted
+// twice. k2 and abs have another gradient with the ratio: docs/LOSSES.md has the numbers. p = softmax(z), so
+// d KL / d z_i = p_i (log(p_i / ref_i) - KL).
 TEST(Losses, TheUnbiasedKlHasTheGradientOfTheReverseKl) {
   const double p[] = {0.6, 0.3, 0.1}, ref[] = {0.2, 0.3, 0.5};
   double reverse = 0.0;
@@ -137,7 +138,7 @@ TEST(Losses, TheUnbiasedKlHasTheGradientOfTheReverseKl) {
     }
     return gradient;
   };
-  for (const char* kind : {"k1", "k3", "low_var_kl", "k1+", "k2+", "k3+", "low_var_kl+"}) {
+  for (const char* kind : {"k1", "k3", "low_var_kl", "k1+", "k2+", "k3+", "low_var_kl+", "abs+"}) {
     const std::vector<double> gradient = expected_gradient({.kl_loss_coef = 1.0, .kl_loss_type = kind});
     for (size_t i = 0; i < 3; ++i) {
       EXPECT_NEAR(gradient[i], p[i] * (std::log(p[i] / ref[i]) - reverse), 1e-6) << kind << " " << i;
@@ -146,6 +147,18 @@ TEST(Losses, TheUnbiasedKlHasTheGradientOfTheReverseKl) {
   const std::vector<double> forward =
       expected_gradient({.kl_loss_coef = 1.0, .kl_loss_type = "k3", .use_unbiased_kl = false});
   for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(forward[i], p[i] - ref[i], 1e-6) << i;
+  const std::vector<double> alone =
+      expected_gradient({.kl_loss_coef = 1.0, .kl_loss_type = "k2", .use_unbiased_kl = false});
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(alone[i], p[i] * (std::log(p[i] / ref[i]) - reverse), 1e-6) << i;
+  const double of_k2[] = {0.427, -0.297, -0.130}, of_abs[] = {0.467, -0.396, -0.071},
+               of_abs_alone[] = {0.3, -0.15, -0.15};
+  const auto expect_rounded = [&](const LossConfig& config, const double(&expected)[3]) {
+    const std::vector<double> gradient = expected_gradient(config);
+    for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(gradient[i], expected[i], 5e-4) << config.kl_loss_type << " " << i;
+  };
+  expect_rounded({.kl_loss_coef = 1.0, .kl_loss_type = "k2"}, of_k2);
+  expect_rounded({.kl_loss_coef = 1.0, .kl_loss_type = "abs"}, of_abs);
+  expect_rounded({.kl_loss_coef = 1.0, .kl_loss_type = "abs", .use_unbiased_kl = false}, of_abs_alone);
 }
 
 TEST(Losses, RejectedTokensLeaveWeightsAndDenominators) {
@@ -360,8 +373,8 @@ TEST(Losses, AVetoedSampleHasNoTermAndStillCounts) {
   EXPECT_NE(lose(config, drawn).sums.at("loss"), 0.0) << "a token that is not trained has no say";
 }
 
-// Rejection would take the token away that the veto is about, wherever its lower bound is the higher one. slime's mis.py
-// computes the veto with the loss mask from before rejection.
+// Rejection would take the token away that the veto is about, wherever its lower bound is the higher one. slime's
+// mis.py computes the veto with the loss mask from before rejection.
 TEST(Losses, TheVetoLooksBeforeRejection) {
   std::mt19937 random(1);
   Drawn drawn(random, 4);
