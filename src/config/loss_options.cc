@@ -295,7 +295,7 @@ void LossOptions::visit_corrections(base::Options& options) {
       .at_least(0.0)
       .finite();
   options.option(loss.mask_off_policy, "mask-offpolicy-in-partial-rollout", group,
-                 "tokens that older weights sampled than those that are trained have no part in the loss");
+                 "tokens that older weights sampled than those that are trained count as if their loss mask were 0");
   options
       .option(loss.get_mismatch_metrics, "get-mismatch-metrics", group,
               "report ois, tis and tis_abs always, and recompute the old log-probs, to show that they are the engine's")

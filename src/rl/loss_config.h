@@ -60,8 +60,8 @@ struct LossConfig {
   // --rollout-max-response-len.
   double loss_norm_tokens = 0.0;
   double sample_mean_epsilon = 0.0;  // added to a sample's token count in its mean (verl 1e-8)
-  // A sample without a single trained token still counts in G, and as one token in the per-token mean. verl counts
-  // neither; TRL counts it in G only.
+  // A sample without a single trained token still counts in G, and as one token in the per-token mean. verl and TRL
+  // count it in G only.
   bool count_removed_samples = true;
 
   // Clipping keeps the ratio r in [1 - eps_clip, 1 + eps_clip_high].

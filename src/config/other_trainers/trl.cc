@@ -76,14 +76,18 @@ constexpr auto kNamesOfTrl = std::to_array<OtherName>({
     {"max_grad_norm", "`--clip-grad`", ""},
     {"optim", "none", "AdamW is the only optimizer"},
     {"beta", "`--use-kl-loss --kl-loss-coef`", "with `--kl-loss-type k3`"},
-    {"use_bias_correction_kl", "`--use-unbiased-kl`", "on in both"},
+    {"use_bias_correction_kl", "`--use-unbiased-kl`",
+     "on in both; the ratio is the token's, in TRL with `importance_sampling_level=sequence` the sequence's"},
     {"epsilon", "`--eps-clip`", ""},
     {"epsilon_high", "`--eps-clip-high`", "`cispo` clips at it: `--cispo-max-ratio`"},
     {"delta", "`--eps-clip-c`", ""},
     {"loss_type", "`--advantage-estimator`, `--loss-agg-mode`",
-     "`dapo`, TRL's default, is `--loss-agg-mode token-mean`; `grpo`, `dr_grpo`, `bnpo`, `cispo`, `sapo`, `luspo`, "
-     "`vespo`: [LOSSES.md](LOSSES.md)"},
-    {"importance_sampling_level", "`--pg-loss-type`", "`sequence` is `--pg-loss-type gspo`"},
+     "`dapo`, TRL's default, is `--loss-agg-mode token-mean`, and `cispo` and `vespo` take that too; TRL "
+     "divides these three by the mean tokens of the generation batch's steps, here by those of the step "
+     "itself. `grpo`, `dr_grpo`, `bnpo`, `sapo`, `luspo`: [LOSSES.md](LOSSES.md)"},
+    {"importance_sampling_level", "`--pg-loss-type`",
+     "`sequence` is `--pg-loss-type gspo`; the KL of each token is times the token's ratio there too, in TRL "
+     "times the sequence's"},
     {"sapo_temperature_pos", "`--sapo-tau-pos`", ""},
     {"sapo_temperature_neg", "`--sapo-tau-neg`", ""},
     {"router_aux_loss_coef", "`--moe-aux-loss-coeff`",
@@ -109,7 +113,8 @@ constexpr auto kNamesOfTrl = std::to_array<OtherName>({
      "`batch` is `--reward-std-scope batch`, `none` `--disable-grpo-std-normalization`; `--group-epsilon 1e-4` for "
      "TRL's digits"},
     {"mask_truncated_completions", "`--mask-truncated-completions`", ""},
-    {"entropy_coef", "`--entropy-coef`", "of the mean entropy of all tokens, in both"},
+    {"entropy_coef", "`--entropy-coef`",
+     "of the mean entropy of the tokens, in both: of all, or of those that `--top-entropy-quantile` leaves"},
     {"use_adaptive_entropy", "none", "the coefficient is fixed: `--entropy-coef`"},
     {"entropy_coef_min", "none", "the coefficient is fixed: `--entropy-coef`"},
     {"entropy_coef_max", "none", "the coefficient is fixed: `--entropy-coef`"},
@@ -194,7 +199,9 @@ constexpr auto kNamesOfPreferences = std::to_array<OtherName>({
     {"desirable_weight", "`--desirable-weight`", "for `kto`"},
     {"undesirable_weight", "`--undesirable-weight`", "for `kto`"},
     {"precompute_ref_log_probs", "none", "always so: the reference scores everything before the first step"},
-    {"ref_model", "`--ref-load`", "without it `--hf-checkpoint`, or an adapter's base"},
+    {"ref_model", "`--ref-load`",
+     "without it `--hf-checkpoint` as it is at the start: of a new adapter its base, of one that is trained "
+     "further the adapter as it was"},
     {"train_sampling_strategy", "`--rollout-shuffle`", "`kto` may shuffle: its strangers are those of the step"},
 });
 

@@ -66,12 +66,18 @@ constexpr auto kNamesOfVerl = std::to_array<OtherName>({
     {"actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes", "`--update-weight-buffer-size`",
      "in bytes: `2048MiB`; without `--colocate`"},
     {"actor_rollout_ref.actor.optim.lr", "`--lr`", ""},
-    {"actor_rollout_ref.actor.optim.weight_decay", "`--weight-decay`", "0.01 in verl, 0.1 here"},
+    {"actor_rollout_ref.actor.optim.weight_decay", "`--weight-decay`",
+     "0.01 in verl, 0.1 here; verl's reaches norms and biases too with FSDP: `--weight-decay-all`"},
     {"actor_rollout_ref.actor.optim.betas", "`--adam-beta1`, `--adam-beta2`",
      "`--adam-beta2 0.999` for verl's default"},
-    {"actor_rollout_ref.actor.optim.lr_warmup_steps", "`--lr-warmup-iters`", ""},
-    {"actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", "`--lr-warmup-iters`", "in optimizer steps"},
-    {"actor_rollout_ref.actor.optim.lr_scheduler_type", "`--lr-decay-style`", ""},
+    {"actor_rollout_ref.actor.optim.lr_warmup_steps", "`--lr-warmup-iters`",
+     "verl counts rollouts, Tandem optimizer steps: multiply by `--num-steps-per-rollout` x "
+     "`--num-epochs-per-rollout`"},
+    {"actor_rollout_ref.actor.optim.lr_warmup_steps_ratio", "`--lr-warmup-iters`",
+     "the share times the optimizer steps of the run, which are `--num-rollout` x `--num-steps-per-rollout` x "
+     "`--num-epochs-per-rollout`"},
+    {"actor_rollout_ref.actor.optim.lr_scheduler_type", "`--lr-decay-style`",
+     "the learning rate moves with each optimizer step, in verl with each rollout"},
     {"actor_rollout_ref.actor.optim.min_lr_ratio", "`--min-lr`", "a learning rate, not a ratio"},
     {"actor_rollout_ref.actor.grad_clip", "`--clip-grad`", ""},
     {"actor_rollout_ref.actor.ppo_mini_batch_size", "`--global-batch-size`",
@@ -85,7 +91,7 @@ constexpr auto kNamesOfVerl = std::to_array<OtherName>({
     {"actor_rollout_ref.actor.clip_ratio_high", "`--eps-clip-high`", ""},
     {"actor_rollout_ref.actor.clip_ratio_c", "`--eps-clip-c`", "`--eps-clip-c 3` for verl's default; off here"},
     {"actor_rollout_ref.actor.loss_agg_mode", "`--loss-agg-mode`",
-     "the same names; `--loss-agg-mode token-mean` for verl's default"},
+     "the same names; `--loss-agg-mode token-mean --no-count-removed-samples` for verl's default"},
     {"actor_rollout_ref.actor.loss_scale_factor", "`--loss-norm-tokens`", ""},
     {"actor_rollout_ref.actor.policy_loss.loss_mode", "`--pg-loss-type`",
      "`vanilla` is `ppo`; `gspo`, `sapo`, `cispo`, `geo_mean`, `clip_cov`, `kl_cov` and others are in "
@@ -144,8 +150,9 @@ constexpr auto kNamesOfVerl = std::to_array<OtherName>({
     {"algorithm.rollout_correction.rollout_is_batch_normalize", "none",
      "a weight is a sample's own: it does not depend on the batch"},
     {"algorithm.rollout_correction.rollout_rs", "`--use-tis --tis-mode reject --tis-level`",
-     "`token_k1` is `token`, `seq_sum_k1` `sequence`, `seq_mean_k1` `geometric`; what stays is weighted too. No `k2` "
-     "and `k3`"},
+     "`token_k1` is `token`, `seq_sum_k1` `sequence`, `seq_mean_k1` `geometric`; what stays is weighted too. "
+     "Rejected tokens leave the denominator of `token-mean`, as in verl without `trainer.use_v1`. No `k2` and "
+     "`k3`"},
     {"algorithm.rollout_correction.rollout_rs_threshold", "`--tis-clip-low`, `--tis-clip`",
      "the other way round: `a_b` is 1 / b and 1 / a"},
     {"algorithm.rollout_correction.rollout_token_veto_threshold", "`--tis-veto`", "no longer in verl"},
@@ -180,7 +187,8 @@ constexpr auto kNamesOfVerl = std::to_array<OtherName>({
     {"distillation.distillation_loss.loss_mode", "`--opd-beta`",
      "0 is the forward KL, 1 the reverse KL, of whole distributions; estimates of them as a loss are not here"},
     {"distillation.distillation_loss.topk", "`--opd-top-k`", "both distributions are renormalised"},
-    {"distillation.distillation_loss.distillation_loss_coef", "`--opd-loss-coef`", ""},
+    {"distillation.distillation_loss.distillation_loss_coef", "`--opd-loss-coef`",
+     "verl uses it with `use_task_rewards=True` alone; with `False` it takes 1"},
     {"trainer.total_epochs", "`--num-epoch`", ""},
     {"trainer.total_training_steps", "`--num-rollout`", "verl's step is a rollout"},
     {"trainer.save_freq", "`--save-interval`", ""},
@@ -208,7 +216,8 @@ constexpr auto kNamesOfVerl = std::to_array<OtherName>({
 constexpr auto kNamesOfVerlSft = std::to_array<OtherName>({
     {"data.train_batch_size", "`--global-batch-size`", "samples of an optimizer step"},
     {"data.shuffle", "`--rollout-shuffle`", "on by default in `tandem sft`"},
-    {"actor_rollout_ref.actor.optim.weight_decay", "`--weight-decay`", "0.01 in verl, 0 in `tandem sft`"},
+    {"actor_rollout_ref.actor.optim.weight_decay", "`--weight-decay`",
+     "0.01 in verl, 0 in `tandem sft`; verl's reaches norms and biases too with FSDP: `--weight-decay-all`"},
     {"trainer.total_training_steps", "`--num-rollout`", "optimizer steps, in `tandem sft`"},
 });
 
