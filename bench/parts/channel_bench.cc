@@ -21,6 +21,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "mesh/channel_connector.h"
 #include "mesh/channel_listener.h"
 
 namespace tandem::mesh {

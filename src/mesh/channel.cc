@@ -84,7 +84,7 @@ Channel::Channel(OwnedDescriptor socket, double patience_s, size_t max_frame_byt
 }
 
 Channel::~Channel() {
-  if (!tls_ || is_in_record_) return;
+  if (!tls_ || is_in_record_ || has_rest()) return;
   tls_->close();
   const std::string words = tls_->take_words();
   [[maybe_unused]] const ssize_t sent = ::send(socket_.get(), words.data(), words.size(), MSG_NOSIGNAL);
@@ -104,6 +104,31 @@ void Channel::send(std::string_view payload) {
   write_all(bytes_of(frame));
 }
 
+void Channel::send_without_waiting(std::string_view payload) {
+  const std::string frame = frame_of(payload);
+  if (tls_) {
+    tls_->write(bytes_of(frame));
+    rest_ += tls_->take_words();
+  } else {
+    rest_ += frame;
+  }
+  send_rest();
+}
+
+bool Channel::send_rest() {
+  while (has_rest()) {
+    const ssize_t sent = ::send(socket_.get(), rest_.data(), rest_.size(), MSG_NOSIGNAL);
+    if (sent >= 0) {
+      rest_.erase(0, static_cast<size_t>(sent));
+    } else if (errno == EAGAIN) {
+      return false;
+    } else if (errno != EINTR) {
+      end_of_connection(errno, tls_ != nullptr);
+    }
+  }
+  return true;
+}
+
 void Channel::wait_until_closed(double wait_s) {
   std::array<char, 65536> ignored;
   const base::Clock::time_point begin = base::Clock::now();
@@ -118,6 +143,7 @@ void Channel::wait_until_closed(double wait_s) {
 void Channel::send_bytes(std::span<const std::byte> bytes) { write_all(bytes); }
 
 void Channel::write_all(std::span<const std::byte> bytes) {
+  while (!send_rest()) wait_to_write();
   if (!tls_) return write_to_socket(bytes);
   while (!bytes.empty()) {
     const auto part = bytes.first(std::min(bytes.size(), kTlsBytes));
@@ -130,14 +156,19 @@ void Channel::write_all(std::span<const std::byte> bytes) {
   }
 }
 
+// Both ends may have much to send at one time.
+void Channel::wait_to_write() {
+  wait(POLLOUT | POLLIN);
+  read_some();
+}
+
 void Channel::write_to_socket(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       bytes = bytes.subspan(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {
-      wait(POLLOUT | POLLIN);
-      read_some();  // both ends may have much to send at one time
+      wait_to_write();
     } else if (errno != EINTR) {
       end_of_connection(errno, tls_ != nullptr);
     }

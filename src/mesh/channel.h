@@ -74,6 +74,12 @@ class Channel {
 
   // Waits until the kernel has taken all of it.
   void send(std::string_view payload);
+  // Sends what the kernel takes of it now, and keeps the rest for send_rest(); what is sent later follows it.
+  void send_without_waiting(std::string_view payload);
+  // Sends what the kernel takes now of the rest. Returns whether all of it is sent; else call it again when the socket
+  // is writable.
+  bool send_rest();
+  bool has_rest() const { return !rest_.empty(); }
   // Call it after the last frame of this end, before it closes: it discards incoming bytes until the other end has
   // closed, but for at most `wait_s`. A socket that is closed with unread bytes in it may lose the bytes that were sent
   // last.
@@ -104,6 +110,7 @@ class Channel {
   std::optional<size_t> read_from_socket(std::span<std::byte> into);
   bool read_some();
   void wait(int16_t events);
+  void wait_to_write();
 
   OwnedDescriptor socket_;
   const double patience_s_;
@@ -111,6 +118,7 @@ class Channel {
   FrameReader reader_;
   bool may_have_more_ = true;  // the handshake may have taken more than its own words
   std::string encrypted_;      // bytes as they came from the socket
+  std::string rest_;           // bytes that the socket is still to take, with TLS encrypted
   bool is_in_record_ = false;  // whether a part of a record may be in flight
 };
 

@@ -64,9 +64,4 @@ class ChannelListener {
   bool has_said_turned_away_ = false;
 };
 
-// Connects to a ChannelListener of another machine; returns null if nobody listens there. Throws ChannelClosed if the
-// listener does not belong to this run, or if it did not answer within `patience_s`: its process is frozen then, since
-// a process that runs looks at its listener many times a second whatever it is busy with.
-std::unique_ptr<Channel> connect_channel(const std::string& address, int port, std::string secret, double patience_s);
-
 }  // namespace tandem::mesh

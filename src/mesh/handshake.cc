@@ -1,13 +1,16 @@
 #include "mesh/handshake.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <utility>
 
 #include "base/check.h"
 #include "mesh/channel.h"
+#include "mesh/secret.h"
 
 namespace tandem::mesh {
 
@@ -29,6 +32,19 @@ bool begins_tls(char byte) { return byte == '\x16' || byte == '\x15'; }
   throw SecretDiffers(
       fmt::format("the other end was started with{} TANDEM_SECRET_FILE, this one with{}; set it for all",
                   has_secret ? "out" : "", has_secret ? "" : "out"));
+}
+
+void say(int socket, Handshake& handshake) {
+  const std::string words = handshake.take_words();
+  // A new connection takes a few bytes at once.
+  if (!words.empty() && send(socket, words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT) != std::ssize(words))
+    throw ChannelClosed("the other process is gone");
+}
+
+// A socket that is closed with unread bytes in it may lose the bytes that were sent last.
+void throw_away_rest(int socket) {
+  std::array<char, Handshake::kMaxBytes> ignored;
+  recv(socket, ignored.data(), ignored.size(), MSG_DONTWAIT);
 }
 
 }  // namespace
@@ -97,6 +113,33 @@ void Handshake::shake_hands(std::string_view heard) {
   } else if (num_heard_ >= kMaxBytes) {
     refuse_stranger();
   }
+}
+
+std::unique_ptr<TlsKey> key_of(std::string& secret, ChannelEnd end) {
+  if (secret.empty()) return nullptr;
+  auto key = std::make_unique<TlsKey>(secret, end);
+  forget(secret);
+  return key;
+}
+
+bool continue_handshake(int socket, Handshake& handshake) {
+  std::array<char, Handshake::kMaxBytes> buffer;
+  say(socket, handshake);
+  while (handshake.num_wanted() > 0) {
+    const size_t wanted = std::min(handshake.num_wanted(), buffer.size());
+    const ssize_t received = recv(socket, buffer.data(), wanted, MSG_DONTWAIT);
+    if (received < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (received <= 0) throw ChannelClosed("the other process is gone");
+    try {
+      handshake.add({buffer.data(), static_cast<size_t>(received)});
+    } catch (const ChannelClosed&) {
+      say(socket, handshake);  // it is told why, as far as an unknown end is told
+      throw_away_rest(socket);
+      throw;
+    }
+    say(socket, handshake);
+  }
+  return true;
 }
 
 }  // namespace tandem::mesh

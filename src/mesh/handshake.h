@@ -1,7 +1,6 @@
 // The first words on a connection between machines, before any bytes are read as a message. The end that connects
 // speaks first. With a secret, the words are TLS's handshake (mesh/tls_session.h), and the listening end answers only
-// an end that knows the secret; without one they are a word of eight letters each. Bytes in and bytes out; no sockets.
-// No torch.
+// an end that knows the secret; without one they are a word of eight letters each. No torch.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +12,7 @@
 
 namespace tandem::mesh {
 
+// Takes bytes and gives bytes; it has no socket.
 class Handshake {
  public:
   // No more bytes than these are taken from an end that is not known; a handshake has some 500.
@@ -45,5 +45,12 @@ class Handshake {
   size_t num_heard_ = 0;
   std::unique_ptr<TlsSession> session_;
 };
+
+// Returns the key of a secret, which it forgets; null for "", where every connection is trusted.
+std::unique_ptr<TlsKey> key_of(std::string& secret, ChannelEnd end);
+
+// Moves the words of a handshake over a new connection, as far as that goes without waiting. Returns whether the
+// handshake is done. Throws ChannelClosed if the other end has closed or does not belong to this run.
+bool continue_handshake(int socket, Handshake& handshake);
 
 }  // namespace tandem::mesh

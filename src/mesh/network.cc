@@ -1,10 +1,12 @@
 #include "mesh/network.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -156,12 +158,29 @@ int port_of(const OwnedDescriptor& listener) {
   return ntohs(where.sin_port);
 }
 
-std::optional<OwnedDescriptor> connect_to(const std::string& address, int port) {
+std::optional<OwnedDescriptor> begin_to_connect(const std::string& address, int port) {
   const sockaddr_in where = socket_address(address, port);
-  OwnedDescriptor connection(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval patience = {.tv_sec = 1, .tv_usec = 0};  // a host behind a firewall does not answer at all
-  setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-  if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where) != 0) return std::nullopt;
+  OwnedDescriptor connection(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int result = connect(connection.get(), reinterpret_cast<const sockaddr*>(&where), sizeof where);
+  if (result != 0 && errno != EINPROGRESS) return std::nullopt;
+  return connection;
+}
+
+std::optional<bool> is_connected(const OwnedDescriptor& connection) {
+  pollfd polled = {connection.get(), POLLOUT, 0};
+  if (poll(&polled, 1, 0) <= 0) return std::nullopt;
+  int error = 0;
+  socklen_t size = sizeof error;
+  return getsockopt(connection.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
+}
+
+std::optional<OwnedDescriptor> connect_to(const std::string& address, int port) {
+  std::optional<OwnedDescriptor> connection = begin_to_connect(address, port);
+  if (!connection) return std::nullopt;
+  pollfd polled = {connection->get(), POLLOUT, 0};
+  poll(&polled, 1, static_cast<int>(kConnectsWithin * 1000.0));
+  if (!is_connected(*connection).value_or(false)) return std::nullopt;
+  fcntl(connection->get(), F_SETFL, fcntl(connection->get(), F_GETFL) & ~O_NONBLOCK);
   return connection;
 }
 

@@ -52,7 +52,14 @@ OwnedDescriptor listen_at(const std::string& address, int port, const ListenFlag
 // Listens at the host of rank 0, by its name or address.
 OwnedDescriptor listen_for_ranks(const std::string& host, int port);
 int port_of(const OwnedDescriptor& listener);
-// Returns nothing if nobody listens there, or answers within a second.
+// Seconds in which a machine answers that somebody connects to it. One behind a firewall does not answer at all.
+constexpr double kConnectsWithin = 1.0;
+// Begins to connect without waiting, and returns a socket that does not block; nothing if nobody listens there.
+std::optional<OwnedDescriptor> begin_to_connect(const std::string& address, int port);
+// Returns whether the connection that begin_to_connect() began is made; nullopt while the other machine has not
+// answered, until when the socket is not writable.
+std::optional<bool> is_connected(const OwnedDescriptor& connection);
+// Returns a socket that blocks; nothing if nobody listens there, or answers within kConnectsWithin.
 std::optional<OwnedDescriptor> connect_to(const std::string& address, int port);
 bool can_connect(const std::string& address, int port);
 // Returns the next connection to a listener that does not block, if there is one, and the address from which it came.

@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "base/sha256.h"
 #include "device/communicator.h"
+#include "mesh/channel_connector.h"
 #include "mesh/channel_listener.h"
 #include "mesh/local_socket.h"
 #include "mesh/network.h"

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/host_port.h"
 #include "base/log.h"
+#include "mesh/channel_connector.h"
 #include "mesh/local_socket.h"
 #include "mesh/network.h"
 #include "mesh/secret.h"

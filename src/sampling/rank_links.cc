@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "device/communicator.h"
 #include "memory/arena_allocator.h"
+#include "mesh/channel_connector.h"
 #include "mesh/hosts.h"
 #include "mesh/local_socket.h"
 

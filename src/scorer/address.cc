@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/env.h"
 #include "base/sha256.h"
-#include "mesh/channel_listener.h"
 #include "mesh/local_socket.h"
 #include "mesh/network.h"
 #include "mesh/secret.h"
@@ -64,12 +63,16 @@ void check_guarded(const Address& address, bool has_secret, bool trust_network, 
                                 flag, address.text));
 }
 
-std::unique_ptr<mesh::Channel> connect(const Address& address, const std::string& secret, double patience_s) {
-  if (std::optional<mesh::OwnedDescriptor> socket = mesh::connect_locally(address.local_name()))
-    return std::make_unique<mesh::Channel>(std::move(*socket), patience_s);
+std::unique_ptr<mesh::Channel> connect_here(const Address& address, double patience_s) {
+  std::optional<mesh::OwnedDescriptor> socket = mesh::connect_locally(address.local_name());
+  return socket ? std::make_unique<mesh::Channel>(std::move(*socket), patience_s) : nullptr;
+}
+
+std::unique_ptr<mesh::ChannelConnector> connect_there(const Address& address, const std::string& secret,
+                                                      double patience_s) {
   if (!address.place) return nullptr;
-  return mesh::connect_channel(mesh::address_of_host(address.place->host, "--opd-teacher-address"), address.place->port,
-                               secret, patience_s);
+  return std::make_unique<mesh::ChannelConnector>(mesh::address_of_host(address.place->host, "--opd-teacher-address"),
+                                                  address.place->port, secret, patience_s);
 }
 
 }  // namespace tandem::scorer

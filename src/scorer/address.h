@@ -8,6 +8,7 @@
 
 #include "base/host_port.h"
 #include "mesh/channel.h"
+#include "mesh/channel_connector.h"
 
 namespace tandem::scorer {
 
@@ -29,8 +30,11 @@ std::string own_secret();
 // Throws UserError, which names `flag`, for a place on the network that neither a secret nor --trust-network guards.
 void check_guarded(const Address& address, bool has_secret, bool trust_network, const std::string& flag);
 
-// Connects to the process that listens there; returns null if there is none. `secret` may be "". Throws ChannelClosed
-// if the process there has another secret, or says nothing for `patience_s`.
-std::unique_ptr<mesh::Channel> connect(const Address& address, const std::string& secret, double patience_s);
+// Connects to the process of this user that listens there on this machine; returns null if there is none.
+std::unique_ptr<mesh::Channel> connect_here(const Address& address, double patience_s);
+// Begins to connect to the process that listens there on the network; returns null if the address is of this machine
+// alone. `secret` may be "".
+std::unique_ptr<mesh::ChannelConnector> connect_there(const Address& address, const std::string& secret,
+                                                      double patience_s);
 
 }  // namespace tandem::scorer

@@ -127,6 +127,7 @@ bool Scorers::exchange(Link& link, Work& work) {
   try {
     if (!link.channel && !look_for(link)) return false;
     const bool has_come = take_messages(link, work);
+    link.channel->send_rest();
     if (link.is_ready) ask(link, work);
     const bool is_awaited = !link.is_ready || !link.asked.empty();
     if (is_awaited && seconds_since(link.last_heard) > settings_.timeout_s)
@@ -145,10 +146,19 @@ bool Scorers::exchange(Link& link, Work& work) {
 }
 
 bool Scorers::look_for(Link& link) const {
-  if (link.last_tried && seconds_since(*link.last_tried) < kTryEvery) return false;
-  link.last_tried = Clock::now();
-  link.channel = connect(link.address, settings_.secret, settings_.timeout_s);
+  if (!link.connector) {
+    if (link.last_tried && seconds_since(*link.last_tried) < kTryEvery) return false;
+    link.last_tried = Clock::now();
+    link.channel = connect_here(link.address, settings_.timeout_s);
+    if (!link.channel) link.connector = connect_there(link.address, settings_.secret, settings_.timeout_s);
+  }
+  try {
+    if (link.connector) link.channel = link.connector->advance();
+  } catch (const mesh::NobodyListens&) {
+    link.connector.reset();
+  }
   if (!link.channel) return false;
+  link.connector.reset();
   link.last_heard = Clock::now();
   link.channel->send(to_bytes(settings_.hello));
   return true;
@@ -190,13 +200,15 @@ void Scorers::ask(Link& link, Work& work) {
     const size_t piece = work.waiting.front();
     work.waiting.pop_front();
     link.asked.push_back(piece);  // before it is sent: a loss gives it back
-    link.channel->send(to_bytes(question_of(work.samples, work.pieces[piece].samples, work.temperature)));
+    link.channel->send_without_waiting(
+        to_bytes(question_of(work.samples, work.pieces[piece].samples, work.temperature)));
   }
 }
 
 void Scorers::lose(Link& link, Work& work, const std::string& why) {
   const bool was_there = std::exchange(link.is_ready, false);
   link.channel.reset();
+  link.connector.reset();
   link.why_gone = why;
   work.waiting.insert(work.waiting.begin(), link.asked.begin(), link.asked.end());
   link.asked.clear();
@@ -209,7 +221,12 @@ void Scorers::lose(Link& link, Work& work, const std::string& why) {
 void Scorers::wait_for_news() const {
   std::vector<pollfd> polled;
   for (const Link& link : links_) {
-    if (link.channel) polled.push_back({link.channel->descriptor(), POLLIN, 0});
+    if (link.channel) {
+      const int16_t events = link.channel->has_rest() ? POLLIN | POLLOUT : POLLIN;
+      polled.push_back({link.channel->descriptor(), events, 0});
+    } else if (link.connector) {
+      polled.push_back(link.connector->awaited());
+    }
   }
   poll(polled.data(), polled.size(), kLookEveryMs);
 }
@@ -220,8 +237,8 @@ std::string Scorers::who_is_missing() const {
   std::vector<std::string> missing;
   for (const Link& link : links_) {
     if (!link.is_ready)
-      missing.push_back(
-          fmt::format("{} ({})", link.address.text, link.channel ? "it has not answered yet" : link.why_gone));
+      missing.push_back(fmt::format("{} ({})", link.address.text,
+                                    link.channel || link.connector ? "it has not answered yet" : link.why_gone));
   }
   return fmt::format("{}: no process scores at {}", settings_.flag, fmt::join(missing, ", "));
 }

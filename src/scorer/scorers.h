@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "mesh/channel.h"
+#include "mesh/channel_connector.h"
 #include "rl/sample.h"
 #include "scorer/address.h"
 #include "scorer/messages.h"
@@ -46,18 +47,19 @@ class Scorers {
  private:
   struct Link {
     Address address;
-    std::unique_ptr<mesh::Channel> channel = nullptr;  // null: nobody is there
-    bool is_ready = false;                             // it has said Welcome
-    bool was_ready = false;                            // it, or one before it, had said so once
-    std::deque<size_t> asked = {};                     // pieces without an answer, in order
+    std::unique_ptr<mesh::Channel> channel = nullptr;             // null: nobody is there, or not yet
+    std::unique_ptr<mesh::ChannelConnector> connector = nullptr;  // what makes the channel, over a network
+    bool is_ready = false;                                        // it has said Welcome
+    bool was_ready = false;                                       // it, or one before it, had said so once
+    std::deque<size_t> asked = {};                                // pieces without an answer, in order
     std::string why_gone = "nobody listens there";
     std::optional<base::Clock::time_point> last_tried = {};
     base::Clock::time_point last_heard = {};
   };
   struct Work;
 
-  // Looks for a process that is not there, takes what one has said, and asks it for more. Returns whether anything has
-  // come of it.
+  // Looks for a process that is not there, takes what one has said, and asks it for more, without waiting: it may load
+  // or compute for minutes, and others score meanwhile. Returns whether anything has come of it.
   bool exchange(Link& link, Work& work);
   bool look_for(Link& link) const;
   bool take_messages(Link& link, Work& work);

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/sha256.h"
 #include "mesh/announcement.h"
+#include "mesh/channel_connector.h"
 #include "mesh/hosts.h"
 #include "mesh/local_socket.h"
 #include "mesh/network.h"

@@ -11,6 +11,8 @@
 #include <deque>
 #include <future>
 
+#include "mesh/channel_connector.h"
+
 namespace tandem::mesh {
 namespace {
 

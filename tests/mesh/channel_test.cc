@@ -37,6 +37,38 @@ TEST(Channel, WhatIsSentArrivesInOrder) {
   EXPECT_EQ(pair.b->receive(0.01), std::nullopt);
 }
 
+TEST(Channel, SendsWithoutWaitingForTheOtherEnd) {
+  const Pair pair;
+  const std::string large(3'000'000, 'x');  // more than the kernel keeps
+  pair.a->send_without_waiting("one");
+  EXPECT_FALSE(pair.a->has_rest());
+  pair.a->send_without_waiting(large);
+  EXPECT_TRUE(pair.a->has_rest());
+  EXPECT_FALSE(pair.a->send_rest()) << "the other end has read nothing";
+  pair.a->send_without_waiting("two");
+  EXPECT_EQ(pair.b->receive(0.0), "one");
+  std::optional<std::string> got;
+  while (!got) {
+    const bool is_sent = pair.a->send_rest();
+    EXPECT_EQ(is_sent, !pair.a->has_rest());
+    got = pair.b->receive(0.0);
+  }
+  EXPECT_EQ(got, large);
+  pair.a->send("three");
+  EXPECT_EQ(pair.b->receive(10.0), "two");
+  EXPECT_EQ(pair.b->receive(10.0), "three");
+}
+
+// What is sent with a wait comes after what was sent without one.
+TEST(Channel, SendsTheRestBeforeWhatFollows) {
+  const Pair pair;
+  const std::string large(3'000'000, 'x');
+  pair.a->send_without_waiting(large);
+  std::jthread sender([&] { pair.a->send("last"); });
+  EXPECT_EQ(pair.b->receive(10.0), large);
+  EXPECT_EQ(pair.b->receive(10.0), "last");
+}
+
 TEST(Channel, KnowsWhetherSomethingMayHaveComeThatTheSocketDoesNotShow) {
   const Pair pair;
   EXPECT_TRUE(pair.b->may_have_more()) << "nobody has looked yet";

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "mesh/channel_connector.h"
 #include "mesh/channel_listener.h"
 #include "mesh/local_socket.h"
 #include "mesh/sealed_store.h"

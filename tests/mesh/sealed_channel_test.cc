@@ -302,6 +302,27 @@ TEST(SealedChannel, WhatTheSocketShowsNoMoreIsKnownToBeThere) {
   EXPECT_FALSE(receiver.may_have_more());
 }
 
+TEST(SealedChannel, WhatIsSentWithoutWaitingIsSealedInItsTurn) {
+  Ends ends;
+  std::array<int, 2> sockets = {};
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets.data()), 0);
+  Channel receiver(OwnedDescriptor(sockets[1]), 5.0, kMaxFrameBytes, std::move(ends.connects));
+  Channel sender(OwnedDescriptor(sockets[0]), 5.0, kMaxFrameBytes, std::move(ends.listens));
+  const std::string large(3'000'000, 'x');  // more than the kernel keeps
+  sender.send_without_waiting(large);
+  EXPECT_TRUE(sender.has_rest());
+  sender.send_without_waiting("two");
+  std::optional<std::string> got;
+  while (!got) {
+    sender.send_rest();
+    got = receiver.receive(0.0);
+  }
+  EXPECT_EQ(got, large);
+  sender.send("three");
+  EXPECT_EQ(receiver.receive(5.0), "two");
+  EXPECT_EQ(receiver.receive(5.0), "three");
+}
+
 // The bytes may be taken in other parts than they were sent in.
 TEST(SealedChannel, BytesBehindAFrameAreSealedToo) {
   for (const bool is_changed : {false, true}) {

@@ -7,16 +7,34 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <memory>
 #include <random>
 #include <thread>
 
+#include "base/clock.h"
+#include "mesh/channel_listener.h"
 #include "mesh/local_socket.h"
+#include "mesh/network.h"
 #include "tandem/error.h"
 
 namespace tandem::scorer {
 namespace {
 
 constexpr double kPatience = 20.0;
+// The time between two rounds in which a run looks for a process that is gone: it does so every half second.
+constexpr std::chrono::milliseconds kBetweenLooks{600};
+
+// Returns a place on the network of this machine where nobody listens yet. By the name that a run is given it is found
+// over the network alone.
+struct Place {
+  const int port = [] {
+    const mesh::OwnedDescriptor listener = mesh::listen_at("127.0.0.1", 0);
+    return mesh::port_of(listener);
+  }();
+  const Address of_scorer = address_of("127.0.0.1:" + std::to_string(port), "-");
+  const Address of_run = address_of("localhost:" + std::to_string(port), "-");
+};
 
 // Returns an address that no other test has.
 Address own_address(const std::string& name) {
@@ -77,7 +95,11 @@ void expect_own_numbers(const std::vector<rl::Sample>& samples,
 class PlayedScorer {
  public:
   explicit PlayedScorer(const Address& address, int answers = 1 << 30, Welcome welcome = welcome_of("m"))
-      : listener_(address.local_name(), "?"),
+      : listener_(address.local_name(),
+                  address.place
+                      ? mesh::NetworkDoor{.address = address.place->host, .port = address.place->port, .secret = ""}
+                      : mesh::NetworkDoor{},
+                  kPatience),
         answers_(answers),
         welcome_(std::move(welcome)),
         thread_([this](const std::stop_token& end) { play(end); }) {}
@@ -91,11 +113,10 @@ class PlayedScorer {
  private:
   void play(const std::stop_token& end) {
     while (!end.stop_requested()) {
-      if (std::optional<mesh::OwnedDescriptor> socket = listener_.accept()) {
-        mesh::Channel channel(std::move(*socket), kPatience);
+      if (const std::unique_ptr<mesh::Channel> channel = listener_.accept()) {
         ++num_met_;
         try {
-          answer(channel, end);
+          answer(*channel, end);
         } catch (const mesh::ChannelClosed&) {
         }
       }
@@ -121,7 +142,7 @@ class PlayedScorer {
     }
   }
 
-  const mesh::LocalListener listener_;
+  mesh::ChannelListener listener_;
   const int answers_;
   const Welcome welcome_;
   std::atomic<int> num_answered_ = 0, num_met_ = 0;
@@ -227,6 +248,84 @@ TEST(Scorers, AFrozenOneIsLost) {
   const std::vector<rl::Sample> samples = random_samples(8, 40);
   expect_own_numbers(samples, scorers->score(views(samples), 1.0));
   EXPECT_EQ(scorers->take_num_lost(), 1);
+}
+
+// The kernel takes connections for a process that listens and loads its weights, which says nothing until it has them.
+TEST(Scorers, OneThatLoadsIsNotWaitedForWhereAnotherScores) {
+  const Address near = own_address("a");
+  const Place far;
+  const PlayedScorer one(near);
+  auto two = std::make_unique<PlayedScorer>(far.of_scorer);
+  Scorers scorers(settings_of({near, far.of_run}));
+  two.reset();
+  std::optional<mesh::OwnedDescriptor> loading = mesh::listen_at("127.0.0.1", far.port);
+  for (const uint32_t seed : {9U, 10U, 11U}) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    const base::Clock::time_point begin = base::Clock::now();
+    const std::vector<rl::Sample> samples = random_samples(seed, 40);
+    expect_own_numbers(samples, scorers.score(views(samples), 1.0));
+    EXPECT_LT(base::seconds_since(begin), kPatience / 2);
+  }
+  EXPECT_EQ(scorers.take_num_lost(), 1);
+  loading.reset();
+  two = std::make_unique<PlayedScorer>(far.of_scorer);
+  for (uint32_t seed = 12; two->num_answered() == 0 && seed < 100; ++seed) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    const std::vector<rl::Sample> samples = random_samples(seed, 40);
+    expect_own_numbers(samples, scorers.score(views(samples), 1.0));
+  }
+  EXPECT_GT(two->num_answered(), 0) << "it has loaded";
+}
+
+TEST(Scorers, ARunWhoseOnlyOneLoadsCanBeStopped) {
+  const Place place;
+  auto scorer = std::make_unique<PlayedScorer>(place.of_scorer);
+  Scorers::Settings settings = settings_of({place.of_run});
+  std::optional<base::Clock::time_point> begin;
+  settings.is_asked_to_stop = [&] { return begin && base::seconds_since(*begin) > 1.0; };
+  Scorers scorers(std::move(settings));
+  scorer.reset();
+  const mesh::OwnedDescriptor loading = mesh::listen_at("127.0.0.1", place.port);
+  const std::vector<rl::Sample> samples = random_samples(13, 30);
+  begin = base::Clock::now();
+  EXPECT_FALSE(scorers.score(views(samples), 1.0).has_value());
+  EXPECT_LT(base::seconds_since(*begin), kPatience / 2);
+}
+
+// A process that computes reads nothing, and its socket is full of the next question.
+TEST(Scorers, OneThatReadsNothingIsNotWaitedForWhereAnotherScores) {
+  constexpr size_t kTokens = 100'000;  // 400 kB: more than a socket takes
+  const auto with_long_pieces = [] {
+    Welcome welcome = PlayedScorer::welcome_of("m");
+    welcome.max_tokens = kTokens + 10;
+    return welcome;
+  };
+  const Address a = own_address("a"), b = own_address("b");
+  const PlayedScorer one(a, 1 << 30, with_long_pieces());
+  std::atomic<bool> others_scored = false;
+  const mesh::LocalListener listener(b.local_name(), "?");
+  const std::jthread busy([&] {
+    std::optional<mesh::OwnedDescriptor> socket;
+    while (!(socket = listener.accept())) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    mesh::Channel channel(std::move(*socket), kPatience);
+    channel.receive(kPatience);
+    channel.send(to_bytes(with_long_pieces()));
+    const base::Clock::time_point begin = base::Clock::now();
+    while (!others_scored && base::seconds_since(begin) < kPatience / 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      others_scored = one.num_answered() >= 4;
+    }
+  });
+  Scorers scorers(settings_of({b, a}));
+  std::vector<rl::Sample> samples(8);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    samples[i].prompt = rl::make_prompt({static_cast<int32_t>(i)});
+    samples[i].group_id = i;
+    samples[i].completion.assign(kTokens, 7);
+    samples[i].loss_mask.assign(kTokens, 1);
+  }
+  expect_own_numbers(samples, scorers.score(views(samples), 1.0));
+  EXPECT_TRUE(others_scored) << "they wait for the one that reads nothing";
 }
 
 TEST(ScorerAddress, IsANameOrAPlace) {
