@@ -169,7 +169,7 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
     const char* const file = frozen.kind == "adapter" ? weights::kAdapterFile : weights::kModelFile;
     const std::string name = frozen.kind.empty() ? fmt::format("the weights of {}", frozen.flag)
                                                  : fmt::format("{}{} {}", kFrozenWeights, frozen.kind, frozen.flag);
-    result[name] = weights::weights_checksum(frozen.directory, file);
+    result[name] = frozen.checksum.empty() ? weights::weights_checksum(frozen.directory, file) : frozen.checksum;
   }
   if (!inputs.group_filter.empty()) {
     result["the filter of --dynamic-sampling-filter-path"] = identity_of(inputs.group_filter);

@@ -17,6 +17,7 @@ struct FrozenWeights {
   std::string kind;  // "reference", "adapter", "teacher" or "reward model"; "": the base of an adapter that is trained
   std::string flag;  // the flag that names them
   std::string directory;
+  std::string checksum = "";  // what a process that scores has said of its weights, which are not read here then
 };
 
 // Holds everything that the results of a run depend on. A resumed run compares it with the values that its checkpoint

@@ -19,7 +19,8 @@ std::vector<FrozenWeights> base_weights(const session::ModelSession& session, bo
 
 }  // namespace
 
-std::vector<FrozenWeights> frozen_weights(const config::TrainConfig& config, const session::ModelSession& session) {
+std::vector<FrozenWeights> frozen_weights(const config::TrainConfig& config, const session::ModelSession& session,
+                                          const std::vector<scorer::Welcome>& teachers_elsewhere) {
   std::vector<FrozenWeights> frozen = base_weights(session, config.model.random_init);
   if (config.loss.needs_reference()) {
     const bool is_base = session.config().lora || config.model.random_init;  // the base is compared anyway
@@ -32,10 +33,14 @@ std::vector<FrozenWeights> frozen_weights(const config::TrainConfig& config, con
   if (!config.reward.rm_model.empty()) frozen.push_back({"reward model", "--rm-model", config.reward.rm_model});
   if (!config.loss.loss.opd.is_on) return frozen;
   const std::vector<config::LossOptions::Teacher> teachers = config.loss.opd_teachers();
+  auto elsewhere = teachers_elsewhere.begin();
   for (const config::LossOptions::Teacher& teacher : teachers) {
-    if (teacher.is_elsewhere()) continue;
     const std::string name = teachers.size() > 1 ? " " + teacher.name : "";
-    frozen.push_back({"teacher", "--opd-teacher-load" + name, teacher.directory});
+    if (teacher.is_elsewhere()) {
+      frozen.push_back({"teacher", "--opd-teacher-address" + name, "", (elsewhere++)->identity()});
+    } else {
+      frozen.push_back({"teacher", "--opd-teacher-load" + name, teacher.directory});
+    }
   }
   return frozen;
 }

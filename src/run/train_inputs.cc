@@ -147,14 +147,16 @@ void check_expert_parallel(const model::ModelConfig& model) {
 
 // Logs which prompts --num-epoch leaves out. Throws UserError for a model that cannot be spread over as many devices, a
 // stop token that the model does not have, a reference of another shape, a teacher that cannot teach, a reward model
-// that lacks something, or a dump's name without {rollout_id}; EnvironmentError if dumps cannot be written.
-void check_start(const config::TrainConfig& config, session::ModelSession& session, const session::PromptSet& prompts,
-                 const config::RunProgress& done, const TeacherCheck& teachers) {
+// that lacks something, or a dump's name without {rollout_id}; EnvironmentError if dumps cannot be written. Returns
+// what check_teachers() does.
+std::vector<scorer::Welcome> check_start(const config::TrainConfig& config, session::ModelSession& session,
+                                         const session::PromptSet& prompts, const config::RunProgress& done,
+                                         const TeacherCheck& teachers) {
   session::check_spread(session.config(), config.mesh);
   if (config.mesh.rollout_expert_parallel) check_expert_parallel(session.config());
   session::check_stop_tokens(config.rollout, session.config());
   if (config.loss.needs_reference()) check_reference(session, config.loss.ref_load);
-  check_teachers(config, session, prompts, teachers);
+  std::vector<scorer::Welcome> teachers_elsewhere = check_teachers(config, session, prompts, teachers);
   check_reward_model(config.reward, session, prompts.is_rendered);
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},
                                       {"--load-debug-rollout-data", config.load_debug_rollout_data}}) {
@@ -165,6 +167,7 @@ void check_start(const config::TrainConfig& config, session::ModelSession& sessi
   }
   const std::string left_out = config.left_out_by_epochs(num_prompts(prompts), done);
   if (!left_out.empty()) base::log_info("{}", left_out);
+  return teachers_elsewhere;
 }
 
 std::optional<sampling::ScheduleLog> read_schedule(const config::TrainConfig& config) {
@@ -236,10 +239,10 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
   session::try_out_generation(config.custom_generate, config.reward, session.directory(), reward_context());
   check_best(config.output.save_best, evaluation);
   constexpr double kWaitOfDryRun = 5.0;  // seconds that the process of a teacher has to answer
-  check_start(config, session, prompts, done,
-              {.context_tokens = plan.longest_prompt + config.rollout.response_len(),
-               .asks = mesh->is_conductor(),
-               .wait_s = mode.dry_run ? kWaitOfDryRun : config.mesh.timeout_s()});
+  teachers_elsewhere = check_start(config, session, prompts, done,
+                                   {.context_tokens = plan.longest_prompt + config.rollout.response_len(),
+                                    .wait_s = mode.dry_run ? kWaitOfDryRun : config.mesh.timeout_s(),
+                                    .hosts = mesh->host()});
   check_debug_rollouts(*this, done.rollouts);
   // The inputs are read once: one that is edited while the run continues is another one.
   result_inputs = checkpoint::result_inputs(
@@ -247,7 +250,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
        .kernels = session.ops().name(),
        .schedule = trainer.schedule,
        .model_directory = session.directory(),
-       .frozen = frozen_weights(config, session),
+       .frozen = frozen_weights(config, session, teachers_elsewhere),
        .prompt_data = config.data.prompt_data,
        .text_prefix = prompts.text_prefix,
        .custom_rm_paths = config.reward.custom_rm_path,

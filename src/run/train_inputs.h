@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/run_directory.h"
@@ -19,6 +20,7 @@
 #include "run/run_space.h"
 #include "sampling/rollout.h"
 #include "sampling/schedule_log.h"
+#include "scorer/messages.h"
 #include "session/model_session.h"
 #include "session/prompt_set.h"
 #include "trainer/trainer.h"
@@ -61,6 +63,7 @@ struct TrainInputs {
   std::optional<sampling::ScheduleLog> schedule_log;  // schedule to replay
   RunSpace space;                                     // space that the run takes on disk
   checkpoint::RunDirectory directory;                 // empty so far
+  std::vector<scorer::Welcome> teachers_elsewhere;    // what check_teachers() has returned
   std::map<std::string, std::string> result_inputs;   // everything that results depend on
 };
 

@@ -36,12 +36,15 @@ struct Hello {
   }
 };
 struct Welcome {
-  std::string model;        // its directory, for messages
-  std::string dtype;        // in which it computes
-  std::string weight_hash;  // WeightSpec::hash: equal for models of one shape
-  int64_t max_tokens = 0;   // packed tokens of a forward: a piece should have no more
+  std::string model;       // its directory, for messages
+  std::string dtype;       // in which it computes
+  std::string weights;     // checksum of their files, as weights::weights_checksum() has it
+  int64_t max_tokens = 0;  // packed tokens of a forward: a piece should have no more
 
-  static void fields(auto& wire, auto& m) { wire(m.model, m.dtype, m.weight_hash, m.max_tokens); }
+  // Returns a text that all processes of one teacher have in common.
+  std::string identity() const { return weights + " in " + dtype; }
+
+  static void fields(auto& wire, auto& m) { wire(m.model, m.dtype, m.weights, m.max_tokens); }
 };
 struct Refused {
   std::string why;  // without the address, which the run knows
@@ -79,7 +82,7 @@ struct Alive {
 
 using Message = std::variant<Hello, Welcome, Refused, Score, Scored, Alive>;
 // The number changes with whatever a message is made of.
-inline constexpr uint32_t kMessageFormat = 0x53430002;
+inline constexpr uint32_t kMessageFormat = 0x53430003;
 std::string to_bytes(const Message& message);
 // Throws EnvironmentError for bytes that are no message.
 Message message_of(std::string_view bytes);

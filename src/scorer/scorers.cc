@@ -186,11 +186,12 @@ bool Scorers::take_messages(Link& link, Work& work) {
 void Scorers::take(Link& link, const Welcome& welcome) {
   TANDEM_ENV_CHECK(welcome.max_tokens > 0, "a process that scores takes no token");
   if (!model_) model_ = welcome;
+  const Welcome& known = settings_.known ? *settings_.known : *model_;
   TANDEM_USER_CHECK(
-      model_->weight_hash == welcome.weight_hash && model_->dtype == welcome.dtype,
-      fmt::format("{} {}: has {} in {}, and another process of this teacher {} in {}; give all processes "
-                  "of a teacher the same model and --dtype",
-                  settings_.flag, link.address.text, welcome.model, welcome.dtype, model_->model, model_->dtype));
+      known.identity() == welcome.identity(),
+      fmt::format("{} {}: has {} (weights {}), and another process of this teacher, or the one before it, {} (weights "
+                  "{}); give all processes of a teacher the same model and --dtype",
+                  settings_.flag, link.address.text, welcome.model, welcome.identity(), known.model, known.identity()));
   link.is_ready = link.was_ready = true;
 }
 

@@ -28,10 +28,12 @@ class Scorers {
     std::string secret;              // ""; none
     double timeout_s = 600.0;        // --distributed-timeout-minutes
     Hello hello = {};
+    // What a process of this teacher has said of itself before, if one has: all are to be of the same identity().
+    std::optional<Welcome> known = {};
     std::function<bool()> is_asked_to_stop = [] { return false; };  // asked while nobody can score
   };
   // Connects to all of them, and waits until each is there. Throws EnvironmentError if one is not within the timeout,
-  // and UserError if it refuses this run, or has another model than the others.
+  // and UserError if it refuses this run, or has other weights or another dtype than the others.
   explicit Scorers(Settings settings);
 
   // Returns the log-probs of the completions' tokens, [sample][token], in the order of `samples`, at this temperature.

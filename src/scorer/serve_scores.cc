@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <future>
 #include <list>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/log.h"
 #include "base/message_text.h"
 #include "base/version.h"
@@ -24,8 +26,10 @@
 #include "scorer/address.h"
 #include "scorer/messages.h"
 #include "session/model_session.h"
+#include "session/read_model.h"
 #include "session/stop_signal.h"
 #include "trainer/score.h"
+#include "weights/checkpoint_files.h"
 
 namespace tandem::scorer {
 
@@ -42,6 +46,18 @@ mesh::NetworkDoor door_of(const Address& address, std::string secret) {
           .port = address.place->port,
           .secret = std::move(secret),
           .flag = "--listen"};
+}
+
+// Returns a checksum that other weights do not have: of the model's files, and those of the adapter if there is one;
+// weights that are drawn are known by what they are drawn from.
+std::string checksum_of(const config::ModelOptions& options, const session::ModelSession& session) {
+  const session::ModelPlace place = session::find_model(options.hf_checkpoint);
+  const std::string whole = options.random_init
+                                ? base::checksum(fmt::format("--random-init --seed {} {}", options.seed,
+                                                             base::file_checksum(session.directory() + "/config.json")))
+                                : weights::weights_checksum(place.directory);
+  if (place.adapter.empty()) return whole;
+  return base::checksum(whole + weights::weights_checksum(place.adapter, weights::kAdapterFile));
 }
 
 // Returns the sample without its prompt.
@@ -65,8 +81,13 @@ struct Asker {
 
 class Scorer {
  public:
-  Scorer(const config::ScorerConfig& config, session::ModelSession& session, mesh::ChannelListener& listener)
-      : batch_(config.batch), session_(session), listener_(listener), model_(session.make_model()) {}
+  Scorer(const config::ScorerConfig& config, session::ModelSession& session, std::string weights_checksum,
+         mesh::ChannelListener& listener)
+      : batch_(config.batch),
+        session_(session),
+        weights_checksum_(std::move(weights_checksum)),
+        listener_(listener),
+        model_(session.make_model()) {}
 
   void serve_until_stopped() {
     while (!session::stop_requested()) {
@@ -159,7 +180,7 @@ class Scorer {
     asker.is_welcome = true;
     asker.channel->send(to_bytes(Welcome{.model = session_.directory(),
                                          .dtype = model.dtype_name(),
-                                         .weight_hash = session_.empty_store().info().hash,
+                                         .weights = weights_checksum_,
                                          .max_tokens = batch_.max_tokens_per_gpu}));
   }
 
@@ -229,6 +250,7 @@ class Scorer {
 
   const trainer::BatchConfig batch_;
   session::ModelSession& session_;
+  const std::string weights_checksum_;
   mesh::ChannelListener& listener_;
   const std::unique_ptr<model::Model> model_;
   std::list<Asker> askers_;  // the one that was answered last is the last
@@ -250,8 +272,11 @@ int serve_scores(const config::ScorerConfig& config, const config::RunMode& mode
   }
   mesh::ChannelListener listener(address.local_name(), door_of(address, std::move(secret)), kPatience,
                                  "does a tandem scorer with this --listen go on already?", "--listen " + config.listen);
+  // The files are read twice at the same time, so that what one has read is there for the other.
+  std::future<std::string> checksum =
+      std::async(std::launch::async, [&] { return checksum_of(config.model, session); });
   session.load_weights();
-  Scorer scorer(config, session, listener);
+  Scorer scorer(config, session, checksum.get(), listener);
   session::defer_stops("stopping: the samples at hand are scored (a second signal ends it at once)");
   base::log_info("scores at {}: {} in {} on {}; runs ask with --opd-teacher-address {}", config.listen,
                  config.model.hf_checkpoint, session.config().dtype_name(), session.ops().name(), config.listen);

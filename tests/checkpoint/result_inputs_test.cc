@@ -100,6 +100,22 @@ TEST_F(ResultInputsTest, OtherFlagsOfTheSameCommandAreReportedAsBefore) {
   }
 }
 
+// Their files are where the process is that scores.
+TEST(FrozenWeights, WeightsOfAnotherProcessAreWhatItHasSaid) {
+  const base::TemporaryDirectory model;
+  const trainer::Schedule schedule;
+  const Flags inputs = result_inputs(
+      {.flags = {},
+       .kernels = "",
+       .schedule = schedule,
+       .model_directory = model.path(),
+       .frozen = {{.kind = "teacher", .flag = "--opd-teacher-address", .directory = "", .checksum = "1 in float32"}},
+       .prompt_data = {},
+       .text_prefix = {},
+       .custom_rm_paths = {}});
+  EXPECT_EQ(inputs.at("the weights of the teacher --opd-teacher-address"), "1 in float32");
+}
+
 TEST(ModelFiles, AllChatTemplatesCount) {
   const base::TemporaryDirectory model;
   const std::string folder = model / "additional_chat_templates";

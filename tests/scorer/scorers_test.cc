@@ -104,8 +104,8 @@ class PlayedScorer {
         welcome_(std::move(welcome)),
         thread_([this](const std::stop_token& end) { play(end); }) {}
 
-  static Welcome welcome_of(const std::string& hash) {
-    return {.model = "folder", .dtype = "float32", .weight_hash = hash, .max_tokens = 30};
+  static Welcome welcome_of(const std::string& weights) {
+    return {.model = "folder", .dtype = "float32", .weights = weights, .max_tokens = 30};
   }
   int num_answered() const { return num_answered_; }
   int num_met() const { return num_met_; }
@@ -227,6 +227,39 @@ TEST(Scorers, OfOneTeacherHaveOneModel) {
     EXPECT_NE(std::string(error.what()).find("give all processes of a teacher the same model"), std::string::npos)
         << error.what();
   }
+}
+
+// A process is judged when it takes the place of another one too.
+TEST(Scorers, OneThatComesBackWithOtherWeightsIsRefused) {
+  const Address a = own_address("a"), b = own_address("b");
+  const PlayedScorer one(a);
+  auto two = std::make_unique<PlayedScorer>(b);
+  Scorers scorers(settings_of({a, b}));
+  two = nullptr;
+  two = std::make_unique<PlayedScorer>(b, 1 << 30, PlayedScorer::welcome_of("other"));
+  std::string said;
+  for (uint32_t seed = 1; said.empty() && seed < 100; ++seed) {
+    std::this_thread::sleep_for(kBetweenLooks);
+    const std::vector<rl::Sample> samples = random_samples(seed, 40);
+    try {
+      expect_own_numbers(samples, scorers.score(views(samples), 1.0));
+    } catch (const UserError& error) {
+      said = error.what();
+    }
+  }
+  EXPECT_EQ(said, "--opd-teacher-address " + b.text +
+                      ": has folder (weights other in float32), and another process of this teacher, or the one before "
+                      "it, folder (weights m in float32); give all processes of a teacher the same model and --dtype");
+}
+
+TEST(Scorers, AreTheTeacherThatIsKnown) {
+  const Address address = own_address("a");
+  const PlayedScorer scorer(address);
+  Scorers::Settings settings = settings_of({address});
+  settings.known = PlayedScorer::welcome_of("m");
+  EXPECT_NO_THROW(const Scorers same(settings));
+  settings.known->dtype = "bfloat16";
+  EXPECT_THROW(const Scorers other(settings), UserError);
 }
 
 TEST(Scorers, AFrozenOneIsLost) {

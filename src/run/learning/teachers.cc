@@ -18,6 +18,7 @@
 #include "scorer/messages.h"
 #include "session/read_teachers.h"
 #include "session/stop_signal.h"
+#include "session/together.h"
 #include "text/text_worker.h"
 #include "weights/checkpoint_files.h"
 
@@ -90,8 +91,8 @@ scorer::Scorers::Settings scorer_settings(const config::TrainConfig& config, con
 
 }  // namespace
 
-void check_teachers(const config::TrainConfig& config, session::ModelSession& session,
-                    const session::PromptSet& prompts, const TeacherCheck& check) {
+std::vector<scorer::Welcome> check_teachers(const config::TrainConfig& config, session::ModelSession& session,
+                                            const session::PromptSet& prompts, const TeacherCheck& check) {
   const config::LossOptions& options = config.loss;
   const std::vector<Teacher> teachers = options.opd_teachers();
   const std::vector<model::ModelConfig> models = session::read_teachers(options, session.config());
@@ -105,12 +106,17 @@ void check_teachers(const config::TrainConfig& config, session::ModelSession& se
     weights::check_hf_checkpoint(directory, model::build_layout(models[i]));
   }
   if (!options.opd_teacher_key.empty()) teachers_of(prompts, options.opd_teacher_key, names_of(teachers));
+  std::vector<scorer::Welcome> elsewhere;
   for (const Teacher& teacher : teachers) {
     if (!teacher.is_elsewhere()) continue;
     scorer::Scorers::Settings settings = scorer_settings(config, teacher, session, check.context_tokens);
     settings.timeout_s = check.wait_s;
-    if (check.asks) const scorer::Scorers asked(std::move(settings));
+    const std::vector<std::string> said = session::together(check.hosts, [&]() -> std::string {
+      return check.hosts.rank() == 0 ? to_bytes(scorer::Scorers(std::move(settings)).model()) : "";
+    });
+    elsewhere.push_back(std::get<scorer::Welcome>(scorer::message_of(said.front())));
   }
+  return elsewhere;
 }
 
 Teachers::Teachers(TrainInputs& inputs, session::RunMemory& memory)
@@ -124,10 +130,13 @@ Teachers::Teachers(TrainInputs& inputs, session::RunMemory& memory)
         inputs.session, models[i], inputs.config.memory.offloads_teacher(),
         [&](weights::WeightStore& store) { weights::load_hf_checkpoint(teachers[i].directory, store); }, memory);
   }
+  auto known = inputs.teachers_elsewhere.begin();
   for (const Teacher& teacher : teachers) {
-    if (teacher.is_elsewhere() && inputs.mesh->is_conductor())
-      scorers_.emplace_back(scorer_settings(inputs.config, teacher, inputs.session,
-                                            inputs.plan.longest_prompt + inputs.config.rollout.response_len()));
+    if (!teacher.is_elsewhere() || !inputs.mesh->is_conductor()) continue;
+    scorer::Scorers::Settings settings = scorer_settings(
+        inputs.config, teacher, inputs.session, inputs.plan.longest_prompt + inputs.config.rollout.response_len());
+    settings.known = *known++;
+    scorers_.emplace_back(std::move(settings));
   }
   if (!options.opd_teacher_key.empty()) of_prompt_ = teachers_of(inputs.prompts, options.opd_teacher_key, names_);
 }

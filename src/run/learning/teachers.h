@@ -13,10 +13,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "device/communicator.h"
 #include "report/report.h"
 #include "rl/sample.h"
 #include "run/learning/scoring_model.h"
 #include "run/train_inputs.h"
+#include "scorer/messages.h"
 #include "scorer/scorers.h"
 #include "session/run_memory.h"
 #include "trainer/ranks.h"
@@ -25,15 +27,16 @@
 namespace tandem::run {
 
 struct TeacherCheck {
-  int64_t context_tokens = 0;  // the longest sample of the run
-  bool asks = true;            // processes that score are asked: by one rank
-  double wait_s = 0.0;         // how long they are waited for
+  int64_t context_tokens = 0;   // the longest sample of the run
+  double wait_s = 0.0;          // how long processes that score are waited for
+  device::Communicator& hosts;  // connects the hosts of all ranks: their first asks, for all
 };
 // Throws UserError for the first thing that is wrong with the teachers of the flags, before a weight is read: files
 // that lack a tensor, a context that is too short, another tokenizer than the session's, or a prompt whose line names
-// no teacher. Throws EnvironmentError if a process that scores is not there in time.
-void check_teachers(const config::TrainConfig& config, session::ModelSession& session,
-                    const session::PromptSet& prompts, const TeacherCheck& check);
+// no teacher. Throws EnvironmentError if a process that scores is not there in time. Returns what the teachers in
+// processes of their own have said of themselves, in the order of the flags, on every rank.
+std::vector<scorer::Welcome> check_teachers(const config::TrainConfig& config, session::ModelSession& session,
+                                            const session::PromptSet& prompts, const TeacherCheck& check);
 
 class Teachers {
  public:

@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -187,6 +188,31 @@ TEST_F(ScorerRuns, WhoDoesNotFitIsRefusedInALine) {
   const std::string adapter = "tests/golden/lora";
   result = run(scorer(place("dry"), adapter, {"--dry-run"}));
   EXPECT_NE(result.out.find("it would score with " + adapter + " at "), std::string::npos) << result.out << result.err;
+}
+
+// Models of one shape are told apart by their weights: by the processes of a teacher, and by a run that resumes.
+TEST_F(ScorerRuns, OtherWeightsAreAnotherTeacher) {
+  const std::string other = path("other"), file = other + "/model.safetensors";
+  std::filesystem::copy(kTeacher, other);
+  std::string bytes = base::read_file(file);
+  bytes[bytes.size() - 2] = static_cast<char>(bytes[bytes.size() - 2] ^ 1);
+  base::write_file_durably(file, bytes);
+  const std::string first = place("w1"), second = place("w2");
+  const Arguments words = asking("weights", {first}, {"--save-interval", "1"});
+  {
+    const Program one(scorer(first), 0, path("w1.err"));
+    const Program two(scorer(second, other), 0, path("w2.err"));
+    expect_one_line_failure(run(asking("refused", {first, second}, {"--dry-run"})), 2,
+                            "give all processes of a teacher the same model and --dtype");
+    ASSERT_EQ(run(with_flag(words, "--num-rollout", "1")).code, 0);
+  }
+  const Program changed(scorer(first, other), 0, path("w3.err"));
+  Arguments rest = with_flag(words, "--load", path("weights"));
+  rest.emplace_back("--dry-run");
+  expect_one_line_failure(run(rest), 2, "the weights of the teacher --opd-teacher-address was ");
+  rest.emplace_back("--allow-changed-config");
+  const Captured result = run(rest);
+  EXPECT_EQ(result.code, 0) << result.err;
 }
 
 // Over the network with a secret, which both ends need.
