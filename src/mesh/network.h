@@ -52,7 +52,7 @@ OwnedDescriptor listen_at(const std::string& address, int port, const ListenFlag
 // Listens at the host of rank 0, by its name or address.
 OwnedDescriptor listen_for_ranks(const std::string& host, int port);
 int port_of(const OwnedDescriptor& listener);
-// Seconds in which a machine answers that somebody connects to it. One behind a firewall does not answer at all.
+// Timeout of making a connection, in seconds: a machine behind a firewall does not answer at all.
 constexpr double kConnectsWithin = 1.0;
 // Begins to connect without waiting, and returns a socket that does not block; nothing if nobody listens there.
 std::optional<OwnedDescriptor> begin_to_connect(const std::string& address, int port);

@@ -272,7 +272,7 @@ int serve_scores(const config::ScorerConfig& config, const config::RunMode& mode
   }
   mesh::ChannelListener listener(address.local_name(), door_of(address, std::move(secret)), kPatience,
                                  "does a tandem scorer with this --listen go on already?", "--listen " + config.listen);
-  // The files are read twice at the same time, so that what one has read is there for the other.
+  // Both read the files at the same time, so that the second reader finds them in the page cache.
   std::future<std::string> checksum =
       std::async(std::launch::async, [&] { return checksum_of(config.model, session); });
   session.load_weights();
