@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import IO
+from typing import IO, TextIO
 
 # The program's exit codes; docs/TESTING.md has the list.
 _EXIT_USER, _EXIT_ENVIRONMENT = 2, 3
@@ -54,9 +55,10 @@ def program_path() -> str:
     return found
 
 
-def environment() -> dict[str, str]:
-    """The environment that the program is started in: where an installed one finds LibTorch and its interpreter."""
-    variables = dict(os.environ)
+def environment(given: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment that the program is started in: the given variables (None: this process's) and, for an installed
+    program, where it finds LibTorch and its interpreter."""
+    variables = dict(os.environ if given is None else given)
     if pathlib.Path(program_path()).parent != pathlib.Path(__file__).parent / "bin":
         return variables  # a clone's: it knows both
     variables.setdefault("TANDEM_WORKER_PYTHON", sys.executable)
@@ -118,6 +120,16 @@ def pipe(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
+def show(text: str, stream: TextIO | None) -> None:
+    """Writes to a stream of this program, if it has that. A reader of another process's lines must not end because
+    nobody can be shown them: unless the lines are read all the same, that process waits."""
+    if stream is None:
+        return
+    with contextlib.suppress(OSError, ValueError):  # a disk is full, a pipe has no reader, the stream is closed
+        stream.write(text)
+        stream.flush()
+
+
 class ErrorLines:
     """Copies a process's stderr to ours, line by line, and keeps its last line."""
 
@@ -139,11 +151,7 @@ class ErrorLines:
 
     def _show(self, line: bytes) -> None:
         self._last = line
-        try:
-            sys.stderr.write(line.decode("utf-8", "replace"))
-            sys.stderr.flush()
-        except (AttributeError, OSError, ValueError):
-            pass  # this program has no stderr, or has closed it. Unless the pipe is read all the same, its writer waits
+        show(line.decode("utf-8", "replace"), sys.stderr)
 
     def last(self) -> str:
         """The last line; waits until the process has closed its stderr."""

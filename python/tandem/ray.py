@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tandem._program import EnvironmentFault, TandemError, environment, failure, program_path
+from tandem._program import EnvironmentFault, TandemError, environment, failure, program_path, show
 
 try:
     import ray
@@ -91,10 +91,9 @@ class _Host:
             path = os.path.join(folder, "secret")
             with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
                 file.write(secret)
-            os.environ.update(self._variables)
             process = self._process = subprocess.Popen(
                 [program_path(), *words],
-                env={**environment(), **self._variables, **variables, "TANDEM_SECRET_FILE": path},
+                env={**environment(self._variables), **variables, "TANDEM_SECRET_FILE": path},
                 stdin=subprocess.PIPE,  # the program ends when this closes, so no process outlives the actor
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -134,11 +133,12 @@ class _Member:
                 else:
                     if _ERROR in line:
                         self._errors = [*self._errors[-1:], line.split(_ERROR, 1)[1]]
-                    print(f"[{self.name}] {line}", flush=True)
+                    show(f"[{self.name}] {line}\n", sys.stdout)
         except ray.exceptions.RayError as error:
             self._errors = [f"its actor is gone ({type(error).__name__})"]
-        self.code = code
-        self._events.put(self)
+        finally:  # whatever ends this thread: the attempt waits for it
+            self.code = code
+            self._events.put(self)
 
     def end(self) -> str:
         return f"{self.name} ended with code {self.code}: {'; '.join(self._errors)}"
@@ -271,12 +271,12 @@ class _Attempt:
         i = next(i for i, engine in self._engines.items() if engine is member)
         if member.code in (0, _EXIT_USER):  # the run is over, or every other one would be refused too
             if member.code:
-                print(f"tandem.ray: warning: {member.end()}; it is not replaced", file=sys.stderr, flush=True)
+                show(f"tandem.ray: warning: {member.end()}; it is not replaced\n", sys.stderr)
             return
         starts = self._starts[i] = self._starts.get(i, 0) + 1
         pause = min(2.0 ** (starts - 1), _LONGEST_PAUSE_S)
-        print(f"tandem.ray: warning: {member.end()}; the run goes on, and another one joins it (start {starts + 1} of "
-              f"engine {i}, in {pause:g} s)", file=sys.stderr, flush=True)  # fmt: skip
+        show(f"tandem.ray: warning: {member.end()}; the run goes on, and another one joins it (start {starts + 1} of "
+             f"engine {i}, in {pause:g} s)\n", sys.stderr)  # fmt: skip
         self._due.append((time.monotonic() + pause, i))
 
 
@@ -308,7 +308,7 @@ def _wait_for(group: PlacementGroup, spec: dict[str, Any], sizes: list[int], is_
         if now - said >= _SAY_EVERY_S:
             said = now
             what = lacking or f"{sum(sizes)} {spec['resource']} in shares of {sizes}, which others use now"
-            print(f"tandem.ray: waiting for {what}", file=sys.stderr, flush=True)
+            show(f"tandem.ray: waiting for {what}\n", sys.stderr)
     return True
 
 
@@ -337,7 +337,7 @@ def run(words: list[str]) -> int:
             return code
         if code == _EXIT_USER or restarts == most:
             raise failure(code, end)
-        print(f"tandem.ray: warning: {end}; restart {restarts + 1} of {most}", file=sys.stderr, flush=True)
+        show(f"tandem.ray: warning: {end}; restart {restarts + 1} of {most}\n", sys.stderr)
     raise AssertionError("counting has no end")
 
 
