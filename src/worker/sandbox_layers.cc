@@ -17,6 +17,7 @@ std::string what_is_open(const std::vector<std::string>& missing) {
   std::vector<std::string_view> open;
   if (no_namespaces && lacks("Landlock"))
     open.push_back("write your files, signal your processes, open terminals and devices");
+  if (lacks("Landlock")) open.push_back("write into your named pipes");  // a read-only mount does not stop that
   if (no_namespaces || lacks("read-only mounts")) open.push_back("change modes and times of your files");
   if (no_namespaces || lacks("own scratch folder")) open.push_back("fill the disk");
   if (no_namespaces || lacks("limit of processes") || lacks("process namespace"))

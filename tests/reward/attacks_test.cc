@@ -142,6 +142,9 @@ class Targets {
     const fs::path victim = scene.path("victim_of_" + std::to_string(::getpid()));
     std::ofstream(victim) << "precious";
     victim_ = victim;
+    named_pipe_ = scene.path("pipe_of_" + std::to_string(::getpid()));
+    EXPECT_EQ(::mkfifo(named_pipe_.c_str(), 0600), 0);
+    pipe_ = ::open(named_pipe_.c_str(), O_RDWR | O_NONBLOCK);  // writers need a reader
     segment_ = ::shmget(IPC_PRIVATE, 4096, 0666 | IPC_CREAT);
     socket_path_ = scene.path("s" + std::to_string(::getpid()));
     socket_ = ::socket(AF_UNIX, SOCK_DGRAM, 0);
@@ -155,6 +158,7 @@ class Targets {
   ~Targets() {
     ::shmctl(segment_, IPC_RMID, nullptr);
     ::close(socket_);
+    ::close(pipe_);
   }
   Targets(const Targets&) = delete;
   Targets& operator=(const Targets&) = delete;
@@ -173,6 +177,7 @@ class Targets {
         {"fill_disk", std::to_string(int64_t{300} << 20)},
         {"many_files", "17000"},
         {"write_outside", victim_},
+        {"write_into_pipe", named_pipe_},
         {"change_mode_outside", victim_},
         {"take_mounts_back", victim_},
         {"newer_mounts", victim_},
@@ -185,8 +190,8 @@ class Targets {
   }
 
  private:
-  std::string terminal_, victim_, socket_path_;
-  int segment_ = -1, socket_ = -1;
+  std::string terminal_, victim_, named_pipe_, socket_path_;
+  int segment_ = -1, socket_ = -1, pipe_ = -1;
 };
 
 // Returns each attack's outcome as lines "NAME open" or "NAME closed".

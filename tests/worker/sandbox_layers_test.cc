@@ -15,7 +15,8 @@ TEST(SandboxLayers, SayWhatIsOpenWithoutThem) {
   EXPECT_EQ(what_is_open({"namespaces of each grader (No space left on device)"}), "see other graders");
   EXPECT_EQ(what_is_open({"namespaces (Operation not permitted)"}),
             "change modes and times of your files, fill the disk, start any number of processes, see other processes");
-  EXPECT_EQ(what_is_open({"Landlock (Function not implemented)"}),
+  EXPECT_EQ(what_is_open({"Landlock (Function not implemented)"}), "write into your named pipes");
+  EXPECT_EQ(what_is_open({"own /dev (Operation not permitted)"}),
             "do nothing more that we know of, with one layer fewer in its way");
 }
 

@@ -266,6 +266,11 @@ def write_outside(path):
                    lambda: os.close(os.open(path + ".new", os.O_CREAT | os.O_WRONLY))])  # fmt: skip
 
 
+def write_into_pipe(path):
+    """A named pipe, which a read-only mount lets write. Another process reads from it."""
+    return any_of([lambda: os.write(os.open(path, os.O_WRONLY | os.O_NONBLOCK), b"forged line\n")])
+
+
 def change_mode_outside(path):
     return any_of([lambda: os.chmod(path, 0o4777), lambda: os.utime(path), lambda: os.chown(path, 4321, 4321),
                    lambda: os.setxattr(path, "user.mark", b"x")])  # fmt: skip
