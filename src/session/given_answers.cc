@@ -24,11 +24,10 @@ const base::Json* find_answer(const rl::PromptRecord& record, const config::Data
 }
 
 void check_that_all_have_one(std::span<const PromptLine> lines, const std::string& file,
-                             const config::DataOptions& data, const std::string& key) {
-  const bool is_default = key == rl::SftOptions().response_key;
+                             const config::DataOptions& data, const std::string& key, bool takes_completion) {
   for (const PromptLine& line : lines) {
     if (find_answer(line.record, data, key) != nullptr) continue;
-    if (is_default && find_answer(line.record, data, "completion") != nullptr) continue;
+    if (takes_completion && find_answer(line.record, data, "completion") != nullptr) continue;
     throw UserError(
         fmt::format("{}:{}: the line has no answer under {}, and with --opd-on-policy-share below 1 each line may be "
                     "asked for its own; add it, or name its key with --opd-answer-key",
@@ -99,11 +98,13 @@ void read_given_answers(const config::DataOptions& data, const GivenAnswerOption
     const std::span<PromptLine> lines = rest.first(size);
     rest = rest.subspan(size);
     const std::string file = rl::parse_data_path(data.prompt_data[f]).file;
-    check_that_all_have_one(lines, file, data, options.key);
     const auto place = [&](size_t i) { return fmt::format("{}:{}", file, lines[i].record.line); };
     std::vector<std::vector<int32_t>> tokens;
     const base::Json* const first = find_answer(lines.front().record, data, options.key);
-    if (first != nullptr && is_token_list(*first)) {
+    const bool has_token_lists = first != nullptr && is_token_list(*first);
+    const bool takes_completion = options.key == rl::SftOptions().response_key && !has_token_lists;
+    check_that_all_have_one(lines, file, data, options.key, takes_completion);
+    if (has_token_lists) {
       for (size_t i = 0; i < size; ++i) {
         const base::Json& answer = *find_answer(lines[i].record, data, options.key);
         tokens.push_back(read_token_list(answer, options.key, place(i), model.vocab));

@@ -15,7 +15,9 @@
 namespace tandem::session {
 
 struct GivenAnswerOptions {
-  std::string key = "response";     // of a line; with this default a line may have "completion" instead
+  // The key of a line's answer. With this default a line may have "completion" instead, unless the file's answers are
+  // lists of token ids.
+  std::string key = "response";
   int64_t max_tokens = 0;           // of an answer
   int64_t max_context_tokens = 0;   // of prompt and answer; 0: the model's
   bool skip_special_tokens = true;  // in the answers' texts

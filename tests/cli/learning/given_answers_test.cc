@@ -323,6 +323,13 @@ TEST_F(GivenAnswers, WhatCannotBeIsRefusedBeforeAnythingIsSampled) {
   lines[1]["response"] = 7;
   write_prompts(lines);
   expect_refused(arguments("r", "0.5"), "prompts.jsonl:2:");
+  lines[0]["response"] = {1, 2};
+  lines[1].erase("response");
+  lines[1]["completion"] = "2";  // which stands for a text alone
+  write_prompts(lines);
+  expect_refused(arguments("r", "0.5"), "prompts.jsonl:2: the line has no answer under response");
+  lines[0] = line_of(0);
+  lines[1] = line_of(1);
   lines[1]["response"] = "";
   write_prompts(lines);
   train("empty", "0", {"--num-rollout", "1"});
