@@ -18,7 +18,7 @@ import types
 from typing import NamedTuple
 
 from tandem_worker import protocol
-from tandem_worker.agents.endpoint import Endpoint
+from tandem_worker.agents.endpoint import NO_COUNTS, Endpoint
 from tandem_worker.agents.http import HOST
 from tandem_worker.outcomes import DeadlinePassed, Failed, WrongType, describe, json_within
 from tandem_worker.protocol import MachineFault, UserFault, one_line, with_article
@@ -158,7 +158,8 @@ class Worker:
     def _ended(self, run, end):
         del self._runs[run.number]
         self._end_client(run)
-        result = {"run": run.number}
+        counts = NO_COUNTS if self._endpoint is None else self._endpoint.take_counts(run.client)
+        result = {"run": run.number, "endpoint": counts}
         failed = {"hung": False, "out_of_memory": False}
         try:
             return {**result, **made(end(), run, self._bounds)}
@@ -226,7 +227,7 @@ def made(returned, run, bounds):
     for i, part in enumerate(parts):
         is_further = i > 0 or not continues(part, run)
         if is_further and bounds.further == 0:  # the program says what is wrong with it
-            return message_of(part.tokens, part.length, part.mask, [], part.status, samples[0], run)
+            return message_of(part.tokens, part.length, part.mask, [], part.status, samples[0])
         if is_further:
             begins.append(length)
         own = part.tokens if is_further else part.tokens[len(part.tokens) - part.length :]
@@ -237,19 +238,18 @@ def made(returned, run, bounds):
         raise WrongType(f"the function returned {len(tokens)} tokens, and a sample may have {engine_calls.MAX_IDS}")
     statuses = [part.status for part in parts]
     worst = [status for status in ("aborted", "truncated") if status in statuses]
-    return message_of(tokens, length, mask, begins, worst[0] if worst else statuses[-1], samples[0], run)
+    return message_of(tokens, length, mask, begins, worst[0] if worst else statuses[-1], samples[0])
 
 
 def continues(part, run):
     return part.tokens[: len(part.tokens) - part.length] == run.prompt.tokens
 
 
-def message_of(tokens, length, mask, begins, status, sample, run):
+def message_of(tokens, length, mask, begins, status, sample):
     own = {field for field in slime_sample.Sample.__dataclass_fields__}
     attributes = {k: v for k, v in vars(sample).items() if k not in own and is_plain(v)}
     if begins:
         attributes["sequence_begins"] = begins
-    none = {"answers": 0, "restarts": 0, "untrained": 0, "refused": 0}
     return {
         "tokens": tokens,
         "response_length": length,
@@ -258,7 +258,6 @@ def message_of(tokens, length, mask, begins, status, sample, run):
         "status": status,
         "metadata": left(dict(sample.metadata or {}), "sample.metadata"),
         "attributes": left(attributes, "the sample"),
-        "endpoint": none if run.client is None else run.client.counts,
     }
 
 

@@ -104,6 +104,14 @@ int64_t count_of(const Json& counts, const char* name) {
   return static_cast<int64_t>(value);
 }
 
+void read_endpoint_counts(const Json& ended, Generated& result) {
+  const Json& endpoint = member(ended, "endpoint");
+  result.endpoint_answers = count_of(endpoint, "answers");
+  result.endpoint_restarts = count_of(endpoint, "restarts");
+  result.endpoint_untrained = count_of(endpoint, "untrained");
+  result.endpoint_refused = count_of(endpoint, "refused");
+}
+
 Generated result_of_function(const Json& ended) {
   Generated result;
   result.tokens = tokens_of(ended, "tokens");
@@ -111,11 +119,6 @@ Generated result_of_function(const Json& ended) {
   require(length <= result.tokens.size());
   result.response_length = static_cast<int64_t>(length);
   result.sequence_begins = begins_of(ended, length);
-  const Json& endpoint = member(ended, "endpoint");
-  result.endpoint_answers = count_of(endpoint, "answers");
-  result.endpoint_restarts = count_of(endpoint, "restarts");
-  result.endpoint_untrained = count_of(endpoint, "untrained");
-  result.endpoint_refused = count_of(endpoint, "refused");
   const Json& mask = member(ended, "loss_mask");
   require(mask.is_string() || mask.is_null());
   if (mask.is_string()) {
@@ -133,10 +136,9 @@ Generated result_of_function(const Json& ended) {
 GeneratorReply::Ended ended_of(const Json& entry) {
   GeneratorReply::Ended ended;
   ended.run = number_of(entry, "run");
-  if (!entry.contains("failure")) {
-    ended.result = result_of_function(entry);
-    return ended;
-  }
+  if (!entry.contains("failure")) ended.result = result_of_function(entry);
+  read_endpoint_counts(entry, ended.result);  // of a sample that failed too
+  if (!entry.contains("failure")) return ended;
   ended.result.failure = line_of(entry, "failure");
   require(!ended.result.failure.empty());
   ended.hung = flag_of(entry, "hung");

@@ -178,12 +178,14 @@ struct Generators::Impl {
     }
     for (GeneratorReply::Ended& ended : reply.ended) {
       const auto run = generator.sample_of_run.find(ended.run);
-      if (run == generator.sample_of_run.end()) continue;
+      if (run == generator.sample_of_run.end()) {
+        keep_refusals(ended.result);
+        continue;
+      }
       const uint64_t sample_id = run->second;
       const bool has_company = generator.sample_of_run.size() > 1;
       // The process counts too, and says more; memory is planned for no more than these.
       if (std::ssize(ended.result.sequence_begins) > config.max_further_sequences) {
-        ended.result = Generated();
         ended.result.failure = "the process returned more sequences than a sample may have";
       }
       warn_of_requests(ended.result);
@@ -192,6 +194,7 @@ struct Generators::Impl {
       // still run.
       if (ended.hung || ended.out_of_memory) generator.worker.retire();
       if (ended.out_of_memory && has_company) {
+        keep_refusals(ended.result);
         repeat(sample_id, ended.result.failure);
       } else {
         finish(sample_id, std::move(ended.result));
@@ -218,8 +221,13 @@ struct Generators::Impl {
     }
   }
 
+  // Keeps the refusals of a result that nobody gets until the next sample ends: other clients than the sample's may
+  // have caused them. The caller has the lock.
+  void keep_refusals(const Generated& result) { num_refused_before += result.endpoint_refused; }
+
   // The caller of the next three functions has the lock.
   void finish(uint64_t sample_id, Generated result) {
+    result.endpoint_refused += std::exchange(num_refused_before, 0);
     result.sample_id = sample_id;
     result.attempt = samples.at(sample_id).attempt;
     samples.erase(sample_id);
@@ -335,6 +343,7 @@ struct Generators::Impl {
   std::deque<Generator> generators;  // one a worker
   uint64_t last_run = 0;
   int64_t num_repeated = 0;
+  int64_t num_refused_before = 0;  // requests of endpoints that are counted with the next sample that ends
   bool warned_of_restarts = false, warned_of_untrained = false;
   std::exception_ptr error;
   bool stopping = false;
@@ -387,7 +396,11 @@ void Generators::cancel(uint64_t sample_id) {
   {
     const std::lock_guard lock(impl_->mutex);
     std::erase_if(impl_->events, [&](const GeneratorEvent& event) {
-      return std::visit([&](const auto& e) { return e.sample_id == sample_id; }, event);
+      const bool is_of_sample = std::visit([&](const auto& e) { return e.sample_id == sample_id; }, event);
+      if (const auto* result = std::get_if<Generated>(&event); is_of_sample && result != nullptr) {
+        impl_->keep_refusals(*result);
+      }
+      return is_of_sample;
     });
     if (impl_->events.empty() && impl_->error == nullptr) impl_->bell.silence();
     const auto sample = impl_->samples.find(sample_id);

@@ -69,8 +69,9 @@ struct Generated {
   int64_t response_length = 0;  // tokens of the response; 0 <= it <= tokens
   // Indices in the response at which further sequences begin (rl/sample.h): ascending, below response_length.
   std::vector<int64_t> sequence_begins;
-  // Requests to the endpoint for this sample: those answered, those of them that do not continue what was sampled,
-  // those with other sampling parameters than the run's, and those refused.
+  // Requests to the endpoint for this sample, also where it failed: those answered, those of them that do not continue
+  // what was sampled, those with other sampling parameters than the run's, and those refused. Refusals that no sample
+  // is to blame for are counted with the next one that ends.
   int64_t endpoint_answers = 0, endpoint_restarts = 0, endpoint_untrained = 0, endpoint_refused = 0;
   std::vector<uint8_t> loss_mask;  // one a token of the response; empty: all 1
   std::string status;              // "completed", "truncated", "aborted", or "": as the engine's last answer ended

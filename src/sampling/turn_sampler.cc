@@ -102,6 +102,13 @@ uint64_t version_of(const rl::Completion& completion, size_t token) {
   return version;
 }
 
+rl::EndpointCounts endpoint_counts(const reward::Generated& made) {
+  return {.answers = made.endpoint_answers,
+          .restarts = made.endpoint_restarts,
+          .untrained = made.endpoint_untrained,
+          .refused = made.endpoint_refused};
+}
+
 }  // namespace
 
 void PrefixHash::add(int32_t token) { value_ = mixed(value_ ^ mixed(static_cast<uint32_t>(token))); }
@@ -159,10 +166,7 @@ rl::Sample sample_of_turns(const reward::Generated& made, const rl::SharedPrompt
   sample.group_id = group_id;
   sample.sample_id = made.sample_id;
   sample.prompt = prompt;
-  sample.endpoint = {.answers = made.endpoint_answers,
-                     .restarts = made.endpoint_restarts,
-                     .untrained = made.endpoint_untrained,
-                     .refused = made.endpoint_refused};
+  sample.endpoint = endpoint_counts(made);
   const size_t end = end_of(made, num_prompt, max_tokens);
   const bool is_cut = end < made.tokens.size();
   sample.completion.assign(made.tokens.begin() + static_cast<std::ptrdiff_t>(num_prompt),
@@ -407,6 +411,7 @@ groups::Member TurnSampler::member_of(const reward::Generated& made, Session& se
   groups::Member member = failed_member(group, made.sample_id);
   member.failure = fmt::format("{}: {}", settings_.function, failure);
   member.machine_failed = made.machine_failed;
+  member.sample.endpoint = endpoint_counts(made);
   return member;
 }
 

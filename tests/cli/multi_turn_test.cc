@@ -229,6 +229,17 @@ TEST_F(MultiTurn, ASampleOfSeveralSequencesIsTrainedAsItWasSampled) {
   }
 }
 
+TEST_F(MultiTurn, RequestsOfFailedSamplesAreCounted) {
+  const base::TemporaryDirectory folder;
+  const Captured result =
+      run(with_flag(with_function(folder / "run", "is_refused_and_fails_at_times", {"--custom-generate-endpoint"}),
+                    "--num-rollout", "1"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const base::Json record = last_record(folder / "run", "rollout/step");
+  EXPECT_EQ(record["rollout/grader_failed"], 6.0) << result.err;
+  EXPECT_EQ(record["multi_turn/endpoint/refused"], 12.0) << "one a sample";
+}
+
 TEST_F(MultiTurn, CallsThatCannotBeAreToldToTheFunction) {
   const base::TemporaryDirectory folder;
   for (const std::string function : {"bad_call", "branches", "talks_on"}) {

@@ -172,9 +172,10 @@ class Endpoint(unittest.TestCase):
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def make(self, acts, answers, num_samples=1, context=400, max_sequences=4, arguments=None, engine=None):
+    def make(self, acts, answers, num_samples=1, context=400, max_sequences=4, arguments=None, engine=None, failing=()):
         """Samples whose functions run `acts` (of a client and the number of the sample) in a thread and return what came
-        of it; the engine says `answers` in turn. The messages of the samples that ended, and what the engine was asked."""
+        of it; the engine says `answers` in turn. The messages of the samples that ended, and what the engine was asked.
+        Only samples of `failing` fail."""
         engine = engine or Engine()
         worker = generator.Worker()
         limits = (20.0, True, max_sequences, max_sequences, False)
@@ -211,7 +212,9 @@ class Endpoint(unittest.TestCase):
                 replies.append({"run": call["run"], "call": call["call"], "tokens": ids,
                                 "log_probs": [-0.5] * len(ids), "finish_reason": reason})  # fmt: skip
             ended += turn["ended"]
-        self.assertEqual([one.get("failure") for one in ended], [None] * num_samples)
+        made = [one.get("failure") for one in ended if one["run"] - 1 not in failing]
+        self.assertEqual(made, [None] * (num_samples - len(failing)))
+        self.assertEqual(len(ended), num_samples)
         self.tokenizer = tokenizer
         return ended, asked
 
@@ -638,6 +641,24 @@ class Endpoint(unittest.TestCase):
                 connection.close()
 
         self.assertEqual(self.make_with_two_connections(acts), agent_http.MAX_TURNED_AWAY + 1)
+
+    def test_requests_are_counted_where_the_function_fails(self):
+        def acts(client, _):
+            client.chat([user("hi")])
+            self.assertEqual(client.ask({}, key="wrong")[0], 401)
+            self.assertEqual(client.ask(b"{")[0], 400)
+            raise ValueError("no sample")
+
+        (message,), _ = self.make(acts, ["one<|end|>"], failing=(0,))
+        self.assertIn("no sample", message["failure"])
+        self.assertEqual(message["endpoint"], {"answers": 1, "restarts": 0, "untrained": 0, "refused": 2})
+
+    def test_refusals_that_no_sample_is_to_blame_for_wait_for_the_next_sample_that_ends(self):
+        endpoint = agent_endpoint.Endpoint({})
+        endpoint._server = mock.Mock(port=1)
+        endpoint._refused(None)
+        endpoint.end(endpoint.client(mock.Mock(), mock.Mock()))  # is cancelled: nobody is told of it
+        self.assertEqual([endpoint.take_counts(None)["refused"] for _ in range(2)], [1, 0])
 
     def test_headers_may_be_repeated_unless_they_decide_what_the_request_is(self):
         deciding = ("Host: a", "Content-Length: 45", "Transfer-Encoding: identity", "Authorization: Bearer a",

@@ -30,7 +30,11 @@ Json reply(const Json& asked, const Json& ended_ones) {
 
 TEST(GenerateMessages, ReadWhatAProcessSays) {
   const Json asked = {{"run", 1}, {"call", 2}, {"input_ids", {7, 8}}, {"sampling_params", {{"top_p", 0.5}}}};
-  const Json failed = {{"run", 4}, {"failure", "KeyError:\n'x'"}, {"hung", false}, {"out_of_memory", true}};
+  const Json failed = {{"run", 4},
+                       {"endpoint", {{"answers", 8}, {"restarts", 7}, {"untrained", 6}, {"refused", 5}}},
+                       {"failure", "KeyError:\n'x'"},
+                       {"hung", false},
+                       {"out_of_memory", true}};
   const GeneratorReply read = reply_of(reply(Json::array({asked}), Json::array({ended(), failed})));
   ASSERT_EQ(read.asked.size(), 1U);
   EXPECT_EQ(read.asked[0].run, 1U);
@@ -46,6 +50,10 @@ TEST(GenerateMessages, ReadWhatAProcessSays) {
   EXPECT_EQ(read.ended[0].result.endpoint_refused, 1);
   EXPECT_EQ(read.ended[1].result.failure, "KeyError:\\n'x'") << "one line";
   EXPECT_TRUE(read.ended[1].out_of_memory);
+  EXPECT_EQ(read.ended[1].result.endpoint_answers, 8);
+  EXPECT_EQ(read.ended[1].result.endpoint_restarts, 7);
+  EXPECT_EQ(read.ended[1].result.endpoint_untrained, 6);
+  EXPECT_EQ(read.ended[1].result.endpoint_refused, 5);
   EXPECT_TRUE(read.all_wait);
 }
 

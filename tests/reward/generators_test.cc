@@ -2,6 +2,7 @@
 #include "reward/generators.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 
 #include <chrono>
@@ -91,6 +92,24 @@ async def generate(args, sample, sampling_params):
     turns = await asyncio.gather(*[ask_engine([5, 6, 7, 8, first]) for first in (1, 2, 3)])
     sample.append_response_tokens(tokens=[turn.tokens[0] for turn in turns])
     return sample
+)";
+
+// A client without a key is refused, and then the function fails.
+constexpr const char* kFailsAfterARefusal = R"(
+import asyncio
+import http.client
+from tandem.rollout import endpoint
+
+def ask_without_a_key(host):
+    connection = http.client.HTTPConnection(host, timeout=30)
+    connection.request('GET', '/v1/models')
+    connection.getresponse().read()
+    connection.close()
+
+async def generate(args, sample, sampling_params):
+    host = endpoint().base_url.split('/')[2]
+    await asyncio.get_running_loop().run_in_executor(None, ask_without_a_key, host)
+    raise ValueError('no answer')
 )";
 
 GeneratorConfig asking(const base::TemporaryDirectory& folder, const std::string& function = kAsks) {
@@ -231,6 +250,30 @@ TEST(Generators, ACallWithTooManyBytesOfStopStringsFailsItsFunctionAlone) {
   EXPECT_EQ(made->tokens, (std::vector<int32_t>{5, 6, 7, 8}));
   EXPECT_EQ(generators.restarts(), 0);
   EXPECT_EQ(generators.repeated(), 0);
+}
+
+// The counts of a sample were lost where its function failed, and with them the refusals of other clients.
+TEST(Generators, RefusalsAreCountedWhereTheFunctionFailsAndWhereNobodyTakesTheSample) {
+  const base::TemporaryDirectory folder;
+  GeneratorConfig config = asking(folder, kFailsAfterARefusal);
+  config.endpoint = config.worker.loopback = true;
+  Generators generators(config);
+  std::vector<GeneratorEvent> events;
+  generators.begin(generated(1));
+  const std::optional<Generated> first = next<Generated>(generators, events);
+  ASSERT_TRUE(first);
+  EXPECT_NE(first->failure.find("no answer"), std::string::npos) << first->failure;
+  EXPECT_EQ(first->endpoint_refused, 1);
+
+  generators.begin(generated(2));
+  pollfd has_ended = {.fd = generators.descriptor(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&has_ended, 1, 60'000), 1);
+  generators.cancel(2);
+  generators.begin(generated(3));
+  const std::optional<Generated> third = next<Generated>(generators, events);
+  ASSERT_TRUE(third);
+  EXPECT_EQ(third->sample_id, 3U);
+  EXPECT_EQ(third->endpoint_refused, 2);
 }
 
 // A reply beyond the bound of the protocol ended the process, and all its samples began again.

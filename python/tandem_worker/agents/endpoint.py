@@ -19,6 +19,7 @@ from tandem_worker.protocol import UserFault, one_line
 
 MAX_WAITING = 64  # requests of one sample that are under way together, with those that the engine answers to nobody
 MAX_TRACE_CHARACTERS = 10000  # the end, which says most
+NO_COUNTS = {"answers": 0, "restarts": 0, "untrained": 0, "refused": 0}  # of a sample's requests
 ROUTES = "GET /v1/models, POST /v1/chat/completions, POST /v1/completions"
 
 
@@ -59,8 +60,14 @@ class Endpoint:
         del self._clients[_hash(client.api_key)]
         for task in client.tasks:
             task.cancel()
-        client.counts["refused"] += self._num_strangers
+
+    def take_counts(self, client):
+        """The counts of a sample that has ended (client: None where it had none), with the refusals that no sample is to
+        blame for, which are counted by that."""
+        counts = dict(NO_COUNTS if client is None else client.counts)
+        counts["refused"] += self._num_strangers
         self._num_strangers = 0
+        return counts
 
     def _admit(self, headers):
         kind, _, key = headers.get("authorization", "").partition(" ")
@@ -106,7 +113,7 @@ class Client:
         self.base_url = base_url
         self.api_key = "tandem-" + secrets.token_urlsafe(24)
         self.model = "policy"
-        self.counts = {"answers": 0, "restarts": 0, "untrained": 0, "refused": 0}
+        self.counts = dict(NO_COUNTS)
         self.tasks = set()  # of requests under way
         self._template_arguments = endpoint.template_arguments
         self._run, self._sample = run, sample

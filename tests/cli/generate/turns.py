@@ -226,6 +226,25 @@ async def two_samples(args, sample, sampling_params):
     return [first, second]
 
 
+async def is_refused_and_fails_at_times(args, sample, sampling_params):
+    """A client without a key asks the endpoint; then every other sample fails."""
+    import http.client
+
+    from tandem.rollout import endpoint
+
+    def ask_without_a_key(host):
+        connection = http.client.HTTPConnection(host, timeout=30)
+        connection.request("GET", "/v1/models")
+        connection.getresponse().read()
+        connection.close()
+
+    host = endpoint().base_url.split("/")[2]
+    await asyncio.get_running_loop().run_in_executor(None, ask_without_a_key, host)
+    if sample.index % 2 == 1:
+        raise ValueError("no sample")
+    return await one_turn(args, sample, sampling_params)
+
+
 async def asks_the_endpoint(args, sample, sampling_params):
     """An agent of two requests, over the loopback of the sandbox."""
     import http.client
