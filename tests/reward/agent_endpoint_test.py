@@ -2,6 +2,7 @@
 reach. A script stands in for the engine. Whole runs are in tests/cli/multi_turn_test.cc."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import pathlib
@@ -610,9 +611,12 @@ class Endpoint(unittest.TestCase):
         self.assertEqual([connection.recv(12) for connection in held], [b"HTTP/1.1 200"] * 2)
         return held
 
-    def make_with_two_connections(self, acts):
+    def two_connections(self):
         open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        with mock.patch.multiple(agent_http, RESERVED_DESCRIPTORS=open_files - 4, DROP_SECONDS=600):
+        return mock.patch.multiple(agent_http, RESERVED_DESCRIPTORS=open_files - 4, DROP_SECONDS=600)
+
+    def make_with_two_connections(self, acts):
+        with self.two_connections():
             (message,), _ = self.make(acts, ["one<|end|>"])
         self.assertEqual(message["endpoint"]["answers"], 2)
         return message["endpoint"]["refused"]
@@ -641,6 +645,52 @@ class Endpoint(unittest.TestCase):
                 connection.close()
 
         self.assertEqual(self.make_with_two_connections(acts), agent_http.MAX_TURNED_AWAY + 1)
+
+    def test_connections_without_a_key_make_room_for_one_with_a_key(self):
+        def acts(client, _):
+            with contextlib.ExitStack() as attack:
+                for _ in range(5):
+                    attack.enter_context(client.connect())  # never sends a byte
+                    attack.enter_context(client.connect()).sendall(b"POST /v1/chat")
+                    attack.enter_context(client.connect()).sendall(b"GET /v1/models HTTP/1.1\r\n\r\n")  # is refused
+                for _ in range(2):
+                    client.chat([user("hi")])
+
+        self.assertGreaterEqual(self.make_with_two_connections(acts), 14)
+
+    def test_connections_of_a_sample_that_has_ended_make_room(self):
+        held = []
+        are_held = threading.Event()
+
+        def acts(client, index):
+            if index == 0:
+                held.extend(self.hold_all_connections(client))
+                are_held.set()
+                return
+            are_held.wait(10)
+            give_up = time.monotonic() + 10
+            while client.ask(b"", "/v1/models", method="GET")[0] == 503 and time.monotonic() < give_up:
+                time.sleep(0.01)  # the first sample has not ended yet
+            client.chat([user("hi")])
+
+        with self.two_connections():
+            ended, _ = self.make(acts, ["one<|end|>"], num_samples=2)
+        for connection in held:
+            connection.close()
+        self.assertEqual([message["endpoint"]["answers"] for message in ended], [2, 1])
+
+    def test_a_connection_has_a_limited_time_for_its_first_byte_and_then_rests_as_long_as_it_likes(self):
+        def acts(client, _):
+            with client.send([user("hi")]) as of_agent, client.connect() as silent:
+                self.assertIn(b"HTTP/1.1 200", of_agent.recv(1 << 16))
+                self.assertEqual(silent.recv(1), b"")
+                time.sleep(0.4)
+                of_agent.sendall(f"GET /v1/models HTTP/1.1\r\nAuthorization: Bearer {client.key}\r\n\r\n".encode())
+                self.assertIn(b"HTTP/1.1 200", of_agent.recv(1 << 16))
+
+        with mock.patch.object(agent_http, "REQUEST_SECONDS", 0.3):
+            (message,), _ = self.make(acts, ["one<|end|>"])
+        self.assertEqual(message["endpoint"], {"answers": 1, "restarts": 0, "untrained": 0, "refused": 0})
 
     def test_requests_are_counted_where_the_function_fails(self):
         def acts(client, _):

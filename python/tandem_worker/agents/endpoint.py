@@ -56,10 +56,11 @@ class Endpoint:
         return client
 
     def end(self, client):
-        """Ends what the client has asked. Its key is no longer valid."""
+        """Ends what the client has asked. Its key is no longer valid, and its connections are nobody's."""
         del self._clients[_hash(client.api_key)]
         for task in client.tasks:
             task.cancel()
+        self._server.forget(client)
 
     def take_counts(self, client):
         """The counts of a sample that has ended (client: None where it had none), with the refusals that no sample is to

@@ -1,7 +1,8 @@
 """A small HTTP/1.1 server on loopback for agents that a generate function runs (endpoint.py). It runs in the event
 loop of its process. Clients may be code that a model wrote, so everything that a client can make larger or longer is
 bounded: the head and the body of a request, the time in which they must arrive, what is read and dropped of a request
-that was refused, and the number of connections."""
+that was refused, and the number of connections. Clients without a key cannot use up that number: their connections make
+room for new ones."""
 
 import asyncio
 import json
@@ -11,7 +12,8 @@ from typing import NamedTuple
 HOST = "127.0.0.1"
 MAX_HEAD_BYTES = 32 << 10
 MAX_BODY_BYTES = 8 << 20
-REQUEST_SECONDS = 30.0  # from the first byte of a request to its last
+# From the first byte of a request to its last, and from the beginning of a connection to the first byte on it.
+REQUEST_SECONDS = 30.0
 MAX_DROPPED_BYTES = 32 << 20  # of a request that was refused before all of it was read
 DROP_SECONDS = 5.0  # in which the rest of such a request is read
 RESERVED_DESCRIPTORS = 64  # for what the process opens besides connections
@@ -61,7 +63,11 @@ class Server:
 
     def __init__(self, loop, admit, answer, refused, lost):
         self._loop, self._admit, self._answer, self._refused, self._lost = loop, admit, answer, refused, lost
-        self._connections = set()  # tasks
+        self._tasks = set()  # one for each connection
+        # The connections that count against the bound: those of admitted clients (connection -> client), and the others,
+        # the oldest first (connection -> None).
+        self._admitted, self._strangers = {}, {}
+        self._num_turned_away = 0  # connections beyond the bound that have not closed yet
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_connections = max((soft - RESERVED_DESCRIPTORS) // 2, 1)  # the other end is in this process too
         self._server = loop.run_until_complete(loop.create_server(self._protocol, HOST, 0))
@@ -70,42 +76,87 @@ class Server:
     def close(self):
         """Ends all connections."""
         self._server.close()
-        tasks = list(self._connections)  # each leaves the set when it ends
+        tasks = list(self._tasks)  # each leaves the set when it ends
         for task in tasks:
             task.cancel()
         if tasks:
             self._loop.run_until_complete(asyncio.wait(tasks))
+
+    def forget(self, client):
+        """The client is admitted no more. Its connections stay open while there is room for them: an agent may keep
+        connections for its next sample."""
+        for connection in [one for one, admitted in self._admitted.items() if admitted is client]:
+            del self._admitted[connection]
+            self._strangers[connection] = None
 
     def _protocol(self):
         return asyncio.StreamReaderProtocol(_Reader(self._loop), self._serve, self._loop)
 
     async def _serve(self, reader, writer):
         task = asyncio.current_task()
-        self._connections.add(task)
+        self._tasks.add(task)
+        connection = _Connection(reader, writer)
         try:
-            if len(self._connections) > self._max_connections:
-                self._refused(None)
-                error = HttpError(503, f"more than {self._max_connections} connections are open")
-                await self._refuse(reader, writer, error)
+            if not self._has_room():
+                await self._turn_away(connection)
                 return
-            while await self._serve_request(reader, writer):
-                pass
+            self._strangers[connection] = None
+            while await self._serve_request(connection):
+                connection.is_first = False
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client has gone, or the samples of this process have ended
+            pass  # the client has gone, its connection made room, or the samples of this process have ended
         finally:
-            self._connections.discard(task)
+            self._tasks.discard(task)
+            self._strangers.pop(connection, None)
+            self._admitted.pop(connection, None)
             writer.close()
 
-    async def _serve_request(self, reader, writer):
+    def _has_room(self):
+        """Whether one more connection may be open. If there are as many as may be, the oldest one that no admitted
+        client has is closed."""
+        if len(self._strangers) + len(self._admitted) < self._max_connections:
+            return True
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return False
+        del self._strangers[oldest]
+        if not oldest.is_refused:
+            self._refused(None)
+        oldest.writer.transport.abort()  # wakes the task of the connection, as if the client had gone
+        return True
+
+    async def _turn_away(self, connection):
+        self._num_turned_away += 1
+        try:
+            self._refused(None)
+            error = HttpError(503, f"more than {self._max_connections} connections are open")
+            await self._refuse(connection, error, self._num_turned_away <= MAX_TURNED_AWAY)
+        finally:
+            self._num_turned_away -= 1
+
+    async def _first_byte(self, connection):
+        """The first byte of a request; b"" where none comes. A connection may be idle for as long as its sample is made,
+        but one that no client was admitted on yet may not."""
+        if not connection.is_first:
+            return await connection.reader.read(1)
+        try:
+            return await asyncio.wait_for(connection.reader.read(1), REQUEST_SECONDS)
+        except asyncio.TimeoutError:
+            return b""
+
+    async def _serve_request(self, connection):
         """Answers one request. Returns whether the connection stays open."""
+        reader, writer = connection.reader, connection.writer
         client = None
         try:
-            first = await reader.read(1)  # a connection may be idle for as long as its sample is made
+            first = await self._first_byte(connection)
             if not first:
                 return False
             try:
                 head = _Head(await asyncio.wait_for(_read_head(first, reader), REQUEST_SECONDS))
                 client = self._admit(head.headers)
+                self._strangers.pop(connection, None)
+                self._admitted[connection] = client
                 if head.expects_continue:
                     writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 body = await asyncio.wait_for(reader.readexactly(head.num_body_bytes()), REQUEST_SECONDS)
@@ -113,7 +164,7 @@ class Server:
                 raise HttpError(408, f"the request took longer than {REQUEST_SECONDS:g} s to arrive") from None
         except HttpError as error:  # what follows on the connection may be the rest of this request
             self._refused(client)
-            await self._refuse(reader, writer, error)
+            await self._refuse(connection, error)
             return False
         try:
             response = await self._answered(client, Request(head.method, head.path, head.headers, body), reader)
@@ -149,16 +200,17 @@ class Server:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    async def _refuse(self, reader, writer, error):
+    async def _refuse(self, connection, error, drops_rest=True):
         """Answers a request that may not have been read to its end. A connection that is closed with something unread
         is reset, and most clients then never see the answer, because they are still sending. So what comes is read and
         dropped until the client closes or a bound is reached."""
-        await self._write(writer, error.status, _json(error.body()), "application/json", {}, False)
-        if len(self._connections) > self._max_connections + MAX_TURNED_AWAY:
+        connection.is_refused = True
+        await self._write(connection.writer, error.status, _json(error.body()), "application/json", {}, False)
+        if not drops_rest:
             return
         try:
-            writer.write_eof()
-            await asyncio.wait_for(_drop(reader), DROP_SECONDS)
+            connection.writer.write_eof()
+            await asyncio.wait_for(_drop(connection.reader), DROP_SECONDS)
         except (OSError, asyncio.TimeoutError):
             pass  # the client has gone, or has had its time
 
@@ -171,6 +223,13 @@ class Server:
             await asyncio.wait_for(writer.drain(), REQUEST_SECONDS)
         except asyncio.TimeoutError:
             raise ConnectionError("the client does not read its answer") from None
+
+
+class _Connection:
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+        self.is_first = True  # no request came yet
+        self.is_refused = False  # its last request was
 
 
 class _Reader(asyncio.StreamReader):
