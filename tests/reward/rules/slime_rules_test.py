@@ -7,7 +7,7 @@ import sys
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "python"))
 from tandem_worker import outcomes  # noqa: E402
 from tandem_worker.rules import rules, slime_rules  # noqa: E402

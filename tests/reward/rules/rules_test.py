@@ -8,7 +8,7 @@ import sys
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
 from tandem_worker.rules import rewards, rules  # noqa: E402
 
 SEED = 20

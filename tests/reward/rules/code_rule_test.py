@@ -10,7 +10,7 @@ import time
 import unittest
 from unittest import mock
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
 from tandem_worker.outcomes import BadLine  # noqa: E402
 from tandem_worker.rules import code_rule, program, rules  # noqa: E402
 

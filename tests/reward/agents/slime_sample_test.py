@@ -8,7 +8,7 @@ import sys
 import tempfile
 import unittest
 
-PYTHON = str(pathlib.Path(__file__).resolve().parents[2] / "python")
+PYTHON = str(pathlib.Path(__file__).resolve().parents[3] / "python")
 IMPORTS = """
 from tandem_worker.user_functions import slime_sample
 slime_sample.stand_in_for_slime()

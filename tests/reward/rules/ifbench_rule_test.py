@@ -10,7 +10,7 @@ import time
 import unittest
 from unittest import mock
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "python"))
 from tandem_worker.protocol import MachineFault  # noqa: E402
 from tandem_worker.rules import english, ifbench_rule, instructions, rules  # noqa: E402
