@@ -28,8 +28,6 @@
 #include "cli/ranks.h"
 #include "config/other_trainers/other_trainers.h"
 #include "config/other_trainers/unsupported_flags.h"
-#include "device/backends.h"
-#include "device/footprint.h"
 #include "device_check/device_check.h"
 #include "mesh/launch/launch.h"
 #include "mesh/launch/launcher_link.h"
@@ -145,7 +143,7 @@ bool has_option(const std::string& name) {
 template <typename Config>
 void fill_in(Config& config) {
   if constexpr (requires { config.rollout.limits; }) {
-    config.rollout.fill_in(device::footprint_of(config.model.device).batch_tokens);
+    config.rollout.fill_in(config.model.device);
   } else if constexpr (requires { config.train; }) {
     fill_in(config.train);
   }

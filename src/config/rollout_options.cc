@@ -4,6 +4,8 @@
 
 #include "base/check.h"
 #include "base/size.h"
+#include "device/backends.h"
+#include "device/footprint.h"
 
 namespace tandem::config {
 
@@ -82,6 +84,10 @@ void RolloutOptions::visit_engine(base::Options& options) {
       .at_least(0)
       .at_most(rollout::kMostDraftRows - 1)
       .does_not_affect_results();
+}
+
+void RolloutOptions::fill_in(const std::string& device) {
+  limits.max_batch_tokens = max_batch_tokens.value_or(device::footprint_of(device).batch_tokens);
 }
 
 rl::SamplingParams RolloutOptions::sampling() const {

@@ -42,8 +42,8 @@ struct RolloutOptions {
   void visit(base::Options& options);
   void visit_sampling(base::Options& options);  // options that one request may override
   void visit_engine(base::Options& options);    // options that are fixed for an engine's life
-  // Gives what the user left to the device, which suits so many tokens a forward (device::Footprint::batch_tokens).
-  void fill_in(int64_t batch_tokens) { limits.max_batch_tokens = max_batch_tokens.value_or(batch_tokens); }
+  // Gives what the user left to the device of --device. Call it when the options are read.
+  void fill_in(const std::string& device);
   int64_t response_len() const { return max_response_len.value_or(rl::kDefaultResponseTokens); }
   rl::SamplingParams sampling() const;
 };

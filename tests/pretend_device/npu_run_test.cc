@@ -11,7 +11,7 @@
 
 #include "device/kept_check.h"
 #include "device/registry.h"
-#include "tests/cli/planned_memory.h"
+#include "tests/cli/memory/planned_memory.h"
 #include "tests/cli/workers/worker_runs.h"
 #include "tests/pretend_device/libtorch_on_the_cpu.h"
 

@@ -77,9 +77,9 @@ SKIPPED = {
     "--lr-decay-iters 300": "needs a run that decays (tests/cli/resume/sft_resume_test.cc)",
     "runs/quiz": "follows a warm-up that takes minutes (tests/cli/multi_turn_test.cc runs the functions)",
     "runs/base": "follows examples/arithmetic/demo.sh, which takes minutes",
-    "--use-wandb": "needs a package that is installed on demand (tests/cli/wandb_test.cc)",
-    "--use-trackio": "needs a package that is installed on demand (tests/cli/trackers_test.cc)",
-    "--use-mlflow": "needs a package that is installed on demand (tests/cli/trackers_test.cc)",
+    "--use-wandb": "needs a package that is installed on demand (tests/cli/looking/wandb_test.cc)",
+    "--use-trackio": "needs a package that is installed on demand (tests/cli/looking/trackers_test.cc)",
+    "--use-mlflow": "needs a package that is installed on demand (tests/cli/looking/trackers_test.cc)",
     "--cpu-isa avx2": "asks for kernels that not every machine has",
 }
 

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "tests/base/soak.h"
-#include "tests/cli/process_size.h"
+#include "tests/cli/memory/process_size.h"
 #include "tests/cli/tiny_run.h"
 #include "tests/cli/workers/process_sockets.h"
 

@@ -13,7 +13,7 @@
 #include "model/reward_model.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
-#include "tests/cli/planned_memory.h"
+#include "tests/cli/memory/planned_memory.h"
 #include "tests/cli/tiny_run.h"
 #include "tests/model/reward_model_files.h"
 #include "text/text_worker.h"

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "tests/base/soak.h"
-#include "tests/cli/planned_memory.h"
+#include "tests/cli/memory/planned_memory.h"
 #include "tests/cli/ranks/rank_processes.h"
 #include "tests/cli/workers/worker_runs.h"
 

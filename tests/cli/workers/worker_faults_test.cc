@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "mesh/network.h"
 #include "tests/base/soak.h"
-#include "tests/cli/process_size.h"
+#include "tests/cli/memory/process_size.h"
 #include "tests/cli/workers/worker_runs.h"
 
 namespace tandem::cli {

@@ -14,7 +14,7 @@
 #include "device/registry.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
-#include "tests/cli/planned_memory.h"
+#include "tests/cli/memory/planned_memory.h"
 #include "tests/cli/tiny_run.h"
 #include "tests/device/memory/failing_vmm.h"
 #include "tests/model/families.h"

@@ -13,7 +13,7 @@
 #include "plan/plan.h"
 #include "rollout_worker/served_rollout.h"
 #include "session/own_engine.h"
-#include "tests/cli/planned_memory.h"
+#include "tests/cli/memory/planned_memory.h"
 #include "weights/sync.h"
 
 namespace tandem::cli {
@@ -27,6 +27,7 @@ config::TrainConfig config_of(Arguments words) {
   base::Options options;
   config.visit(options);
   options.parse(words);
+  config.rollout.fill_in(config.model.device);
   config.check();
   return config;
 }
