@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <mutex>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/printable.h"
 #include "base/quiet.h"
@@ -13,10 +15,14 @@
 namespace tandem::base {
 namespace {
 
+constexpr size_t kMostEarlyLines = 1000;
+
 struct LogState {
   std::mutex mutex;
   LogLevel level = LogLevel::kInfo;
   std::function<void(LogLevel, const std::string&)> sink;
+  bool keeps_early_lines = true;
+  std::vector<std::string> early_lines;
   std::function<void(const std::string&)> terminal;
   int64_t num_warnings = 0;
 };
@@ -77,6 +83,12 @@ void set_log_sink(std::function<void(LogLevel, const std::string& line)> sink) {
   state().sink = std::move(sink);
 }
 
+std::vector<std::string> take_early_lines() {
+  const std::lock_guard lock(state().mutex);
+  state().keeps_early_lines = false;
+  return std::exchange(state().early_lines, {});
+}
+
 void set_log_terminal(std::function<void(const std::string& line)> terminal) {
   const std::lock_guard lock(state().mutex);
   state().terminal = std::move(terminal);
@@ -96,6 +108,7 @@ void log_line(LogLevel level, const std::string& message) {
     }
   }
   if (log.sink) log.sink(level, line);
+  if (log.keeps_early_lines && log.early_lines.size() < kMostEarlyLines) log.early_lines.push_back(line);
 }
 
 int64_t num_warnings() {

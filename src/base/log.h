@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace tandem::base {
 
@@ -15,6 +16,9 @@ enum class LogLevel : uint8_t { kInfo, kWarning, kError };
 void set_log_level(LogLevel level);
 // Sets where lines go besides stderr (a run's log file); empty means nowhere else.
 void set_log_sink(std::function<void(LogLevel, const std::string& line)> sink);
+// Returns the lines from before its first call, a thousand at most: what is found out about a run's flags is logged
+// before the run has a file for it. Later calls return nothing.
+std::vector<std::string> take_early_lines();
 // Sets the function that writes a finished line (without '\n') in place of plain stderr: a live progress line clears
 // itself, prints and redraws. Empty means plain stderr again. Both functions are called under the log's lock, so they
 // must not log.

@@ -62,13 +62,15 @@ Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten)
   for (const text::SinkTarget& target : options.trackers)
     trackers_.push_back(std::make_unique<text::MetricSink>(target));
   if (!log_) return;
-  base::set_log_sink([this](base::LogLevel, const std::string& line) {
+  const auto keep = [this](const std::string& line) {
     try {
       log_->write_or_keep_line(logged(line));
     } catch (const std::exception&) {
       // It must not throw out of the caller that logs, on whatever thread.
     }
-  });
+  };
+  for (const std::string& line : base::take_early_lines()) keep(line);
+  base::set_log_sink([keep](base::LogLevel, const std::string& line) { keep(line); });
 }
 
 Report::Report() : Report(Options{}) {}

@@ -42,6 +42,7 @@ Checkpointer::Checkpointer(const session::ModelSession& session, const checkpoin
 void Checkpointer::begin_update() {
   wait();
   is_updating_ = true;
+  steps_have_begun_ = false;
   before_ = {};
   std::vector<checkpoint::SavedTensor> tensors;
   add_state_(before_, tensors);
@@ -114,6 +115,7 @@ void Checkpointer::save_at_end(const std::function<void()>& steps) {
   } catch (const std::exception& error) {
     note(error);
     if (ranks_.size > 1) throw;
+    if (is_updating_ && !steps_have_begun_) abandon_update();  // a teacher was lost, ...
     try {
       save_last();
     } catch (const std::exception& other) {

@@ -40,6 +40,8 @@ class Checkpointer {
   // Waits for the checkpoint that is being written, which reads the weights that are about to change. Between
   // begin_update() and end_update() the weights belong to no step, and nothing is saved.
   void begin_update();
+  // Optimizer steps begin. An error before this leaves the weights of the last finished step, which is saved then.
+  void begin_steps() { steps_have_begun_ = true; }
   // The weights are now those of `step`, and `position` is where the next one takes its data from.
   void end_update(int64_t step, checkpoint::DataPosition position);
   // The step was given up. Returns whether the last finished one can still be saved: no optimizer step of this one has
@@ -73,6 +75,7 @@ class Checkpointer {
   int64_t step_;                       // the last finished step
   checkpoint::DataPosition position_;  // where the data of the next step begin
   bool is_updating_ = false;           // true while the weights belong to no step
+  bool steps_have_begun_ = false;      // of the update
   // The state of the other parts when begin_update() was called. A step may change it, and be given up, before its
   // first optimizer step changes the weights.
   checkpoint::RunState before_;

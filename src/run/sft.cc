@@ -91,6 +91,7 @@ int train_supervised(const config::SftConfig& given, const config::RunMode& mode
     if (is_evaluation_due || (!config.skip_eval_before_train && step == 0)) evaluate();
     while (step < inputs.num_steps && !device::any_of(mesh.host(), session::stop_requested())) {
       checkpointer.begin_update();
+      checkpointer.begin_steps();
       const std::optional<report::Metrics> metrics = learner.step(step, log);
       if (!metrics) {
         log.report().print(abandoned_text(step));

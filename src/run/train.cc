@@ -105,6 +105,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
       std::optional<report::Metrics> last_step;
       if (learner.score_teachers(*rollout, log)) {
         learner.assign_advantages(rollout_id, *rollout, log);
+        checkpointer.begin_steps();
         last_step = learner.optimizer_steps(rollout_id, *rollout, patience, log);
       }
       if (!last_step) {

@@ -158,6 +158,27 @@ TEST_F(ScorerRuns, ARunThatWaitsForItsTeacherCanBeStopped) {
   EXPECT_EQ(result.code, 0) << result.err;
 }
 
+// The rollouts before it are saved, though no save was due, and what was warned of at the start is in the log.
+TEST_F(ScorerRuns, ARunThatLosesItsTeacherForGoodSavesWhatItHas) {
+  const std::string address = place("lost");
+  const auto scores = std::make_unique<Program>(scorer(address), 0, path("lost_scorer.err"));
+  const Program run(with_flag(asking("lost", {address},
+                                     {"--save-interval", "1000", "--distributed-timeout-minutes", "0.05",
+                                      "--use-kl-loss", "--kl-loss-coef", "0.01", "--kl-loss-type", "k2"}),
+                              "--num-rollout", "2000"),
+                    0, path("lost.err"));
+  wait_until_said(path("lost/metrics.jsonl"), "\"rollout/step\"");
+  scores->signal(SIGKILL);
+  EXPECT_EQ(run.wait(), 3);
+  const std::string said = base::read_file(path("lost.err"));
+  EXPECT_NE(said.find("no process scores at"), std::string::npos) << said;
+  int64_t finished = 0;
+  for (const base::Json& record : json_lines(path("lost/metrics.jsonl"))) finished += record.contains("rollout/step");
+  EXPECT_TRUE(base::directory_exists(path(fmt::format("lost/checkpoints/step_{:06}", finished)))) << finished;
+  EXPECT_NE(said.find("--kl-loss-type k2"), std::string::npos) << said;
+  EXPECT_TRUE(says(path("lost/log.txt"), "warning: --kl-loss-type k2")) << base::read_file(path("lost/log.txt"));
+}
+
 TEST_F(ScorerRuns, WhoDoesNotFitIsRefusedInALine) {
   const std::string address = place("refused");
   const Program scores(scorer(address, kStudent), 0, path("refused.err"));
