@@ -139,8 +139,9 @@ void TrainConfig::check() const {
       n > 1 || !rl::find_estimator(loss.loss).needs_group || loss.loss.disable_rewards_normalization ||
           !loss.custom_advantage_path.empty() || (loss.loss.opd.is_on && !loss.loss.opd.use_task_rewards),
       fmt::format("--n-samples-per-prompt 1: --advantage-estimator {} compares the completions of a prompt; "
-                  "give 2 or more, or --disable-rewards-normalization",
-                  loss.loss.advantage_estimator));
+                  "give 2 or more, or --disable-rewards-normalization{}",
+                  loss.loss.advantage_estimator,
+                  loss.loss.opd.is_on ? ", or --no-opd-use-task-rewards to learn from the teacher alone" : ""));
   TANDEM_USER_CHECK(rollout.temperature > 0.0,
                     "--rollout-temperature 0: greedy completions of a group are all the same; give more than 0");
   const int64_t samples = samples_per_rollout();

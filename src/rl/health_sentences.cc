@@ -146,8 +146,8 @@ std::string answer_never_right(const HealthSettings& settings, const Streak& str
                                           stretch.lowest_reward, effect(settings, stretch));
   if (settings.gives_only_zero) {
     return fmt::format(
-        "{}: {} gives every completion 0: give another --rm-type or --custom-rm-path, or --use-opd to learn from a "
-        "teacher",
+        "{}: {} gives every completion 0: give another --rm-type or --custom-rm-path, or learn from a teacher: "
+        "--use-opd with --opd-kl-coef or --opd-loss-coef above 0",
         opening, rewarded_by(settings));
   }
   if (stretch.differed_until) return collapsed(settings, stretch, opening);

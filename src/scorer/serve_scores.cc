@@ -10,6 +10,8 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,6 +41,13 @@ constexpr int kLookEveryMs = 200;
 constexpr double kPatience = 60.0;  // seconds that a run may take to read an answer, or be silent as a machine
 constexpr size_t kMostAskers = 256;
 constexpr double kFarewell = 2.0;  // seconds in which a run that is refused reads why
+
+// Returns what a run on another machine gives for --opd-teacher-address.
+std::string asked_at(const std::string& listen) {
+  constexpr std::string_view kEveryAddress = "0.0.0.0:";
+  if (!listen.starts_with(kEveryAddress)) return listen;
+  return "HOST:" + listen.substr(kEveryAddress.size()) + ", HOST being a name of this machine";
+}
 
 mesh::NetworkDoor door_of(const Address& address, std::string secret) {
   if (!address.place) return {};
@@ -279,7 +288,8 @@ int serve_scores(const config::ScorerConfig& config, const config::RunMode& mode
   Scorer scorer(config, session, checksum.get(), listener);
   session::defer_stops("stopping: the samples at hand are scored (a second signal ends it at once)");
   base::log_info("scores at {}: {} in {} on {}; runs ask with --opd-teacher-address {}", config.listen,
-                 config.model.hf_checkpoint, session.config().dtype_name(), session.ops().name(), config.listen);
+                 config.model.hf_checkpoint, session.config().dtype_name(), session.ops().name(),
+                 asked_at(config.listen));
   scorer.serve_until_stopped();
   report::Report().print_result(fmt::format("{} scored", base::counted(scorer.num_samples(), "sample")));
   return 0;

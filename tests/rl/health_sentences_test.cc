@@ -166,7 +166,7 @@ TEST(SignalSentences, ARewardThatIsAlwaysZeroIsNotBlamedOnLabels) {
   stretch.num_samples = stretch.num_truncated = 256;
   const std::string line = fault_sentence(Fault::kAnswerNeverRight, settings, stretch);
   EXPECT_NE(line.find("--rm-type none gives every completion 0: give another --rm-type or --custom-rm-path, or "
-                      "--use-opd"),
+                      "learn from a teacher: --use-opd with --opd-kl-coef or --opd-loss-coef above 0"),
             std::string::npos)
       << line;
   EXPECT_EQ(line.find("--label-key"), std::string::npos) << line;
