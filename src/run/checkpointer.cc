@@ -115,7 +115,8 @@ void Checkpointer::save_at_end(const std::function<void()>& steps) {
   } catch (const std::exception& error) {
     note(error);
     if (ranks_.size > 1) throw;
-    if (is_updating_ && !steps_have_begun_) abandon_update();  // a teacher was lost, ...
+    // Where a teacher or a reward model was lost, the weights are still those of the last finished step.
+    if (is_updating_ && !steps_have_begun_) abandon_update();
     try {
       save_last();
     } catch (const std::exception& other) {
