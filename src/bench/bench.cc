@@ -72,8 +72,7 @@ int bench(const config::BenchConfig& given, const config::RunMode& mode) {
   given.check();
   report::check_output(given.json);
   config::BenchConfig config = given;
-  const device::Footprint& device = device::footprint_of(config.model.device);
-  config.fill_in(device.shares_host_memory, device.batch_tokens);
+  config.fill_in();
   BenchModel bench(config);
   check_model(config, bench.config());
   BenchTable table(config.json != "-");

@@ -6,6 +6,8 @@
 
 #include "base/check.h"
 #include "base/size.h"
+#include "device/backends.h"
+#include "device/footprint.h"
 
 namespace tandem::config {
 
@@ -91,12 +93,14 @@ void BenchConfig::check() const {
   }
 }
 
-void BenchConfig::fill_in(bool is_host, int64_t batch_tokens) {
+void BenchConfig::fill_in() {
+  const device::Footprint& device = device::footprint_of(model.device);
+  const bool is_host = device.shares_host_memory;
   if (shape.empty() && model.hf_checkpoint.empty()) shape = is_host ? "tiny" : "qwen3-4b";
   if (sequences.empty()) sequences = is_host ? std::vector<int64_t>{16, 4, 1} : std::vector<int64_t>{256, 32, 1};
   if (!prompt_len) prompt_len = is_host ? 64 : 256;
   if (!response_len) response_len = is_host ? 64 : 1024;
-  if (!max_batch_tokens) max_batch_tokens = batch_tokens;
+  if (!max_batch_tokens) max_batch_tokens = device.batch_tokens;
   if (samples.empty()) samples = is_host ? std::vector<int64_t>{4, 8} : std::vector<int64_t>{32, 8};
 }
 

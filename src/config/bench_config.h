@@ -44,9 +44,8 @@ struct BenchConfig {
   void visit(base::Options& options);
   // Throws UserError when two flags contradict.
   void check() const;
-  // Gives what nobody gave: less where the host itself computes, and as many tokens a forward as suit the device
-  // (device::Footprint::batch_tokens).
-  void fill_in(bool is_host, int64_t batch_tokens);
+  // Gives what nobody gave: less where the host itself computes, and as many tokens a forward as suit the device.
+  void fill_in();
   bool measures(std::string_view part) const;
   // Returns whether anything but exactness is measured.
   bool measures_speed() const;

@@ -34,8 +34,7 @@ config::BenchConfig bench_config(const config::DeviceConfig& config, const char*
   bench.model = config.model;
   if (rung != nullptr) bench.model.cpu_isa = rung;
   if (bench.model.hf_checkpoint.empty()) bench.shape = "tiny";
-  const device::Footprint& device = device::footprint_of(config.model.device);
-  bench.fill_in(device.shares_host_memory, device.batch_tokens);
+  bench.fill_in();
   return bench;
 }
 

@@ -28,7 +28,7 @@ class Scorers {
     std::string secret;              // ""; none
     double timeout_s = 600.0;        // --distributed-timeout-minutes
     Hello hello = {};
-    // What a process of this teacher has said of itself before, if one has: all are to be of the same identity().
+    // What the first process of this teacher has said of itself, once one has. The others must have its identity().
     std::optional<Welcome> known = {};
     std::function<bool()> is_asked_to_stop = [] { return false; };  // asked while nobody can score
   };
