@@ -68,6 +68,8 @@ class ScorerRuns : public testing::Test {
     for (int tries = 0; tries < 60'000 && !says(file, text); ++tries) usleep(1'000);
     ASSERT_TRUE(says(file, text)) << text << " in " << file;
   }
+  // A run that waits for a few seconds only is started when the process has loaded its model.
+  static void wait_until_ready(const std::string& scorer_log) { wait_until_said(path(scorer_log), "scores at "); }
 
  private:
   static base::TemporaryDirectory* folder_;
@@ -117,23 +119,21 @@ TEST_F(ScorerRuns, SeveralShareTheSamplesOfARunOfTwoRanks) {
 // One is killed while a run of many rollouts goes on; when the other one is killed too, the run waits until one is
 // back.
 TEST_F(ScorerRuns, WhatIsKilledIsMissedAndWaitedFor) {
-  const auto many = [&](const Arguments& words) { return with_flag(words, "--num-rollout", "12"); };
-  const Captured here = run(many(arguments("here12", {"--opd-teacher-load", kTeacher})));
+  const auto many = [&](const Arguments& words) { return with_flag(words, "--num-rollout", "40"); };
+  const Captured here = run(many(arguments("here40", {"--opd-teacher-load", kTeacher})));
   ASSERT_EQ(here.code, 0) << here.err;
   const std::string first = place("k1"), second = place("k2");
   auto one = std::make_unique<Program>(scorer(first), 0, path("k1.err"));
   auto two = std::make_unique<Program>(scorer(second), 0, path("k2.err"));
   const Program run(many(asking("killed", {first, second}, {"--save-interval", "1"})), 0, path("killed.err"));
   wait_until_said(path("killed/metrics.jsonl"), "\"rollout/step\"");
-  one->signal(SIGKILL);
-  one->wait();
-  two->signal(SIGKILL);
-  two->wait();
+  for (const auto& scores : {one.get(), two.get()}) scores->signal(SIGKILL);
+  for (const auto& scores : {one.get(), two.get()}) scores->wait();
   wait_until_said(path("killed.err"), "the run waits for it");
   EXPECT_FALSE(run.wait_for(0.3)) << base::read_file(path("killed.err"));
   two = std::make_unique<Program>(scorer(second), 0, path("k3.err"));
   EXPECT_EQ(run.wait(), 0) << base::read_file(path("killed.err"));
-  EXPECT_EQ(weights_of(path("killed")), weights_of(path("here12")));
+  EXPECT_EQ(weights_of(path("killed")), weights_of(path("here40")));
   EXPECT_TRUE(says(path("killed/metrics.jsonl"), "\"fault/lost_scorers\""));
 }
 
@@ -152,6 +152,7 @@ TEST_F(ScorerRuns, ARunThatWaitsForItsTeacherCanBeStopped) {
     EXPECT_EQ(run.wait(), 130) << base::read_file(path("stopped.err"));
   }
   scores = std::make_unique<Program>(scorer(address), 0, path("stop2.err"));
+  wait_until_ready("stop2.err");
   Arguments rest = with_flag(asking("stopped", {address}), "--num-rollout", "2000");
   rest.insert(rest.end(), {"--load", path("stopped"), "--dry-run"});
   const Captured result = run_program(rest);
@@ -162,8 +163,9 @@ TEST_F(ScorerRuns, ARunThatWaitsForItsTeacherCanBeStopped) {
 TEST_F(ScorerRuns, ARunThatLosesItsTeacherForGoodSavesWhatItHas) {
   const std::string address = place("lost");
   const auto scores = std::make_unique<Program>(scorer(address), 0, path("lost_scorer.err"));
+  wait_until_ready("lost_scorer.err");
   const Program run(with_flag(asking("lost", {address},
-                                     {"--save-interval", "1000", "--distributed-timeout-minutes", "0.05",
+                                     {"--save-interval", "1000", "--distributed-timeout-minutes", "0.1",
                                       "--use-kl-loss", "--kl-loss-coef", "0.01", "--kl-loss-type", "k2"}),
                               "--num-rollout", "2000"),
                     0, path("lost.err"));
@@ -189,6 +191,7 @@ TEST_F(ScorerRuns, WhoDoesNotFitIsRefusedInALine) {
   EXPECT_EQ(result.code, 2) << result.err;
   const std::string other = place("tokenizer");
   const Program others(scorer(other, "tests/golden/models/qwen3-moe"), 0, path("tokenizer.err"));
+  wait_until_ready("tokenizer.err");
   expect_one_line_failure(run(asking("refused", {other})), 2, "has other tokens than that of the run's");
   expect_one_line_failure(run(asking("refused", {other, address})), 2, "--opd-teacher-address");
   expect_one_line_failure(run(asking("refused", {"a b"})), 2, "--opd-teacher-address a b: is no address");
@@ -223,11 +226,14 @@ TEST_F(ScorerRuns, OtherWeightsAreAnotherTeacher) {
   {
     const Program one(scorer(first), 0, path("w1.err"));
     const Program two(scorer(second, other), 0, path("w2.err"));
+    wait_until_ready("w1.err");
+    wait_until_ready("w2.err");
     expect_one_line_failure(run(asking("refused", {first, second}, {"--dry-run"})), 2,
                             "give all processes of a teacher the same model and --dtype");
     ASSERT_EQ(run(with_flag(words, "--num-rollout", "1")).code, 0);
   }
   const Program changed(scorer(first, other), 0, path("w3.err"));
+  wait_until_ready("w3.err");
   Arguments rest = with_flag(words, "--load", path("weights"));
   rest.emplace_back("--dry-run");
   expect_one_line_failure(run(rest), 2, "the weights of the teacher --opd-teacher-address was ");
@@ -251,7 +257,7 @@ TEST_F(ScorerRuns, OverTheNetworkWithASecret) {
   const std::string address = fmt::format("127.0.0.1:{}", port);
   setenv("TANDEM_SECRET_FILE", path("secret").c_str(), 1);
   const Program scores(scorer(address), 0, path("tls.err"));
-  wait_until_said(path("tls.err"), "scores at ");
+  wait_until_ready("tls.err");
   // By another name of the same place it is found over the network alone.
   const std::string other = fmt::format("localhost:{}", port);
   EXPECT_EQ(run_program(asking("tls", {other})).code, 0);
