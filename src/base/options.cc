@@ -266,8 +266,7 @@ Option& Option::or_empty() {
 }
 
 Option& Option::unsupported(std::vector<std::string> values, std::string reason) {
-  unsupported_values_ = std::move(values);
-  unsupported_reason_ = std::move(reason);
+  unsupported_.push_back({std::move(values), std::move(reason)});
   return *this;
 }
 
@@ -445,8 +444,10 @@ void Option::check_choice(const std::string& where, const std::string& word) con
   if (choices_.empty() || std::find(choices_.begin(), choices_.end(), word) != choices_.end()) return;
   if (may_be_empty_ && word.empty()) return;
   const auto is_unsupported = [&](const std::string& pattern) { return matches(pattern, word); };
-  TANDEM_USER_CHECK(std::ranges::none_of(unsupported_values_, is_unsupported),
-                    fmt::format("{}: {} {}", where, shown(word), unsupported_reason_));
+  for (const auto& [values, reason] : unsupported_) {
+    TANDEM_USER_CHECK(std::ranges::none_of(values, is_unsupported),
+                      fmt::format("{}: {} {}", where, shown(word), reason));
+  }
   const auto near = nearest_name(word, choices_);
   throw UserError(fmt::format("{}: {} is none of {}{}", where, shown(word), fmt::join(choices_, ", "),
                               near ? "; did you mean " + *near + "?" : ""));

@@ -62,7 +62,7 @@ class Option {
   // Allows the empty text too, which leaves the choice to something else.
   Option& or_empty();
   // Values that users of other trainers know and this option does not have; one that ends in '*' stands for every value
-  // with that beginning. `reason` completes "--name: 'value' ...".
+  // with that beginning. `reason` completes "--name: 'value' ...". Each call adds some.
   Option& unsupported(std::vector<std::string> values, std::string reason);
   // A checkpoint remembers the fingerprint of the value, as it does for free text. For an option that was free text
   // when it was first saved.
@@ -144,8 +144,12 @@ class Option {
   OptionField field_;
   std::string name_, group_, help_;
   std::optional<double> minimum_, maximum_, lower_bound_, upper_bound_;
-  std::vector<std::string> choices_, unsupported_values_;
-  std::string unsupported_reason_;
+  struct UnsupportedValues {
+    std::vector<std::string> values;
+    std::string reason;
+  };
+  std::vector<std::string> choices_;
+  std::vector<UnsupportedValues> unsupported_;
   bool finite_ = false, may_be_zero_ = false, may_be_empty_ = false, fingerprinted_ = false;
   bool required_ = false, has_no_default_ = false, given_ = false, mentioned_ = false, path_ = false,
        may_change_numbers_ = true, of_one_command_ = false;

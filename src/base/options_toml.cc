@@ -111,6 +111,8 @@ void check_dots(std::string_view text, const std::string& path) {
   }
 }
 
+}  // namespace
+
 // A TOML file that was read. toml++ 3.3 treats some characters that are not ASCII as unreachable code, so it is given
 // stand-ins for them.
 class TomlFile {
@@ -139,8 +141,6 @@ class TomlFile {
   CharacterPlaceholders stand_ins_;
   toml::table table_;
 };
-
-}  // namespace
 
 struct Options::FileTable {
   const TomlFile& file;

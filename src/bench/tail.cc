@@ -73,7 +73,9 @@ class Tail {
       other.logprobs.assign(other.tokens.size(), 0.0F);
       other.versions = {{.begin = 0, .version = 0}};
       request.sample_ids.push_back(other.sample_id);
-      request.begun = {{.sample_id = 2 * index}, std::move(other)};
+      request.begun.resize(2);
+      request.begun[0].sample_id = 2 * index;
+      request.begun[1] = std::move(other);
     }
     engine.add(std::move(request));
   }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iterator>
 #include <optional>
@@ -29,9 +30,9 @@ namespace {
 // A learning rate that decays is compared by this: the optimizer step at which it reaches --min-lr, or "any".
 constexpr const char* kDecayEnd = "optimizer steps until --min-lr";
 
-// Checkpoints of older versions contain this flag. The modules that a reward imports are not compared, and so the
-// interpreter that they come from is not either.
-constexpr const char* kFlagNoLongerCompared = "rm-python";
+// Checkpoints of older versions contain these flags. The modules that a reward imports are not compared, and so the
+// interpreter that they come from is not either. The weights behind an address are compared, wherever they are.
+constexpr std::array kFlagsNoLongerCompared = {"rm-python", "opd-teacher-address"};
 
 // The flag by which the two commands whose runs have checkpoints are told apart: `tandem train` has saved it in every
 // version, and `tandem sft` has no such flag.
@@ -124,7 +125,7 @@ void check_same_inputs(const std::map<std::string, std::string>& saved, const st
                        const std::map<std::string, std::string>& where_absent, const Texts& texts, bool allowed) {
   std::vector<std::string> differences;
   for (const auto& [name, value] : saved) {
-    if (name == kFlagNoLongerCompared) continue;
+    if (std::ranges::find(kFlagsNoLongerCompared, name) != kFlagsNoLongerCompared.end()) continue;
     const auto found = now.find(name);
     if (found == now.end() || !is_same(name, value, found->second))
       differences.push_back(difference(name, &value, found == now.end() ? nullptr : &found->second, texts));

@@ -28,7 +28,8 @@ void LossOptions::visit_distillation(base::Options& options) {
       .option(opd_teacher_address, "opd-teacher-address", group,
               "address of a teacher in a process of its own, which `tandem scorer` started (its --listen): it scores "
               "on its own device. Several share the samples; with --opd-teacher-key each is NAME=ADDRESS")
-      .one_or_more();
+      .one_or_more()
+      .does_not_affect_results();
   options.option(opd_teacher_key, "opd-teacher-key", group,
                  "key of a data line, or of its metadata, whose value names the teacher of its samples");
   options

@@ -99,7 +99,9 @@ void RewardOptions::visit(base::Options& options) {
       .one_of(reward::rule_names())
       .unsupported({"boxed_ifbench", "boxed_remote_rm"},
                    fmt::format("is known from slime and not in Tandem; use {} or {}, or {}", short_rule_names(),
-                               reward::kRemoteRule, kFunction));
+                               reward::kRemoteRule, kFunction))
+      .unsupported({"ifeval", "ifeval_*", "if_eval", "instruction_following"},
+                   "is none of Tandem's names; ifbench checks the instructions of IFEval and of IFBench");
   options
       .option(custom_rm_path, "custom-rm-path", group,
               "Python functions that give rewards, FILE.py:function, in the TRL, verl or slime dialect each")

@@ -82,7 +82,10 @@ void SftConfig::visit_preferences(base::Options& options) {
               "learn which of two answers is better, from lines with chosen and rejected: sigmoid is DPO; kto takes "
               "lines with one answer and a label, true or false; none: imitate the answers")
       .one_of(rl::kPreferenceLosses)
-      .unsupported({"dpo"}, "is the loss of Direct Preference Optimization; give sigmoid, as TRL names it");
+      .unsupported({"dpo"}, "is the loss of Direct Preference Optimization; give sigmoid, as TRL names it")
+      .unsupported({"simpo", "cpo", "alphapo", "orpo"},
+                   "has no reference, and every loss here compares with one; give sigmoid (DPO) or another of this "
+                   "flag's");
   options
       .option(preference.beta, "preference-beta", group,
               "how far the model may move from the reference: less for a larger number")

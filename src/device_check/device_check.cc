@@ -90,7 +90,8 @@ device::KeptCheck ask_all(const config::DeviceConfig& config, const char* rung, 
   const config::BenchConfig bench = bench_config(config, rung);
   bench::BenchModel model(bench);
   const device::DeviceSpec spec = device::parse_device(config.model.device);
-  device::KeptCheck kept{.rung = rung == nullptr ? "" : rung};
+  device::KeptCheck kept;
+  kept.rung = rung == nullptr ? "" : rung;
   tell_stack(spec, model.ops(), answers);
   {
     device::MemoryDriver memory = device::open_memory(spec);

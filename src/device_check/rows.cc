@@ -52,7 +52,8 @@ Tensor attend(const Draws& draw, const Tensor& q, const Tensor& kv_layer, int64_
   const device::AttentionRows prepared =
       draw.ops().prepare({.sequence_of_row = int32s(sequence_of_row),
                           .row_position = int32s(position),
-                          .block_table = int32s(table).view({std::ssize(rows), max_blocks})});
+                          .block_table = int32s(table).view({std::ssize(rows), max_blocks}),
+                          .group_offsets = {}});
   return draw.ops().paged_attention(take(draw, q, rows), kv_layer, prepared, {});
 }
 

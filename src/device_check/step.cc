@@ -55,8 +55,8 @@ std::vector<at::Tensor> weights_of(const bench::BenchModel& model) {
 // A training of kSteps steps, each on completions that the weights of the step before have sampled.
 struct Training {
   std::vector<at::Tensor> first_weights;
-  std::vector<at::Tensor> weights;  // at the end
-  double largest_difference = 0.0;  // of log-probs, the engine's and the trainer's
+  std::vector<at::Tensor> weights = {};  // at the end
+  double largest_difference = 0.0;       // of log-probs, the engine's and the trainer's
 };
 
 Training train(bench::BenchModel& model, const config::BenchConfig& config, bool resumes_between_steps) {

@@ -14,9 +14,9 @@ namespace tandem::groups {
 
 namespace {
 
-// The number changes with whatever the bytes are made of. Before generate functions could make what is in flight, all
-// samples were of one sequence: such checkpoints are read too.
-constexpr uint32_t kInFlightFormat = 0x494E0002, kOneSequenceFormat = 0x494E0001;
+// The number changes with whatever the bytes are made of. Older checkpoints are read too: first without the groups that
+// were dropped and, before generate functions could make what is in flight, with samples of one sequence alone.
+constexpr uint32_t kInFlightFormat = 0x494E0003, kWithoutDropsFormat = 0x494E0002, kOneSequenceFormat = 0x494E0001;
 
 struct OneSequence : Member {
   static void fields(auto& wire, auto& m) {
@@ -37,19 +37,32 @@ struct SavedGroupOf {
   static void fields(auto& wire, auto& m) { wire(m.number, m.record, m.begun_in, m.is_kept, m.members, m.graded); }
 };
 template <typename Saved>
-struct SavedInFlightOf {
+struct SavedWithoutDrops {
   std::vector<SavedGroupOf<Saved>> groups;  // ascending
   std::vector<uint64_t> versions;
 
   static void fields(auto& wire, auto& m) { wire(m.groups, m.versions); }
 };
 using SavedGroup = SavedGroupOf<Member>;
-using SavedInFlight = SavedInFlightOf<Member>;
+struct SavedDrop {
+  uint64_t number = 0;
+  GroupGrades graded;
+
+  static void fields(auto& wire, auto& m) { wire(m.number, m.graded); }
+};
+struct SavedInFlight : SavedWithoutDrops<Member> {
+  std::vector<SavedDrop> dropped;  // ascending
+
+  static void fields(auto& wire, auto& m) { wire(m.groups, m.versions, m.dropped); }
+};
 
 SavedInFlight unpacked_or_throw(std::string_view bytes) {
-  if (base::format_of(bytes) != kOneSequenceFormat) return base::unpacked<SavedInFlight>(bytes, kInFlightFormat);
-  auto old = base::unpacked<SavedInFlightOf<OneSequence>>(bytes, kOneSequenceFormat);
-  SavedInFlight saved = {.groups = {}, .versions = std::move(old.versions)};
+  const uint32_t format = base::format_of(bytes);
+  if (format == kWithoutDropsFormat) return {base::unpacked<SavedWithoutDrops<Member>>(bytes, format), {}};
+  if (format != kOneSequenceFormat) return base::unpacked<SavedInFlight>(bytes, kInFlightFormat);
+  auto old = base::unpacked<SavedWithoutDrops<OneSequence>>(bytes, format);
+  SavedInFlight saved;
+  saved.versions = std::move(old.versions);
   for (SavedGroupOf<OneSequence>& group : old.groups) {
     saved.groups.push_back(
         {.number = group.number,
@@ -71,7 +84,6 @@ bool is_whole(const Member& member, const SavedGroup& group, const InFlightLimit
   // A generate function may make a sample of which nothing was sampled: none of its tokens is trained on.
   const bool has_trained = std::ranges::count(sample.loss_mask, uint8_t{1}) > 0;
   return sample.group_id == group.number && !(group.is_kept && member.is_paused) &&
-         std::ssize(sample.completion) <= limits.max_new_tokens - (member.is_paused ? 1 : 0) &&
          sample.rollout_logprobs.size() == size && sample.loss_mask.size() == size &&
          sample.behavior_logprobs.size() == (limits.has_behavior_logprobs ? size : 0) &&
          std::ranges::all_of(sample.completion, is_token) && !(has_trained && sample.versions.empty()) &&
@@ -80,17 +92,26 @@ bool is_whole(const Member& member, const SavedGroup& group, const InFlightLimit
          std::ranges::adjacent_find(sample.versions, begins_before) == sample.versions.end();
 }
 
-// Throws UserError if the run chooses among fewer tokens than those that sampled the groups did, or the other way
-// round.
-void check_truncation(const SavedInFlight& saved, const InFlightLimits& limits) {
+// Throws UserError for flags that the groups cannot go on with: other samples a prompt, completions that are shorter
+// than theirs, or a choice among fewer tokens, or among more, than those that sampled them had.
+void check_flags(const SavedInFlight& saved, const InFlightLimits& limits) {
+  constexpr std::string_view kRemedy = "give it as it was, or neither --partial-rollout nor --max-weight-staleness";
   for (const SavedGroup& group : saved.groups) {
+    TANDEM_USER_CHECK(
+        std::ssize(group.members) == limits.n_samples_per_prompt,
+        fmt::format("{}: a group in flight has {}, and --n-samples-per-prompt is {}; {}", limits.file,
+                    base::counted(std::ssize(group.members), "sample"), limits.n_samples_per_prompt, kRemedy));
     for (const Member& member : group.members) {
+      const int64_t length = std::ssize(member.sample.completion), most = limits.max_new_tokens;
+      TANDEM_USER_CHECK(member.is_paused ? length < most : length <= most,
+                        fmt::format("{}: a completion in flight has {}, and --rollout-max-response-len is {}; {}",
+                                    limits.file, base::counted(length, "token"), most, kRemedy));
       const size_t size = member.sample.completion.size(), has = member.sample.behavior_logprobs.size();
-      TANDEM_USER_CHECK(size == 0 || has == (limits.has_behavior_logprobs ? size : 0) || (has != 0 && has != size),
-                        fmt::format("{}: the groups in flight were sampled {} --rollout-top-p, --rollout-top-k or "
-                                    "--rollout-min-p, and the run goes on {}; give them as they were, or leave out "
-                                    "--partial-rollout",
-                                    limits.file, has == 0 ? "without" : "with", has == 0 ? "with one" : "without"));
+      TANDEM_USER_CHECK(
+          size == 0 || has == (limits.has_behavior_logprobs ? size : 0) || (has != 0 && has != size),
+          fmt::format("{}: the groups in flight were sampled {} --rollout-top-p, --rollout-top-k or "
+                      "--rollout-min-p, and the run goes on {}; {}",
+                      limits.file, has == 0 ? "without" : "with", has == 0 ? "with one" : "without", kRemedy));
     }
   }
 }
@@ -106,16 +127,23 @@ SavedInFlight unpacked(std::string_view bytes, const std::string& file) {
 
 SavedInFlight read(std::string_view bytes, const InFlightLimits& limits) {
   SavedInFlight saved = unpacked(bytes, limits.file);
-  check_truncation(saved, limits);
+  check_flags(saved, limits);
   const auto is_in_order = [](const SavedGroup& a, const SavedGroup& b) { return a.number >= b.number; };
   bool is_good = std::ranges::adjacent_find(saved.groups, is_in_order) == saved.groups.end();
   for (const SavedGroup& group : saved.groups) {
     const bool has_ended = std::ranges::none_of(group.members, &Member::is_paused);
     is_good = is_good && group.number < static_cast<uint64_t>(limits.num_begun) && group.record >= 0 &&
               group.record < limits.num_prompts && group.begun_in >= 0 && group.begun_in <= limits.rollout &&
-              (has_ended || !group.is_kept) && std::ssize(group.members) == limits.n_samples_per_prompt &&
+              (has_ended || !group.is_kept) &&
               group.graded.grades.size() == (group.is_kept ? group.members.size() : 0) &&
               std::ranges::all_of(group.members, [&](const Member& m) { return is_whole(m, group, limits); });
+  }
+  uint64_t next = 0;  // number that the next group may have
+  for (const SavedDrop& drop : saved.dropped) {
+    is_good = is_good && drop.number >= next && drop.number < static_cast<uint64_t>(limits.num_begun) &&
+              !drop.graded.verdict.is_kept && drop.graded.grades.empty() &&
+              std::ranges::find(saved.groups, drop.number, &SavedGroup::number) == saved.groups.end();
+    next = drop.number + 1;
   }
   TANDEM_USER_CHECK(is_good, fmt::format("{}: the groups in flight do not fit this run: it was changed by hand, or is "
                                          "of other data or flags; take another checkpoint (--ckpt-step)",
@@ -157,6 +185,7 @@ std::string to_bytes(const InFlight& in_flight, const IndexOfLine& index_of) {
                             .graded = group.graded});
   }
   saved.versions = in_flight.versions;
+  for (const auto& [number, graded] : in_flight.dropped) saved.dropped.push_back({.number = number, .graded = graded});
   return base::packed(saved, kInFlightFormat);
 }
 
@@ -170,6 +199,7 @@ void put_back(std::string_view bytes, const InFlightLimits& limits, const LineOf
                             {.line = &line, .members = std::move(group.members), .graded = std::move(group.graded)});
   }
   in_flight.versions = std::move(saved.versions);
+  for (SavedDrop& drop : saved.dropped) in_flight.dropped[drop.number] = std::move(drop.graded);
   const InFlightSchedule::Settings& settings = in_flight.schedule.settings();
   const int64_t needed = in_flight.schedule.staleness_needed();
   TANDEM_USER_CHECK(

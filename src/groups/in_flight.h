@@ -31,6 +31,9 @@ struct InFlight {
   GroupPool pool;
   InFlightSchedule schedule;
   std::vector<uint64_t> versions = {};  // of the weights that sampled since the oldest group began, ascending
+  // The groups that the filter has dropped since a rollout was taken, by number: they count for the next one. Their
+  // verdicts and sums alone are kept.
+  std::map<size_t, GroupGrades> dropped = {};
 };
 
 // Returns the record of a prompt, as its index among all prompts of the run, and back.

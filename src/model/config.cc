@@ -155,7 +155,11 @@ ModelConfig read_model_config(const std::string& directory) {
   TANDEM_USER_CHECK(base::directory_exists(directory),
                     directory + ": no such directory; name a local Hugging Face model directory");
   const std::string path = directory + "/config.json";
-  TANDEM_USER_CHECK(base::file_exists(path), path + ": no such file; a Hugging Face model directory has one");
+  const std::string exported = directory + "/hf/latest";
+  TANDEM_USER_CHECK(base::file_exists(path),
+                    path + ": no such file; " +
+                        (base::directory_exists(exported) ? "this is a run, whose newest weights are in " + exported
+                                                          : "a Hugging Face model directory has one"));
   ModelConfig config = parse_model_config(base::read_file(path, kMaxConfigBytes), path);
   const std::string generation_path = directory + "/generation_config.json";
   if (base::file_exists(generation_path)) {

@@ -106,8 +106,11 @@ std::string data_attributes(const ShownSample& sample, const PageText& text) {
 std::string sample_html(const ShownSample& sample, const std::string& prompt_above, double largest,
                         const PageText& text) {
   std::string html = fmt::format("<article{}><p>", data_attributes(sample, text));
-  if (sample.reward) html += fmt::format("<strong>reward {}</strong>", number_text(*sample.reward, 4));
-  if (!sample.reward) html += "<strong>no reward</strong>";
+  if (sample.reward) {
+    html += fmt::format("<strong>reward {}</strong>", number_text(*sample.reward, 4));
+  } else {
+    html += sample.is_given ? "<strong>given answer</strong>" : "<strong>no reward</strong>";
+  }
   if (sample.advantage) html += fmt::format(", advantage {}", number_text(*sample.advantage, 4));
   html += fmt::format(", {}, {}", base::counted(sample.response_length, "token"), text(sample.status));
   if (sample.mean_logprob) html += fmt::format(", mean log-prob {}", number_text(*sample.mean_logprob, 4));
@@ -198,6 +201,7 @@ std::string samples_part(const PageRuns& runs) {
       html += fmt::format("<details{} data-file=\"{}/{}\"><summary><code>{}</code>: {} of {}",
                           is_open(set) ? " open" : "", i, runs.text()(set.file), runs.text()(set.file),
                           set.samples.size(), base::counted(set.num_samples, "sample"));
+      if (set.num_given > 0) html += fmt::format(", {}", base::counted(set.num_given, "given answer"));
       if (set.num_with_reward > 0) html += fmt::format(", mean reward {}", number_text(set.mean_reward, 4));
       html += "</summary>\n";
       std::string prompt_above = "\xff";  // no prompt is this, since they are UTF-8

@@ -406,6 +406,7 @@ ShownSample shown_sample(const Json& record) {
   sample.group_id = count_at(record, "group_id");
   sample.response_length = count_at(record, "response_length");
   sample.num_turns = count_at(record, "turns");
+  sample.is_given = record.contains("off_policy");
   std::vector<ShownToken> tokens = tokens_of(record);
   if (const auto pieces = record.find("pieces"); pieces != record.end() && pieces->is_array()) {
     sample.pieces = shown_pieces(*pieces, tokens);
@@ -506,6 +507,7 @@ SampleSet read_samples(const std::string& folder, const std::string& file, size_
       all_bytes += html_bytes(shown, prompt_before);
       prompt_before = shown.prompt;
       set.largest_advantage = std::max(set.largest_advantage, largest_advantage(record));
+      set.num_given += shown.is_given ? 1 : 0;
       if (!rewards.back()) continue;
       ++set.num_with_reward;
       set.mean_reward += *rewards.back();

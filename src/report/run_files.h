@@ -43,6 +43,7 @@ struct ShownSample {
   std::optional<double> reward, advantage, mean_logprob;
   int64_t group_id = 0, response_length = 0;
   int64_t num_turns = 0;
+  bool is_given = false;           // the data's answer, or a teacher's: the model did not sample it
   std::vector<ShownPiece> pieces;  // shown pieces; empty: sampled in one go
   size_t num_pieces = 0;           // number in the file
   std::vector<ShownToken> tokens;  // the response's first and last ones; none: the text is shown, or the pieces
@@ -54,7 +55,7 @@ struct ShownSample {
 // Holds some samples of one file of samples/, in its order.
 struct SampleSet {
   std::string file;  // "rollout_000007.jsonl"
-  int64_t num_samples = 0, num_with_reward = 0;
+  int64_t num_samples = 0, num_with_reward = 0, num_given = 0;
   double mean_reward = 0.0;        // mean over samples with a reward
   double largest_advantage = 0.0;  // the greatest absolute value over all samples and tokens
   std::vector<ShownSample> samples;

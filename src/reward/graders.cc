@@ -45,14 +45,6 @@ constexpr double kMaxPack = 16.0;
 
 constexpr const char* kBuiltIn = "built-in";
 
-// The answer of a process that has loaded the reward.
-struct Facts {
-  std::string dialect;
-  bool takes_group = false;  // a call holds a group, not a sample
-  bool concurrent = false;   // calls of one process may be under way together
-  std::vector<std::string> columns;
-};
-
 // Fails for what the options have refused.
 void check_config(const GraderConfig& config) {
   const GraderLimits& limits = config.limits;
@@ -68,6 +60,14 @@ void check_config(const GraderConfig& config) {
 
 // Each worker has a thread, which takes calls from the queue, has its worker make them, and stores the grades.
 struct Graders::Impl {
+  // The answer of a process that has loaded the reward.
+  struct Facts {
+    std::string dialect;
+    bool takes_group = false;  // a call holds a group, not a sample
+    bool concurrent = false;   // calls of one process may be under way together
+    std::vector<std::string> columns;
+  };
+
   struct Grader {
     worker::Worker& worker;
     std::map<uint64_t, Call> calls = {};  // under way, by the number that the process knows them by

@@ -217,8 +217,8 @@ void PagedEngine::check_begun(const GroupRequest& request, size_t max_new_tokens
                     "behavior log-probs of sample", begun.sample_id);
     TANDEM_CHECK_EQ(begun.versions.empty(), num_tokens == 0, "versions of sample", begun.sample_id);
     TANDEM_USER_CHECK(num_tokens < max_new_tokens, "sample", begun.sample_id, "has", num_tokens,
-                      "tokens and may have at most", max_new_tokens,
-                      "so it cannot go on: allow as many tokens as when it began");
+                      "tokens, and here it may have at most", fmt::format("{}:", max_new_tokens),
+                      "give --rollout-max-response-len and --rollout-max-context-len as they were when it began");
     for (const int32_t id : begun.tokens) {
       TANDEM_USER_CHECK(id >= 0 && id < model_.config().vocab, "sample", begun.sample_id, "has token", id,
                         "but the model's vocabulary has", model_.config().vocab,

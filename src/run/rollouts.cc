@@ -308,8 +308,10 @@ void Rollouts::restore(const checkpoint::Checkpoint& checkpoint, const checkpoin
                                          .has_behavior_logprobs = inputs_.config.rollout.sampling().truncates()};
   if (!inputs_.config.keeps_groups()) {
     if (const size_t count = groups::records_in(*bytes, limits).size(); count > 0 && phase_->speaks())
-      base::log_warning("{} of the checkpoint that have begun are dropped: they go on with --partial-rollout alone",
-                        base::counted(static_cast<int64_t>(count), "group"));
+      base::log_warning(
+          "{} of the checkpoint that have begun are dropped: they go on with --partial-rollout or "
+          "--max-weight-staleness alone",
+          base::counted(static_cast<int64_t>(count), "group"));
     return;
   }
   const auto line_at = [this](int64_t record) -> const session::PromptLine& {

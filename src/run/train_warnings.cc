@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/message_text.h"
@@ -50,6 +53,31 @@ void warn_of_kl(const config::LossOptions& options, std::vector<std::string>& wa
   warnings.push_back(
       "--kl-loss-type k1 --no-use-unbiased-kl: its expected gradient on policy is 0, so it holds nothing near the "
       "reference; leave out --no-use-unbiased-kl, or give low_var_kl, k2 or k1+");
+}
+
+void warn_of_weights_of_one(const config::TrainConfig& config, std::vector<std::string>& warnings) {
+  if (!config.loss.loss.use_tis || config.rollout.sampling().truncates() || config.keeps_groups()) return;
+  if (config.is_inexact_device || !config.load_debug_rollout_data.empty()) return;
+  warnings.push_back(
+      "--use-tis: does nothing here: trainer and engine compute the same log-probs, and samples are of the weights "
+      "that "
+      "are trained, so each weight is 1; leave it out (it is for truncated sampling and for samples of older weights)");
+}
+
+// A run that learns from the teacher alone, which is the model that it begins with, is where the teacher wants it.
+void warn_of_teacher_like_the_policy(const config::TrainConfig& config, std::vector<std::string>& warnings) {
+  const rl::OpdConfig& opd = config.loss.loss.opd;
+  if (!opd.is_on || opd.use_task_rewards || opd.on_policy_share < 1.0 || config.model.random_init) return;
+  const std::vector<config::LossOptions::Teacher> teachers = config.loss.opd_teachers();
+  std::error_code none;
+  const auto is_the_policy = [&](const config::LossOptions::Teacher& teacher) {
+    return !teacher.is_elsewhere() && std::filesystem::equivalent(teacher.directory, config.model.hf_checkpoint, none);
+  };
+  if (!std::ranges::all_of(teachers, is_the_policy)) return;
+  warnings.push_back(
+      fmt::format("--opd-teacher-load {}: is the model of --hf-checkpoint, and nothing else is learnt from: the policy "
+                  "begins at its teacher, so every gradient is 0; give another model, or --opd-use-task-rewards",
+                  teachers.front().directory));
 }
 
 // Warns if the constants of a row are not those of its paper.
@@ -124,6 +152,8 @@ std::optional<std::string> warm_up_warning(const trainer::Schedule& schedule, in
 std::vector<std::string> train_warnings(const config::TrainConfig& config) {
   std::vector<std::string> warnings;
   warn_of_truncation(config, warnings);
+  warn_of_weights_of_one(config, warnings);
+  warn_of_teacher_like_the_policy(config, warnings);
   warn_of_kl(config.loss, warnings);
   warn_of_constants(config.loss.loss, warnings);
   const double full_lr = config::TrainConfig().optimizer.schedule.max_lr;

@@ -40,23 +40,25 @@ void InFlightDrawing::decide_about(size_t group) {
   const bool is_kept = in_flight_.pool.group(group).graded.verdict.is_kept;
   in_flight_.schedule.decide(group, is_kept);
   if (is_kept) return;
-  filtered_.add(group, in_flight_.pool.take(group).graded);
-  dropped_.push_back(group);
+  groups::GroupGrades& dropped = in_flight_.dropped[group];
+  dropped = in_flight_.pool.take(group).graded;
+  dropped.grades.clear();
 }
 
 TakenGroups InFlightDrawing::take() {
   TakenGroups taken = {.numbers = groups_to_take(), .groups = {}};
+  FilterCounts filtered;
+  for (const auto& [number, graded] : in_flight_.dropped) filtered.add(number, graded);
   for (const size_t number : taken.numbers) {
     taken.groups.push_back(in_flight_.pool.take(number));
-    filtered_.add(number, taken.groups.back().graded);
+    filtered.add(number, taken.groups.back().graded);
     if (lengths_ != nullptr) lengths_->remember(taken.groups.back());
   }
   in_flight_.schedule.take(taken.numbers);
-  if (request_.dynamic) taken.filtered = filtered_.result(std::ssize(taken.numbers), asked_.num_groups);
+  if (request_.dynamic) taken.filtered = filtered.result(std::ssize(taken.numbers), asked_.num_groups);
   taken.in_flight = numbers(taken);
   in_flight_.forget_old_versions();
-  filtered_ = {};
-  dropped_.clear();
+  in_flight_.dropped.clear();
   num_phases_ = 0;
   return taken;
 }
@@ -64,8 +66,7 @@ TakenGroups InFlightDrawing::take() {
 InFlightNumbers InFlightDrawing::numbers(const TakenGroups& taken) const {
   InFlightNumbers result;
   result.num_phases = num_phases_;
-  result.dropped = {dropped_.begin(), dropped_.end()};
-  std::ranges::sort(result.dropped);
+  for (const auto& [number, graded] : in_flight_.dropped) result.dropped.push_back(number);
   result.num_begun = asked_.num_begun();
   int64_t num_samples = 0, num_tokens = 0, sum_of_stalenesses = 0;
   for (const groups::Group& group : taken.groups) {
@@ -140,9 +141,11 @@ void ReplayDrawing::draw() {
   if (num_phases_ > 0) return;
   ++num_phases_;
   const uint64_t version = asked_.weight_version;
-  const std::vector<size_t> begun = log_.begun_by(version, scheduled_.rollout);
-  while (!begun.empty() && asked_.num_begun() <= static_cast<int64_t>(begun.back()))
-    begin_group(Begins::kWithNextPhase);
+  size_t num_begun = 0;
+  for (const auto& begun : {log_.begun_by(version, scheduled_.rollout), scheduled_.dropped}) {
+    if (!begun.empty()) num_begun = std::max(num_begun, begun.back() + 1);
+  }
+  while (asked_.num_begun() < static_cast<int64_t>(num_begun)) begin_group(Begins::kWithNextPhase);
   const auto n = static_cast<uint64_t>(request_.n_samples_per_prompt);
   in_flight_.pool.begin_phase([&](size_t group, size_t member) {
     const auto has = std::ssize(in_flight_.pool.group(group).members[member].sample.completion);
@@ -155,7 +158,9 @@ void ReplayDrawing::decide(Coordinator& /*coordinator*/) {
   if (num_phases_ == 0 || is_over_ || !in_flight_.pool.is_idle()) return;
   is_over_ = true;
   for (const size_t group : scheduled_.dropped) {
-    if (!in_flight_.schedule.contains(group)) continue;
+    if (!in_flight_.schedule.contains(group)) continue;  // it was dropped before the checkpoint
+    in_flight_.dropped[group] = {
+        .grades = {}, .verdict = {.is_kept = false, .reason = "replayed", .failure = {}}, .is_judged = true};
     in_flight_.schedule.decide(group, /*is_kept=*/false);
     in_flight_.pool.forget(group);
   }

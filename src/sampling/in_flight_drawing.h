@@ -36,8 +36,6 @@ class InFlightDrawing : public Drawing {
   InFlightNumbers numbers(const TakenGroups& taken) const;
 
   groups::LengthHistory* const lengths_;
-  FilterCounts filtered_;  // over the groups that were dropped or taken for this rollout
-  std::vector<size_t> dropped_;
 };
 
 // A phase gives every completion in flight at most so many more tokens. It is over when all have ended or used them up,
@@ -57,7 +55,8 @@ class PhaseDrawing final : public InFlightDrawing {
 };
 
 // Samples what a log says (sampling/schedule_log.h), in one phase a rollout: each sample gets as many tokens of these
-// weights as it had of them then. Groups that the log does not know of rest until it ends.
+// weights as it had of them then. Groups that the filter dropped then are dropped with it, without a sample: the reason
+// is "replayed". Groups that the log does not know of rest until it ends.
 class ReplayDrawing final : public InFlightDrawing {
  public:
   ReplayDrawing(const RolloutRequest& request, groups::LengthHistory* lengths);

@@ -45,7 +45,7 @@ void check_that_enough_passed(const RolloutRequest& request, const Rollout& roll
   std::string shown;
   for (size_t i = 0; i < std::min<size_t>(sorted.size(), 3); ++i)
     shown += fmt::format("{}{} {}", i == 0 ? "" : ", ", sorted[i].first, sorted[i].second);
-  const bool is_budget = found.num_groups >= dynamic.limits.max_groups;
+  const bool is_budget = dynamic.limits.max_groups != groups::SearchLimits().max_groups;
   const std::string limit = is_budget ? fmt::format("--max-sampled-groups {}", dynamic.limits.max_groups)
                                       : fmt::format("{} dropped in a row, at least a whole pass over the data",
                                                     dynamic.limits.max_dropped_in_a_row);

@@ -96,7 +96,6 @@ ScheduleLog::ScheduleLog(const std::string& path, int64_t n_samples_per_prompt)
   }
   for (const auto& [rollout, scheduled] : rollouts_) {
     for (const auto& [id, spans] : scheduled.samples) samples_[id] = &spans;
-    for (const size_t group : scheduled.dropped) dropped_[group] = rollout;
     for (const size_t group : scheduled.taken) {
       for (uint64_t i = 0; i < n_; ++i) {
         TANDEM_USER_CHECK(scheduled.samples.contains(group * n_ + i),

@@ -2,7 +2,7 @@
 // weights sampled which tokens of them. Both depend on timing, and all else follows from them: so a run with the same
 // flags and this log has the same bits (docs/ASYNC.md). One line a rollout:
 //
-//   {"rollout": 17, "take": [412, 409], "drop": [410], "samples": {"6592": [[15, 310], [17, 822]], ...}}
+//   {"rollout": 17, "take": [409, 412], "drop": [410], "samples": {"6592": [[15, 310], [17, 822]], ...}}
 //
 // Tokens up to 310 of sample 6592 are of the weights of version 15, those up to 822 of version 17. A line holds in
 // place of earlier lines about its rollout and later ones. No torch.
@@ -49,13 +49,11 @@ class ScheduleLog {
   // Returns how many tokens the weights of this version add to a sample that has `num_tokens`; 0 also of a sample that
   // the log does not know.
   int64_t tokens_of(uint64_t sample_id, uint64_t version, int64_t num_tokens) const;
-  bool is_dropped(size_t group) const { return dropped_.contains(group); }
 
  private:
   const uint64_t n_;
   std::map<int64_t, ScheduledRollout> rollouts_;
   std::map<uint64_t, const std::vector<ScheduledRollout::Span>*> samples_;  // by id
-  std::map<size_t, int64_t> dropped_;                                       // groups, and for which rollout
 };
 
 // Returns the line of a rollout that has its numbers in flight.

@@ -107,6 +107,10 @@ std::optional<std::vector<std::vector<float>>> Scorers::score(const std::vector<
   for (size_t piece = 0; piece < work.pieces.size(); ++piece) work.waiting.push_back(piece);
   Patience patience(settings_.timeout_s);
   while (work.num_answered < work.pieces.size()) {
+    if (settings_.abandon()) {
+      leave();
+      return std::nullopt;
+    }
     bool has_come = false;
     for (Link& link : links_) has_come = exchange(link, work) || has_come;
     if (has_come) continue;
@@ -217,6 +221,15 @@ void Scorers::lose(Link& link, Work& work, const std::string& why) {
   ++num_lost_;
   base::log_warning("{} {}: the process that scores is lost: {}; {}", settings_.flag, link.address.text, why,
                     is_any_ready() ? "the others score its samples" : "the run waits for it");
+}
+
+// Leaves all processes: an answer to what was asked would be taken for one to a later question.
+void Scorers::leave() {
+  for (Link& link : links_) {
+    link.channel.reset();
+    link.asked.clear();
+    link.is_ready = false;
+  }
 }
 
 void Scorers::wait_for_news() const {

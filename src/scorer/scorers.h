@@ -31,14 +31,15 @@ class Scorers {
     // What the first process of this teacher has said of itself, once one has. The others must have its identity().
     std::optional<Welcome> known = {};
     std::function<bool()> is_asked_to_stop = [] { return false; };  // asked while nobody can score
+    std::function<bool()> abandon = [] { return false; };           // asked always: the run has no time left
   };
   // Connects to all of them, and waits until each is there. Throws EnvironmentError if one is not within the timeout,
   // and UserError if it refuses this run, or has other weights or another dtype than the others.
   explicit Scorers(Settings settings);
 
   // Returns the log-probs of the completions' tokens, [sample][token], in the order of `samples`, at this temperature.
-  // Returns nullopt if the run was asked to stop while nobody could score. Throws EnvironmentError if nobody has scored
-  // for as long as the timeout.
+  // Returns nullopt if the run was asked to stop while nobody could score, or is to abandon what it does. Throws
+  // EnvironmentError if nobody has scored for as long as the timeout.
   std::optional<std::vector<std::vector<float>>> score(const std::vector<const rl::Sample*>& samples,
                                                        double temperature);
 
@@ -68,6 +69,7 @@ class Scorers {
   void take(Link& link, const Welcome& welcome);
   static void ask(Link& link, Work& work);
   void lose(Link& link, Work& work, const std::string& why);
+  void leave();
   void wait_for_news() const;
   bool is_any_ready() const;
   std::string who_is_missing() const;

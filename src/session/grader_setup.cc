@@ -127,7 +127,8 @@ void check_lines_of(const reward::RewardSource& source, const PromptSet& set, co
     std::map<size_t, std::string> faults;  // by index in `set`
     for (const size_t i : std::span(lines).subspan(begin, end - begin)) {
       const PromptLine& line = set.prompts[i];
-      reward::GradeRequest request = {.group_id = i, .sample_id = i};
+      reward::GradeRequest request;
+      request.group_id = request.sample_id = i;
       request.prompt = line.record.prompt;
       request.label = line.record.label;
       request.metadata = line.record.metadata;

@@ -22,12 +22,6 @@ constexpr size_t kMaxQueuedEvents = 1024;
 constexpr int kMaxAttempts = 2;  // each event is tried with the child that is there, then with a fresh one
 constexpr double kDrainSeconds = 5.0;
 
-struct Event {
-  int64_t step = 0;
-  double wall_time_s = 0;
-  base::Json values;
-};
-
 base::Json to_json(const std::map<std::string, double>& values) {
   base::Json json = base::Json::object();
   // The names are distinct, so none is looked for among those before it, as operator[] would.
@@ -45,6 +39,12 @@ base::Json to_json(const std::map<std::string, double>& values) {
 }  // namespace
 
 struct MetricSink::Impl {
+  struct Event {
+    int64_t step = 0;
+    double wall_time_s = 0;
+    base::Json values;
+  };
+
   explicit Impl(const SinkTarget& sink_target) : target(sink_target) {}
 
   const SinkTarget target;
@@ -152,7 +152,7 @@ MetricSink::~MetricSink() {
 
 void MetricSink::write(int64_t step, const std::map<std::string, double>& values) {
   const double now_s = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  Event event{step, now_s, to_json(values)};
+  Impl::Event event{step, now_s, to_json(values)};
   {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->queue.size() >= kMaxQueuedEvents) {

@@ -208,10 +208,11 @@ TEST(Options, RangesThatLeaveOutTheirEndOrInfinity) {
 TEST(Options, ChoicesMayBeEmptyAndKnowWhatOthersHave) {
   const auto declare = [](Option& x) {
     x.one_of({"exact", "math"}).or_empty().unsupported({"f1", "boxed_*"}, "is not in Tandem yet");
+    x.unsupported({"exactly"}, "is exact here");
   };
-  EXPECT_EQ(answers(std::string(), declare, {"exact", "", "f1", "boxed_math", "f2"}),
+  EXPECT_EQ(answers(std::string(), declare, {"exact", "", "f1", "boxed_math", "exactly", "f2"}),
             (Words{"", "", "--x: 'f1' is not in Tandem yet", "--x: 'boxed_math' is not in Tandem yet",
-                   "--x: 'f2' is none of exact, math"}));
+                   "--x: 'exactly' is exact here", "--x: 'f2' is none of exact, math"}));
 }
 
 // A checkpoint from before an option had choices holds the fingerprint of its value.

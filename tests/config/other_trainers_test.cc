@@ -220,6 +220,9 @@ TEST_F(OtherTrainers, SftAnswersWithTheRowsOfPreferencesFirst) {
       }
     }
   }
+  EXPECT_EQ(sft_.refusal({"--preference-loss", "simpo"}),
+            "--preference-loss: 'simpo' has no reference, and every loss here compares with one; give sigmoid (DPO) or "
+            "another of this flag's");
   EXPECT_EQ(sft_.refusal({"--beta", "0.1"}), "--beta: TRL's beta is --preference-beta here");
   EXPECT_TRUE(
       sft_.refusal({"--loss_type", "ipo"}).starts_with("--loss_type: TRL's loss_type is --preference-loss here;"));

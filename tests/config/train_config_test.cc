@@ -206,6 +206,8 @@ TEST(TrainConfig, RewardsAreThoseOfTheTableAndThoseOfVimeAreToldWhatToDo) {
                   "dapo, deepscaler, f1, gpqa, random, none, code or ifbench "
                   "or remote_rm, or --custom-rm-path FILE.py:function");
   }
+  EXPECT_EQ(refusal_of_run({"--rm-type", "ifeval"}, no_reward),
+            "--rm-type: 'ifeval' is none of Tandem's names; ifbench checks the instructions of IFEval and of IFBench");
   EXPECT_EQ(refusal_of_run({}, no_reward), "");  // lines may name theirs, which is checked when they are read
 }
 

@@ -127,6 +127,43 @@ TEST(InFlight, AnotherTruncationIsNamed) {
   EXPECT_NE(refusal(bytes_of(members), truncating, empty()).find("do not fit this run"), std::string::npos);
 }
 
+TEST(InFlight, OtherFlagsAreNamed) {
+  InFlightLimits shorter = limits(), fewer = limits();
+  shorter.max_new_tokens = 4;
+  fewer.n_samples_per_prompt = 2;
+  const std::string bytes = bytes_of(members_of_a_function());
+  EXPECT_EQ(refusal(bytes, shorter, empty()),
+            "state: a completion in flight has 5 tokens, and --rollout-max-response-len is 4; give it as it was, or "
+            "neither --partial-rollout nor --max-weight-staleness");
+  EXPECT_NE(refusal(bytes, fewer, empty()).find("has 4 samples, and --n-samples-per-prompt is 2; give it as it was"),
+            std::string::npos);
+}
+
+// They count for the next rollout, whose record would lack them.
+TEST(InFlight, GroupsThatWereDroppedSinceARolloutComeBackToo) {
+  const auto bytes = [](size_t number, bool is_kept) {
+    InFlight in_flight = empty();
+    in_flight.weights_are(3);
+    in_flight.schedule.put_back(5, /*begun_in=*/2, /*is_kept=*/false);
+    in_flight.pool.put_back(5, {.line = &line(), .members = members_of_a_function(), .graded = {}});
+    in_flight.dropped[number] = {.grades = {},
+                                 .verdict = {.is_kept = is_kept, .reason = "zero_std_1", .failure = {}},
+                                 .is_judged = true,
+                                 .reward_sum = 4.0,
+                                 .num_rewarded = 4};
+    return to_bytes(in_flight, [](const session::PromptLine&) { return 0; });
+  };
+  InFlight in_flight = empty();
+  put_back(bytes(7, false), in_flight);
+  ASSERT_EQ(in_flight.dropped.size(), 1U);
+  EXPECT_EQ(in_flight.dropped.at(7).verdict.reason, "zero_std_1");
+  EXPECT_EQ(in_flight.dropped.at(7).reward_sum, 4.0);
+  EXPECT_EQ(to_bytes(in_flight, [](const session::PromptLine&) { return 0; }), bytes(7, false));
+  EXPECT_NE(refusal(bytes(5, false), limits(), empty()), "") << "it is in flight";
+  EXPECT_NE(refusal(bytes(8, false), limits(), empty()), "") << "it has not begun";
+  EXPECT_NE(refusal(bytes(7, true), limits(), empty()), "") << "it is kept";
+}
+
 // A rollout that waits for groups that can't be taken in time would never end.
 TEST(InFlight, GroupsThatNoRolloutTakesInTimeAreRefused) {
   const auto bytes = [](int64_t num_groups) {
@@ -152,30 +189,33 @@ TEST(InFlight, GroupsThatNoRolloutTakesInTimeAreRefused) {
   EXPECT_EQ(refusal(bytes(5), limits(), taking(2, {})), "");
 }
 
-// The bytes as they were written when all samples in flight were an engine's.
+// The bytes as they were written when all samples in flight were an engine's. OlderMember is their member, and Member
+// that of the format after it, which lacked the groups that were dropped.
 struct OlderMember : Member {
   static void fields(auto& wire, auto& m) {
     rl::Sample::fields_of_one_sequence(wire, m.sample);
     wire(m.is_paused, m.failure, m.machine_failed, m.metadata, m.attributes);
   }
 };
+template <typename Saved>
 struct OlderGroup {
   uint64_t number = 5;
   int64_t record = 0, begun_in = 1;
   bool is_kept = false;
-  std::vector<OlderMember> members;
+  std::vector<Saved> members;
   GroupGrades graded;
   static void fields(auto& wire, auto& m) { wire(m.number, m.record, m.begun_in, m.is_kept, m.members, m.graded); }
 };
+template <typename Saved>
 struct Older {
-  std::vector<OlderGroup> groups;
+  std::vector<OlderGroup<Saved>> groups;
   std::vector<uint64_t> versions;
   static void fields(auto& wire, auto& m) { wire(m.groups, m.versions); }
 };
 
 TEST(InFlight, CheckpointsOfOneSequenceASampleAreRead) {
   constexpr uint32_t kOlderFormat = 0x494E0001;
-  Older older = {.groups = {OlderGroup()}, .versions = {2, 3}};
+  Older<OlderMember> older = {.groups = {OlderGroup<OlderMember>()}, .versions = {2, 3}};
   for (uint64_t id = 20; id < 24; ++id) {
     Member member = member_of(id, {1, 2, 3});
     member.is_paused = id == 22;
@@ -193,6 +233,16 @@ TEST(InFlight, CheckpointsOfOneSequenceASampleAreRead) {
   older.groups[0].members.pop_back();
   InFlight other = empty();
   EXPECT_THROW(put_back(base::packed(older, kOlderFormat), other), UserError) << "a sample is missing";
+}
+
+TEST(InFlight, CheckpointsWithoutDroppedGroupsAreRead) {
+  constexpr uint32_t kOlderFormat = 0x494E0002;
+  Older<Member> older = {.groups = {OlderGroup<Member>()}, .versions = {3}};
+  older.groups[0].members = members_of_a_function();
+  InFlight in_flight = empty();
+  put_back(base::packed(older, kOlderFormat), in_flight);
+  EXPECT_EQ(in_flight.pool.group(5).members[0].attributes, (base::Json{{"tools", 2}}));
+  EXPECT_TRUE(in_flight.dropped.empty());
 }
 
 }  // namespace

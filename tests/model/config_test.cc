@@ -532,7 +532,12 @@ TEST(ModelConfig, MissingDirectoryOrFileIsSaidByName) {
     return "accepted";
   };
   EXPECT_NE(message_of(directory / "absent").find(directory / "absent: no such directory"), std::string::npos);
-  EXPECT_NE(message_of(directory.path()).find("config.json: no such file"), std::string::npos);
+  EXPECT_NE(message_of(directory.path()).find("config.json: no such file; a Hugging Face model directory has one"),
+            std::string::npos);
+  const std::string run = directory / "run";
+  std::filesystem::create_directories(run + "/hf/latest");
+  EXPECT_EQ(message_of(run),
+            run + "/config.json: no such file; this is a run, whose newest weights are in " + run + "/hf/latest");
 
   std::filesystem::copy(models_folder() + "qwen3-tied/config.json", directory / "config.json");
   EXPECT_EQ(read_model_config(directory.path()).eos_token_ids, (std::vector<int32_t>{473}));

@@ -235,6 +235,20 @@ TEST_F(RunPage, SamplesSayWhatTheScriptSortsAndFiltersBy) {
 }
 
 // Its script is tried by hand only: it looks into these parts of an article, and all captions are outside of them.
+// What the data or a teacher answered is no sample of the model, and lacks a reward by right.
+TEST_F(RunPage, GivenAnswersAreCalledSo) {
+  base::Json given = base::parse_json(sample("1+2=", "3", 0.0), "sample");
+  given["reward"] = nullptr;
+  given["off_policy"] = true;
+  const std::string path = write_run("a", rollout_record(0, 0.1, 3));
+  base::write_file_durably(path + "/samples/rollout_000000.jsonl",
+                           base::dump_json(given) + "\n" + sample("1+2=", "4", 0.5));
+  const std::string page = page_of(path);
+  EXPECT_EQ(count(page, "<strong>given answer</strong>"), 1U);
+  EXPECT_EQ(count(page, "no reward"), 0U);
+  EXPECT_NE(page.find("2 of 2 samples, 1 given answer, mean reward 0.5"), std::string::npos);
+}
+
 TEST_F(RunPage, TheTextsOfASampleAreMarkedForTheSearch) {
   base::Json record = base::parse_json(sample("12+30=", "42", -0.5), "sample");
   record["failure"] = "timeout: 30 s";

@@ -199,6 +199,18 @@ TEST(Learner, ACheckpointBringsTheReferenceBack) {
   }
 }
 
+// Returns graded samples of the run's weights, which are version 5 from now on, with the log-probs that they have.
+sampling::Rollout sampled_by_version_5(SmallRun& run, const Logprobs& policy) {
+  run.inputs().session.trained().set_version(5);
+  sampling::Rollout rollout = graded();
+  rollout.is_sampled = true;
+  for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    rollout.samples[i].rollout_logprobs = policy[i];
+    rollout.samples[i].versions = {{.begin = 0, .version = 5}};
+  }
+  return rollout;
+}
+
 // The weights that are trained are those before the first of the two steps: both compare with their log-probs, which
 // need a forward only for samples that older weights began.
 TEST(Learner, ProximalLogProbsAreThoseBeforeTheFirstStep) {
@@ -208,15 +220,10 @@ TEST(Learner, ProximalLogProbsAreThoseBeforeTheFirstStep) {
       config.loss.loss.use_tis = true;
     });
     Learner learner(run.inputs(), run.memory());
-    run.inputs().session.trained().set_version(5);
     const Logprobs policy = policy_scores(run);
-    sampling::Rollout rollout = graded();
-    rollout.is_sampled = true;
-    for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    sampling::Rollout rollout = sampled_by_version_5(run, policy);
+    for (size_t i = 1; has_older && i < rollout.samples.size(); i += 2) {
       rl::Sample& sample = rollout.samples[i];
-      sample.rollout_logprobs = policy[i];
-      sample.versions = {{.begin = 0, .version = 5}};
-      if (!has_older || i % 2 == 0) continue;
       sample.versions = {{.begin = 0, .version = 4}, {.begin = 2, .version = 5}};
       for (size_t t = 0; t < 2; ++t) sample.rollout_logprobs[t] -= 0.5F;
     }
@@ -262,15 +269,9 @@ TEST(Learner, TokensOfOlderWeightsCountAsIfTheirLossMaskWereZero) {
       config.loss.loss.kl_coef = 0.1;
     });
     Learner learner(run.inputs(), run.memory());
-    run.inputs().session.trained().set_version(5);
-    const Logprobs policy = policy_scores(run);
-    sampling::Rollout rollout = graded();
-    rollout.is_sampled = true;
-    for (size_t i = 0; i < rollout.samples.size(); ++i) {
+    sampling::Rollout rollout = sampled_by_version_5(run, policy_scores(run));
+    for (size_t i = 1; i < rollout.samples.size(); i += 2) {
       rl::Sample& sample = rollout.samples[i];
-      sample.rollout_logprobs = policy[i];
-      sample.versions = {{.begin = 0, .version = 5}};
-      if (i % 2 == 0) continue;
       sample.versions = {{.begin = 0, .version = 4}};  // all of its tokens are older, or all but the last
       const size_t num_older = i == 1 ? 3 : 2;
       if (num_older == 2) sample.versions.push_back({.begin = 2, .version = 5});

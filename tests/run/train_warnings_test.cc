@@ -53,7 +53,10 @@ TEST(TrainWarnings, SayWhichFlagsToChange) {
       {{"--kl-coef", "0.1", "--kl-loss-type", "k2"}, {"--kl-loss-type k2: is the estimate of --use-kl-loss"}},
       {{"--rollout-top-p", "0.7"}, {"--rollout-top-p"}},
       {{"--rollout-top-p", "0.7", "--use-tis"}, {"--rollout-top-p"}},
-      {{"--use-tis", "--tis-level", "sequence"}, {}},
+      {{"--use-tis", "--tis-level", "sequence"}, {"--use-tis: does nothing here"}},
+      {{"--use-tis", "--tis-mode", "reject"}, {"leave it out (it is for truncated sampling"}},
+      {{"--use-tis", "--load-debug-rollout-data", "rollouts.jsonl"}, {}},
+      {{"--use-tis", "--partial-rollout", "--over-sampling-batch-size", "8"}, {}},
       {{"--rollout-top-k", "20", "--use-tis", "--tis-level", "sequence"}, {"--rollout-top-p", "--tis-level sequence"}},
       {{"--advantage-estimator", "gspo"}, {"--eps-clip 0.2: GSPO"}},
       {{"--pg-loss-type", "gspo"}, {"--eps-clip 0.2: GSPO"}},
@@ -98,6 +101,23 @@ TEST(TrainWarnings, SayWhichFlagsToChange) {
       EXPECT_NE(warnings[i].find(expected[i]), std::string::npos) << typed << ": " << warnings[i];
     }
   }
+}
+
+TEST(TrainWarnings, SayThatATeacherWhichIsThePolicyTeachesNothing) {
+  const std::string policy = "tests/golden/models/qwen3-tied", other = "tests/golden/models/qwen2-tied";
+  const auto warnings = [&](const std::string& teacher, Arguments more) {
+    more.insert(more.begin(), {"--hf-checkpoint", policy, "--use-opd", "--opd-teacher-load", teacher});
+    return warnings_of(more);
+  };
+  const Arguments alone = {"--no-opd-use-task-rewards", "--opd-kl-coef", "1"};
+  const std::vector<std::string> said = warnings(policy + "/../qwen3-tied", alone);
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_EQ(said.front(), "--opd-teacher-load " + policy +
+                              "/../qwen3-tied: is the model of --hf-checkpoint, and nothing else is learnt from: the "
+                              "policy begins at its teacher, so every gradient is 0; give another model, or "
+                              "--opd-use-task-rewards");
+  EXPECT_TRUE(warnings(other, alone).empty());
+  EXPECT_TRUE(warnings(policy, {"--opd-kl-coef", "1"}).empty()) << "the reward is learnt from, too";
 }
 
 TEST(TrainWarnings, SayOfAWarmUpThatItIsLongerThanTheRun) {

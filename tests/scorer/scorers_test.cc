@@ -325,6 +325,30 @@ TEST(Scorers, ARunWhoseOnlyOneLoadsCanBeStopped) {
   EXPECT_LT(base::seconds_since(*begin), kPatience / 2);
 }
 
+// One that has said that it is there and then says nothing, as a stopped process does, may only be slow: the run gives
+// it the time that a step has after a signal.
+TEST(Scorers, ARunWhoseOnlyOneIsSilentCanAbandonIt) {
+  const Address address = own_address("mute");
+  const mesh::LocalListener listener(address.local_name(), "?");
+  const std::jthread mute([&](const std::stop_token& end) {
+    std::optional<mesh::OwnedDescriptor> socket;
+    while (!(socket = listener.accept())) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    mesh::Channel channel(std::move(*socket), kPatience);
+    channel.receive(kPatience);
+    channel.send(to_bytes(PlayedScorer::welcome_of("m")));
+    while (!end.stop_requested()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  });
+  Scorers::Settings settings = settings_of({address});
+  const base::Clock::time_point begin = base::Clock::now();
+  settings.is_asked_to_stop = [] { return true; };
+  settings.abandon = [&] { return base::seconds_since(begin) > 1.0; };
+  Scorers scorers(std::move(settings));
+  const std::vector<rl::Sample> samples = random_samples(17, 30);
+  EXPECT_FALSE(scorers.score(views(samples), 1.0).has_value());
+  EXPECT_GT(base::seconds_since(begin), 1.0) << "it was ready";
+  EXPECT_LT(base::seconds_since(begin), kPatience / 2);
+}
+
 // A process that computes reads nothing, and its socket is full of the next question.
 TEST(Scorers, OneThatReadsNothingIsNotWaitedForWhereAnotherScores) {
   constexpr size_t kTokens = 100'000;  // 400 kB: more than a socket takes

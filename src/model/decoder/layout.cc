@@ -87,12 +87,11 @@ void add_attention(const ModelConfig& config, const Family& family, const LayerN
   const int64_t q_rows = config.num_heads * K, kv_rows = config.num_kv_heads * K;
   const std::string self_attn = names.hf + "self_attn.";
   add_norm(config, family, names, "input_norm", family.norms.attention_input, layout);
-  layout.tensors.push_back(adaptable_matrix(
-      names.packed + "qkv",
-      family.fuses_qkv ? HfTensors{{.hf_name = self_attn + "qkv_proj.weight", .shape = {q_rows + 2 * kv_rows, E}}}
-                       : HfTensors{rows_of_part(config, self_attn + "q_proj.weight", {q_rows, E}),
-                                   rows_of_part(config, self_attn + "k_proj.weight", {kv_rows, E}),
-                                   rows_of_part(config, self_attn + "v_proj.weight", {kv_rows, E})}));
+  HfTensors qkv = {rows_of_part(config, self_attn + "q_proj.weight", {q_rows, E}),
+                   rows_of_part(config, self_attn + "k_proj.weight", {kv_rows, E}),
+                   rows_of_part(config, self_attn + "v_proj.weight", {kv_rows, E})};
+  if (family.fuses_qkv) qkv = HfTensors{{.hf_name = self_attn + "qkv_proj.weight", .shape = {q_rows + 2 * kv_rows, E}}};
+  layout.tensors.push_back(adaptable_matrix(names.packed + "qkv", qkv));
   if (family.qkv_bias || config.attention_bias) {
     layout.tensors.push_back(
         bias(names.packed + "qkv_bias", {rows_of_part(config, self_attn + "q_proj.bias", {q_rows}),
@@ -113,11 +112,10 @@ void add_attention(const ModelConfig& config, const Family& family, const LayerN
 void add_gated_mlp(const ModelConfig& config, const Family& family, const LayerNames& names, Layout& layout) {
   const int64_t E = config.hidden, F = config.mlp;
   add_norm(config, family, names, "post_norm", family.norms.mlp_input, layout);
-  layout.tensors.push_back(adaptable_matrix(
-      names.packed + "gate_up", family.fuses_gate_up
-                                    ? HfTensors{{.hf_name = names.hf + "mlp.gate_up_proj.weight", .shape = {2 * F, E}}}
-                                    : HfTensors{rows_of_part(config, names.hf + "mlp.gate_proj.weight", {F, E}),
-                                                rows_of_part(config, names.hf + "mlp.up_proj.weight", {F, E})}));
+  HfTensors gate_up = {rows_of_part(config, names.hf + "mlp.gate_proj.weight", {F, E}),
+                       rows_of_part(config, names.hf + "mlp.up_proj.weight", {F, E})};
+  if (family.fuses_gate_up) gate_up = HfTensors{{.hf_name = names.hf + "mlp.gate_up_proj.weight", .shape = {2 * F, E}}};
+  layout.tensors.push_back(adaptable_matrix(names.packed + "gate_up", gate_up));
   layout.tensors.push_back(
       adaptable_matrix(names.packed + "down", {columns_of_part(config, names.hf + "mlp.down_proj.weight", {E, F})}));
   add_norm(config, family, names, "mlp_output_norm", family.norms.mlp_output, layout);

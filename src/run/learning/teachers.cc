@@ -86,6 +86,7 @@ scorer::Scorers::Settings scorer_settings(const config::TrainConfig& config, con
                     .host = mesh::host_name(),
                     .process = getpid()};
   settings.is_asked_to_stop = session::stop_requested;
+  settings.abandon = [grace = config.checkpoints.stop_grace_seconds] { return session::seconds_since_stop() > grace; };
   return settings;
 }
 

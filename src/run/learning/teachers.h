@@ -46,7 +46,7 @@ class Teachers {
 
   // Gives every sample its teacher's log-probs, at the temperature of training. Offloaded teachers are on the device
   // one after the other. Returns opd_samples/NAME and opd_reverse_kl/NAME of several teachers, and fault/lost_scorers.
-  // Returns nullopt if the run was asked to stop while no process could score.
+  // Returns nullopt if the run was asked to stop while no process could score, or --stop-grace-seconds ago.
   std::optional<report::Metrics> score(std::span<rl::Sample> samples, const trainer::Ranks& ranks);
 
   // Returns the function that gives a trainer the teacher of a sample, for the loss of the whole distributions; no

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,12 +45,14 @@ class LiveRollouts : public WorkerRuns {
     return text;
   }
   // A reward that takes a drawn time, so that groups are graded in an order of their own.
-  static std::string random_reward() {
+  // It is the length modulo `values`.
+  static std::string random_reward(int values = 5) {
     base::write_file_durably(path("random.py"),
                              "import random, time\n"
                              "def reward(prompts, completions, **kwargs):\n"
                              "    time.sleep(random.SystemRandom().random() * 0.2)\n"
-                             "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
+                             "    return [float(len(c[0]['content']) % " +
+                                 std::to_string(values) + ") for c in completions]\n");
     return path("random.py:reward");
   }
 };
@@ -196,6 +199,42 @@ TEST_F(LiveRollouts, WithAFilterAnAdapterAndEvaluationsToo) {
   ASSERT_EQ(again.code, 0) << again.err;
   EXPECT_EQ(base::read_file(path("all_live") + kAdapter), base::read_file(path("all_live_again") + kAdapter));
   EXPECT_EQ(samples("all_live"), samples("all_live_again"));
+}
+
+// With two rewards and two samples a prompt the filter drops half of the groups, most of them while the run trains.
+// Each group that has begun is in the log, or still in flight at the end. A repetition has the same log, and can go on.
+TEST_F(LiveRollouts, GroupsThatAFilterDropsMeanwhileAreCountedAndLogged) {
+  const Arguments more = {"--partial-rollout", "--dynamic-sampling-filter-path", "nonzero_std"};
+  Arguments words = with_flag(live("dropping", 1, more), "--custom-rm-path", random_reward(2));
+  words = with_flag(with_flag(words, "--n-samples-per-prompt", "2"), "--save-interval", "2");
+  const Captured result = run_program(words);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto check = [&](const std::string& name) {
+    std::set<int64_t> seen;
+    int64_t num_dropped = 0, num_counted = 0;
+    for (const base::Json& line : json_lines(path(name) + "/schedule.jsonl")) {
+      for (const char* const key : {"take", "drop"}) {
+        for (const base::Json& group : line.at(key)) EXPECT_TRUE(seen.insert(group.get<int64_t>()).second) << group;
+      }
+      num_dropped += std::ssize(line.at("drop"));
+    }
+    for (const base::Json& record : rollouts(name))
+      num_counted += record.at("rollout/dynamic_filter/dropped").get<int64_t>();
+    EXPECT_GT(num_dropped, 0);
+    EXPECT_EQ(num_counted, num_dropped) << name;
+    const auto num_in_flight = rollouts(name).back().at("rollout/in_flight").get<int64_t>();
+    EXPECT_LE(*seen.rbegin() + 1, std::ssize(seen) + num_in_flight) << name << ": some group is nowhere";
+  };
+  check("dropping");
+  const Arguments again = with_flag(words, "--save", path("dropping_again"));
+  const Captured replayed = run_program(with_replay(again, "dropping"));
+  ASSERT_EQ(replayed.code, 0) << replayed.err;
+  check("dropping_again");
+  EXPECT_EQ(base::read_file(path("dropping") + "/schedule.jsonl"),
+            base::read_file(path("dropping_again") + "/schedule.jsonl"));
+  EXPECT_EQ(weights_of(path("dropping")), weights_of(path("dropping_again")));
+  const Captured longer = run_program(with_flag(going_on(again, path("dropping_again")), "--num-rollout", "8"));
+  EXPECT_EQ(longer.code, 0) << longer.err;
 }
 
 // A function's turns are sampled while the run trains; new weights wait until the functions in flight have ended. So

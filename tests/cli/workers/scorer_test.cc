@@ -214,7 +214,8 @@ TEST_F(ScorerRuns, WhoDoesNotFitIsRefusedInALine) {
   EXPECT_NE(result.out.find("it would score with " + adapter + " at "), std::string::npos) << result.out << result.err;
 }
 
-// Models of one shape are told apart by their weights: by the processes of a teacher, and by a run that resumes.
+// Models of one shape are told apart by their weights: by the processes of a teacher, and by a run that resumes. Where
+// they are is no part of a run.
 TEST_F(ScorerRuns, OtherWeightsAreAnotherTeacher) {
   const std::string other = path("other"), file = other + "/model.safetensors";
   std::filesystem::copy(kTeacher, other);
@@ -232,10 +233,13 @@ TEST_F(ScorerRuns, OtherWeightsAreAnotherTeacher) {
                             "give all processes of a teacher the same model and --dtype");
     ASSERT_EQ(run(with_flag(words, "--num-rollout", "1")).code, 0);
   }
-  const Program changed(scorer(first, other), 0, path("w3.err"));
+  const Program changed(scorer(first, other), 0, path("w3.err")), moved(scorer(second), 0, path("w4.err"));
   wait_until_ready("w3.err");
+  wait_until_ready("w4.err");
   Arguments rest = with_flag(words, "--load", path("weights"));
   rest.emplace_back("--dry-run");
+  const Captured elsewhere = run(with_flag(rest, "--opd-teacher-address", second));
+  EXPECT_EQ(elsewhere.code, 0) << elsewhere.err;
   expect_one_line_failure(run(rest), 2, "the weights of the teacher --opd-teacher-address was ");
   rest.emplace_back("--allow-changed-config");
   const Captured result = run(rest);
