@@ -1,7 +1,6 @@
 #include "base/file_calls.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -26,6 +25,9 @@ int FileCalls::symlink(const char* target, const char* path) { return ::symlink(
 int FileCalls::mkdir(const char* path, mode_t mode) { return ::mkdir(path, mode); }
 int FileCalls::unlink(const char* path) { return ::unlink(path); }
 int FileCalls::rmdir(const char* path) { return ::rmdir(path); }
+int FileCalls::stat(const char* path, struct stat* info) { return ::stat(path, info); }
+ssize_t FileCalls::read(int fd, void* data, size_t size) { return ::read(fd, data, size); }
+ssize_t FileCalls::pread(int fd, void* data, size_t size, off_t offset) { return ::pread(fd, data, size, offset); }
 
 FileCalls& file_calls() { return *in_use; }
 

@@ -1,10 +1,11 @@
-// Holds the system calls that change a disk in one table: every change that base/files makes goes through it. Tests
-// replace the table (tests/base/faulty_disk.h) by one that fails or tears the k-th call, one that dies there, or one
-// that remembers unsynced bytes and can lose them.
+// Holds the system calls that change a disk in one table: every change that base/files makes goes through it, and so do
+// the calls that look at a file and read it. Tests replace the table (tests/base/faulty_disk.h) by one that fails or
+// tears the k-th call, one that dies there, or one that remembers unsynced bytes and can lose them.
 //
 // Each function is the system call of its name: it returns -1 and sets errno on failure.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstddef>
@@ -25,6 +26,9 @@ class FileCalls {
   virtual int mkdir(const char* path, mode_t mode);
   virtual int unlink(const char* path);
   virtual int rmdir(const char* path);
+  virtual int stat(const char* path, struct stat* info);
+  virtual ssize_t read(int fd, void* data, size_t size);
+  virtual ssize_t pread(int fd, void* data, size_t size, off_t offset);
 };
 
 // Returns the table in use.

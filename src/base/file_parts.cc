@@ -33,9 +33,21 @@ uint64_t random_bits() {
 }  // namespace
 
 void fail_read(const std::string& path, const char* operation, int error) {
-  const char* const remedy =
-      error == EACCES ? "; you need the right to read it and to search the folders above it" : "";
-  throw UserError(path + ": cannot " + operation + ": " + errno_text(error) + remedy);
+  const std::string what = path + ": cannot " + operation + ": " + errno_text(error);
+  switch (error) {
+    case EACCES:
+    case EPERM: throw UserError(what + "; you need the right to read it and to search the folders above it");
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case ESRCH:  // a process that has ended, in /proc
+      throw UserError(what);
+    case EMFILE:
+    case ENFILE: throw EnvironmentError(what + "; raise the number of files that may be open (ulimit -n)");
+    default: throw EnvironmentError(what + "; the disk or the file system failed: start again once it answers");
+  }
 }
 
 void fail_write(const std::string& path, const char* operation, int error) {

@@ -12,7 +12,9 @@
 
 namespace tandem::base {
 
-// These throw UserError and EnvironmentError "PATH: cannot OPERATION: errno's text; remedy".
+// These throw "PATH: cannot OPERATION: errno's text; remedy". A read fails with UserError if the path is wrong or may
+// not be read, and with EnvironmentError for anything else (EIO, ESTALE, ETIMEDOUT), which may pass and says nothing
+// about the file's content; a write fails with EnvironmentError.
 [[noreturn]] void fail_read(const std::string& path, const char* operation, int error);
 [[noreturn]] void fail_write(const std::string& path, const char* operation, int error);
 

@@ -1,4 +1,5 @@
-// File access through plain system calls, each of which is checked. Those that change the disk go through file_calls().
+// File access through plain system calls, each of which is checked. Those that change the disk, look at a file or read
+// it go through file_calls().
 #include "base/files.h"
 
 #include <fcntl.h>
@@ -20,12 +21,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the state of the file or folder; nullopt if none exists. Throws UserError if a folder on the way may not be
-// searched: something may exist below it, so "no such file" would be a guess.
+// Returns the state of the file or folder; nullopt if none exists, or none can, since the name is longer than the file
+// system takes. Throws fail_read()'s error if that cannot be known, for example because a folder on the way may not be
+// searched or a network file system does not answer: "no such file" would be a guess, and a run that takes its
+// checkpoints for absent would begin anew over them.
 std::optional<struct stat> look_at(const std::string& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) == 0) return info;
-  if (errno == EACCES) fail_read(path, "look at", errno);
+  if (retry_interrupted([&] { return file_calls().stat(path.c_str(), &info); }) == 0) return info;
+  if (errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG) fail_read(path, "look at", errno);
   return std::nullopt;
 }
 
@@ -63,7 +66,7 @@ std::string read_file(const std::string& path, int64_t max_bytes) {
   text.reserve(static_cast<size_t>(std::min<int64_t>(info.st_size, max_bytes)));
   char chunk[1 << 16];
   while (true) {
-    const ssize_t n = retry_interrupted([&] { return ::read(fd.get(), chunk, sizeof chunk); });
+    const ssize_t n = retry_interrupted([&] { return file_calls().read(fd.get(), chunk, sizeof chunk); });
     if (n < 0) fail_read(path, "read", errno);
     if (n == 0) return text;
     text.append(chunk, static_cast<size_t>(n));
@@ -140,8 +143,9 @@ void ReadableFile::read_at(int64_t offset, std::span<std::byte> buffer) const {
   TANDEM_CHECK(fd_ >= 0 && offset >= 0, path_, offset);
   size_t done = 0;
   while (done < buffer.size()) {
-    const ssize_t n = retry_interrupted(
-        [&] { return ::pread(fd_, buffer.data() + done, buffer.size() - done, offset + static_cast<int64_t>(done)); });
+    const ssize_t n = retry_interrupted([&] {
+      return file_calls().pread(fd_, buffer.data() + done, buffer.size() - done, offset + static_cast<int64_t>(done));
+    });
     if (n < 0) fail_read(path_, "read", errno);
     TANDEM_USER_CHECK(n > 0, path_ + ": ends at byte", offset + static_cast<int64_t>(done), "but", buffer.size() - done,
                       "more bytes are needed; it is cut off: copy or download it again");

@@ -1,6 +1,6 @@
 // Has all file access that matters: reads with clear errors, and writes that survive a power cut. Reading a file that
-// the user named throws UserError (exit code 2); a failed write throws EnvironmentError (exit code 3). Messages name
-// path, operation and errno's text.
+// the user named throws UserError (exit code 2); a failed write, and a read that the disk itself fails, throw
+// EnvironmentError (exit code 3). Messages name path, operation and errno's text.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ namespace tandem::base {
 // Returns the whole file. Throws UserError when it is missing, is no regular file (a directory, a pipe), or is larger
 // than `max_bytes`.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 30);
-// Throws UserError "permission denied" if a folder on the way may not be searched, so that no caller reports "no such
-// file" for it.
+// Throws UserError "permission denied" if a folder on the way may not be searched, and EnvironmentError if the disk
+// does not tell, so that no caller reports "no such file" for it.
 bool file_exists(const std::string& path);  // true for anything but a directory
 bool directory_exists(const std::string& path);
 void make_directories(const std::string& path);                    // throws EnvironmentError on failure

@@ -14,7 +14,7 @@ namespace {
 std::string text_of(const std::string& path) {
   try {
     return file_exists(path) ? read_file(path, int64_t{1} << 20) : "";
-  } catch (const UserError&) {
+  } catch (const std::runtime_error&) {
     return "";
   }
 }

@@ -31,7 +31,7 @@ void check_hosts(const LaunchVariables& launch, bool trust_network, const std::s
 std::string machine_id() {
   try {
     return base::read_file("/proc/sys/kernel/random/boot_id");
-  } catch (const UserError&) {  // the kernel does not tell
+  } catch (const std::runtime_error&) {  // the kernel does not tell
     return host_name();
   }
 }

@@ -7,11 +7,13 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/file_calls.h"
@@ -33,6 +35,34 @@ class FullAtTimes : public UnsyncedFileCalls {
     return -1;
   }
   std::atomic<bool> is_full = false;
+};
+
+// Fails to look at and to read what has `part` in its path, as a network file system does that has lost its server.
+class UnreadableAtTimes : public UnsyncedFileCalls {
+ public:
+  UnreadableAtTimes(std::string part, int error) : part_(std::move(part)), error_(error) {}
+  int stat(const char* path, struct stat* info) override {
+    return !only_reads_fail && fails_at(path) ? -1 : UnsyncedFileCalls::stat(path, info);
+  }
+  ssize_t read(int fd, void* data, size_t size) override {
+    return fails_at(path_of(fd)) ? -1 : UnsyncedFileCalls::read(fd, data, size);
+  }
+  ssize_t pread(int fd, void* data, size_t size, off_t offset) override {
+    return fails_at(path_of(fd)) ? -1 : UnsyncedFileCalls::pread(fd, data, size, offset);
+  }
+  bool only_reads_fail = false;
+
+ private:
+  static std::string path_of(int fd) {
+    return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)).string();
+  }
+  bool fails_at(const std::string& path) const {
+    if (path.find(part_) == std::string::npos) return false;
+    errno = error_;
+    return true;
+  }
+  std::string part_;
+  int error_;
 };
 
 // Counts the calls, and asks `at` what to do before the k-th (from 0).

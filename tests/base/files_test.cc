@@ -16,9 +16,11 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <system_error>
 
 #include "base/file_calls.h"
 #include "tandem/error.h"
+#include "tests/base/faulty_disk.h"
 #include "tests/base/temporary_directory.h"
 
 namespace tandem::base {
@@ -276,6 +278,38 @@ TEST(LineFile, LeavesNoHalfLineWhenTheDiskIsFull) {
   EXPECT_EQ(read_file(directory / "a"), "12345\n");
   LineFile full("/dev/full", false);
   EXPECT_ERROR(EnvironmentError, "/dev/full: cannot write: No space left on device; free space", full.write_line("x"));
+}
+
+// A network file system that does not answer made every file "not there", and a run began anew over its checkpoints.
+TEST(Files, ThatADiskCannotShowAreNotTakenForAbsent) {
+  const TemporaryDirectory directory;
+  make_directories(directory / "run");
+  write_file_durably(directory / "run/a", "x");
+  for (const int error : {EIO, ESTALE, ETIMEDOUT}) {
+    UnreadableAtTimes disk("/run", error);
+    const ReplacedFileCalls replaced(disk);
+    const std::string said = ": cannot look at: " + std::generic_category().message(error) + "; the disk or";
+    EXPECT_ERROR(EnvironmentError, directory / "run" + said, directory_exists(directory / "run"));
+    EXPECT_ERROR(EnvironmentError, directory / "run/a" + said, file_exists(directory / "run/a"));
+    EXPECT_ERROR(EnvironmentError, directory / "run/a" + said, read_file(directory / "run/a"));
+  }
+  EXPECT_FALSE(file_exists(directory / "run/none"));
+  EXPECT_FALSE(file_exists(directory / "run/a/b"));
+  EXPECT_FALSE(file_exists(directory / std::string(300, 'n')));
+  fs::create_symlink("loop", directory / "loop");
+  EXPECT_ERROR(UserError, "loop: cannot look at: Too many levels of symbolic links", file_exists(directory / "loop"));
+}
+
+TEST(Files, ThatADiskCannotReadAreTheMachinesFault) {
+  const TemporaryDirectory directory;
+  write_file_durably(directory / "a", "x");
+  UnreadableAtTimes disk("/a", EIO);
+  disk.only_reads_fail = true;
+  const ReplacedFileCalls replaced(disk);
+  EXPECT_ERROR(EnvironmentError, "a: cannot read: Input/output error; the disk or", read_file(directory / "a"));
+  std::byte byte{};
+  EXPECT_ERROR(EnvironmentError, "a: cannot read: Input/output error; the disk or",
+               ReadableFile(directory / "a").read_at(0, {&byte, 1}));
 }
 
 // Another user of a shared folder planted links under every name that the probe could have, ".write-test-PID", and

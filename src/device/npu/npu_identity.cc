@@ -65,7 +65,7 @@ NpuHost this_npu_host() {
   try {
     host.boot_id = base::read_file("/proc/sys/kernel/random/boot_id");
     while (host.boot_id.ends_with('\n')) host.boot_id.pop_back();
-  } catch (const UserError&) {
+  } catch (const std::runtime_error&) {
     host.boot_id = "";  // the kernel does not tell
   }
   return host;
