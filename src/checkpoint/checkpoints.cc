@@ -120,7 +120,9 @@ Manifest write_shard(const std::string& directory, int64_t step, const std::stri
 
 Checkpoint::Checkpoint(const std::string& directory) : directory_(directory) {
   const std::string path = fmt::format("{}/{}", directory, kManifest);
-  manifest_ = parse_manifest(base::read_file(path, kMaxManifestBytes), path);
+  const std::string text = base::read_file(path, kMaxManifestBytes);
+  checksum_ = base::checksum(text);
+  manifest_ = parse_manifest(text, path);
   for (const auto& [name, file] : manifest_.files) {
     const std::string member = fmt::format("{}/{}", directory, name);
     const int64_t bytes = base::ReadableFile(member).size();
@@ -227,6 +229,17 @@ std::vector<int64_t> Checkpoints::steps() const {
 
 bool Checkpoints::empty() const { return steps().empty() && !base::file_exists(folder_ + "/latest"); }
 
+std::string Checkpoints::identity() const {
+  const std::string latest = folder_ + "/latest";
+  std::string text = base::file_exists(latest) ? base::read_file(latest, 4096) : "";
+  for (const int64_t step : steps()) {
+    const std::string manifest = fmt::format("{}/{}", path(step), kManifest);
+    const std::string checksum = base::file_exists(manifest) ? base::file_checksum(manifest) : "no manifest";
+    text += fmt::format("{} {}\n", step_name(step), checksum);
+  }
+  return text;
+}
+
 std::optional<int64_t> Checkpoints::pointed_to() const {
   const std::string path = folder_ + "/latest";
   if (!base::file_exists(path) && !base::directory_exists(path)) return std::nullopt;
@@ -236,6 +249,7 @@ std::optional<int64_t> Checkpoints::pointed_to() const {
 }
 
 Checkpoint Checkpoints::open(std::optional<int64_t> step) const {
+  const std::string surroundings = identity();  // before anything else is read: what changes later must show
   if (!step) step = pointed_to();
   if (!step) {
     if (base::file_exists(folder_ + "/latest")) refuse(folder_ + "/latest: names no checkpoint: it is damaged");
@@ -249,6 +263,7 @@ Checkpoint Checkpoints::open(std::optional<int64_t> step) const {
     Checkpoint checkpoint(path(*step));
     TANDEM_USER_CHECK(checkpoint.step() == *step,
                       fmt::format("{}: is that of step {}: it was moved", path(*step), checkpoint.step()));
+    checkpoint.surroundings_ = surroundings;
     return checkpoint;
   } catch (const UserError& error) {
     refuse(error.what());

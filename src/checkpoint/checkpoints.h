@@ -36,6 +36,10 @@ class Checkpoint {
   int64_t step() const { return manifest_.step; }
   const base::Json& state() const { return state_; }
   const Manifest& manifest() const { return manifest_; }
+  // Returns the checksum of MANIFEST.json, which has those of all other files: two checkpoints with one are the same.
+  const std::string& checksum() const { return checksum_; }
+  // Returns what Checkpoints::identity() was when Checkpoints::open() opened this one.
+  const std::string& surroundings() const { return surroundings_; }
 
   // Reads the box [begin, begin + shape) of a tensor, row-major, whichever pieces it lies in. Throws UserError when
   // there is no such tensor, it has another dtype, or the box leaves it.
@@ -43,7 +47,9 @@ class Checkpoint {
             const std::vector<int64_t>& shape, std::span<std::byte> out) const;
 
  private:
-  std::string directory_;
+  friend class Checkpoints;
+
+  std::string directory_, checksum_, surroundings_;
   Manifest manifest_;
   base::Json state_;
   std::map<std::string, weights::SafetensorsFile> shards_;
@@ -79,6 +85,9 @@ class Checkpoints {
   Checkpoint open(std::optional<int64_t> step) const;
   // Returns whether nothing was ever saved here, so that a run without a checkpoint can be told so.
   bool empty() const;
+  // Returns a text that changes whenever a checkpoint is saved or removed, or the pointer moves. It reads manifests
+  // only.
+  std::string identity() const;
 
   const std::string& folder() const { return folder_; }
   std::string path(int64_t step) const;

@@ -59,14 +59,26 @@ void check_length(const config::CheckpointOptions& options, int64_t num_done, in
 }
 
 bool resumes_in_place(const config::CheckpointOptions& options, const std::string& save) {
-  std::error_code error;
+  if (options.load.empty()) return false;
+  // Paths that cannot be resolved count as different: then the run refuses a folder that holds anything.
+  std::error_code of_load, of_save;
   namespace fs = std::filesystem;
-  return !options.load.empty() && fs::weakly_canonical(options.load, error) == fs::weakly_canonical(save, error);
+  const bool are_same = fs::weakly_canonical(options.load, of_load) == fs::weakly_canonical(save, of_save);
+  return are_same && !of_load && !of_save;
+}
+
+void check_still_opened(const Checkpoint& checkpoint) {
+  const std::filesystem::path run = std::filesystem::path(checkpoint.directory()).parent_path().parent_path();
+  TANDEM_ENV_CHECK(Checkpoints(run.string()).identity() == checkpoint.surroundings(),
+                   fmt::format("--load {}: another process has changed its checkpoints since this run opened {}; start "
+                               "again, to go on from what is there now",
+                               run.string(), checkpoint.directory()));
 }
 
 RunFolder run_folder(const config::CheckpointOptions& options, const std::string& save, bool overwrite) {
   if (!resumes_in_place(options, save)) return overwrite ? RunFolder::kOverwrite : RunFolder::kNew;
-  return Checkpoints(options.load).empty() ? RunFolder::kOverwrite : RunFolder::kGoOn;
+  if (!Checkpoints(options.load).empty()) return RunFolder::kGoOn;
+  return overwrite ? RunFolder::kOverwrite : RunFolder::kFresh;
 }
 
 }  // namespace tandem::checkpoint

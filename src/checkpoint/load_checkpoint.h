@@ -24,6 +24,11 @@ void check_length(const config::CheckpointOptions& options, int64_t num_done, in
 // Returns whether --load is the directory that the run writes into.
 bool resumes_in_place(const config::CheckpointOptions& options, const std::string& save);
 
+// Throws EnvironmentError if another process has saved, removed or chosen a checkpoint in the folder of this one since
+// open_checkpoint() returned it. Call it once the folder is locked: to go back to this checkpoint would undo the
+// other's work.
+void check_still_opened(const Checkpoint& checkpoint);
+
 // Returns what the directory that the run writes into may hold when the run begins.
 RunFolder run_folder(const config::CheckpointOptions& options, const std::string& save, bool overwrite);
 

@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfig = "config.toml";
 constexpr const char* kMemory = "memory_timeline.jsonl";
+constexpr const char* kCheckpoints = "checkpoints";
 constexpr const char* kProbe = ".write-test";  // left by a killed base::check_writable_directory
 struct OwnName {
   const char* name;
@@ -43,7 +44,7 @@ constexpr std::array<OwnName, 17> kNames = {{{kConfig, false},
                                              {"trackio_run_id", false},
                                              {"mlflow_run_id", false},
                                              {"view.html", false},
-                                             {"checkpoints", true},
+                                             {kCheckpoints, true},
                                              {"hf", true},
                                              {"fault", true}}};
 
@@ -82,6 +83,8 @@ fs::file_status status_of(const std::string& path) {
   std::error_code unknown;
   return fs::symlink_status(path, unknown);
 }
+
+bool is_own_folder(const std::string& path) { return fs::is_directory(status_of(path)); }  // not through a link
 
 // Refuses a path that no run can have made. Through a link, a run that resumes would cut, remove and write files
 // somewhere else; at a pipe it would wait for ever.
@@ -139,6 +142,7 @@ RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t ne
                     "that run, or --overwrite to replace it",
                     path_));
     if (folder == RunFolder::kGoOn) check_names();
+    if (folder == RunFolder::kFresh) check_exports_may_go();
   }
   base::check_writable_directory(path_, needed_bytes, what_for, replaced_bytes(resumed_step));
 }
@@ -146,21 +150,27 @@ RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t ne
 void RunDirectory::create() {
   base::make_directories(path_);
   lock_ = std::make_unique<base::DirectoryLock>(path_);
+  const std::string checkpoints_folder = Checkpoints(path_).folder();
   if (folder_ == RunFolder::kGoOn) {
     check_names();
   } else {
-    // The checkpoints are removed first: they must not outlive the files that belong to them.
-    Checkpoints(path_).clear();
-    for (const OwnName& own : kNames) base::remove_tree(fmt::format("{}/{}", path_, own.name));
+    check_nothing_came();
+    // The checkpoints are removed first: they must not outlive the files that belong to them. A run that begins again
+    // has none, and keeps the folder: killed on its way, it may begin again once more.
+    if (folder_ != RunFolder::kFresh || !is_own_folder(checkpoints_folder)) Checkpoints(path_).clear();
+    for (const OwnName& own : kNames) {
+      if (std::string_view(own.name) != kCheckpoints) base::remove_tree(fmt::format("{}/{}", path_, own.name));
+    }
   }
+  base::make_directories(checkpoints_folder);
   base::make_directories(path_ + "/hf");
-  for (const std::string& folder : {path_, path_ + "/hf", samples_folder()}) {
+  for (const std::string& folder : {path_, checkpoints_folder, path_ + "/hf", samples_folder()}) {
     if (base::directory_exists(folder)) base::remove_temporaries(folder);
   }
 }
 
 std::string RunDirectory::removed_with(const std::string& path) const {
-  if (folder_ != RunFolder::kOverwrite) return "";
+  if (!replaces()) return "";
   std::error_code unknown;  // what cannot be looked at is not in a folder that the run can clear
   for (const fs::path& whole : {fs::absolute(path, unknown), fs::weakly_canonical(path, unknown)}) {
     for (fs::path part = whole; part.has_relative_path(); part = part.parent_path()) {
@@ -175,6 +185,32 @@ std::string RunDirectory::removed_with(const std::string& path) const {
 void RunDirectory::check_names() const {
   for (const OwnName& own : kNames) check_own(fmt::format("{}/{}", path_, own.name), own.is_folder);
   check_own(fmt::format("{}/{}", path_, base::DirectoryLock::kName), false);
+}
+
+void RunDirectory::check_exports_may_go() const {
+  const std::string hf = path_ + "/hf";
+  if (is_own_folder(Checkpoints(path_).folder()) || !base::directory_exists(hf)) return;
+  for (const std::string& name : base::list_directory(hf)) {
+    TANDEM_USER_CHECK(!export_step(name) && !best_step_of(name),
+                      fmt::format("--save {}: has weights in hf/ ({}) and no checkpoints/ to go on with, and "
+                                  "--allow-fresh-start would remove them; give --overwrite to begin again without "
+                                  "them, or name another directory",
+                                  path_, name));
+  }
+}
+
+void RunDirectory::check_nothing_came() const {
+  if (folder_ == RunFolder::kOverwrite) return;
+  TANDEM_ENV_CHECK(
+      Checkpoints(path_).empty(),
+      fmt::format("{0}: another process has saved a checkpoint there since this run began; start again, with --load "
+                  "{0}, to go on with it",
+                  path_));
+  TANDEM_ENV_CHECK(folder_ == RunFolder::kFresh || !base::file_exists(config_file()),
+                   fmt::format("{}: another process has begun a run there since this one began; start again with "
+                               "another --save",
+                               path_));
+  if (folder_ == RunFolder::kFresh) check_exports_may_go();
 }
 
 std::map<std::string, int64_t> RunDirectory::growing_files() const {
@@ -257,7 +293,7 @@ std::vector<std::string> RunDirectory::written_after(int64_t step) const {
 
 int64_t RunDirectory::replaced_bytes(int64_t step) const {
   std::vector<std::string> paths;
-  if (folder_ == RunFolder::kOverwrite) {
+  if (replaces()) {
     for (const OwnName& own : kNames) paths.push_back(fmt::format("{}/{}", path_, own.name));
   } else if (folder_ == RunFolder::kGoOn) {
     paths = written_after(step);
@@ -298,7 +334,11 @@ std::string find_checkpoint(const std::string& run_path, int64_t step) {
     throw UserError(fmt::format("--run {}: no checkpoint {}; there are: {}", run_path, path,
                                 names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))));
   }
-  return path;
+  // A run that still works moves the link while the files are read, which must all be of one step.
+  std::error_code error;
+  const fs::path found = fs::canonical(path, error);
+  TANDEM_ENV_CHECK(!error, fmt::format("--run {}: {} has just been removed; start again", run_path, path));
+  return found.string();
 }
 
 }  // namespace tandem::checkpoint

@@ -28,20 +28,22 @@
 
 namespace tandem::checkpoint {
 
-// Selects what the folder may hold before.
-enum class RunFolder : uint8_t { kNew, kOverwrite, kGoOn };
+// Selects what the folder may hold before: nothing (kNew); a run, which is replaced (kOverwrite) or goes on (kGoOn); or
+// a run of which nothing is saved, which begins again (kFresh, --allow-fresh-start).
+enum class RunFolder : uint8_t { kNew, kOverwrite, kFresh, kGoOn };
 
 class RunDirectory {
  public:
   // Checks the folder and creates nothing. Throws UserError when the folder holds anything (kNew), holds something that
-  // is not a run (kOverwrite, kGoOn), or links where a run has files and folders (kGoOn); EnvironmentError when it
-  // cannot be written or has less than `needed_bytes` free, whose use is `what_for`. Counted as free is what create()
-  // removes, and with kGoOn what cut_back(resumed_step) removes.
+  // is not a run (all others), exports of a run whose checkpoints/ was removed (kFresh), or links where a run has files
+  // and folders (kGoOn); EnvironmentError when it cannot be written or has less than `needed_bytes` free, whose use is
+  // `what_for`. Counted as free is what create() removes, and with kGoOn what cut_back(resumed_step) removes.
   RunDirectory(const std::string& path, RunFolder folder, int64_t needed_bytes, const std::string& what_for = "",
                int64_t resumed_step = 0);
 
-  // Creates the folder and hf/ in it, and takes the lock. Except with kGoOn, files of an earlier run under the names
-  // above are removed first. Throws EnvironmentError when another process writes here.
+  // Creates the folder, checkpoints/ and hf/ in it, and takes the lock. Except with kGoOn, files of an earlier run
+  // under the names above are removed first. Throws EnvironmentError, and removes nothing, when another process writes
+  // here, or has begun a run here (kNew) or saved a checkpoint (kFresh) since the constructor looked.
   void create();
   // Throws EnvironmentError as create() does when another process writes here, and changes nothing.
   void check_not_written() const { base::DirectoryLock::check_free(path_); }
@@ -83,6 +85,13 @@ class RunDirectory {
  private:
   // Throws UserError if one of the names above is a link, or no file or folder as a run makes it.
   void check_names() const;
+  // Throws UserError if the folder has exports and no checkpoints/, which every run makes when it begins: somebody has
+  // removed it, and kept the exports.
+  void check_exports_may_go() const;
+  // Throws EnvironmentError if another process has worked here since the constructor looked.
+  void check_nothing_came() const;
+  // Returns whether create() removes what is there.
+  bool replaces() const { return folder_ == RunFolder::kOverwrite || folder_ == RunFolder::kFresh; }
   std::vector<int64_t> best_steps() const;  // existing ones
   // Returns the samples and the weights that were written after `step`.
   std::vector<std::string> written_after(int64_t step) const;
@@ -94,8 +103,8 @@ class RunDirectory {
   std::unique_ptr<base::DirectoryLock> lock_;
 };
 
-// Returns the HF checkpoint of a run: that of `step`, or the latest when step is negative. Throws UserError, with those
-// that exist, when there is none.
+// Returns the HF checkpoint of a run: that of `step`, or the latest when step is negative, as a path without links that
+// names it also when there is a later one. Throws UserError, with those that exist, when there is none.
 std::string find_checkpoint(const std::string& run_path, int64_t step);
 
 }  // namespace tandem::checkpoint

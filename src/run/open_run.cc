@@ -13,11 +13,15 @@ checkpoint::RunState open_run(checkpoint::RunDirectory& directory,
   // The run's last line says how to resume, once it is known whether anything is saved.
   session::defer_stops("stopping: what is finished is saved; a second signal ends the run at once");
   ranks.wait_for_all();  // a rank that has not looked at the directory yet would find what is made in it now
-  ranks.conductor_alone([&] { directory.create(); });
+  const bool in_place = checkpoint && checkpoint::resumes_in_place(options, directory.path());
+  ranks.conductor_alone([&] {
+    directory.create();
+    if (in_place) checkpoint::check_still_opened(*checkpoint);
+  });
   if (!checkpoint) return {};
   checkpoint::RunState saved = checkpoint::read_state(*checkpoint);
   restore(*checkpoint, saved, trainer, store);
-  if (!checkpoint::resumes_in_place(options, directory.path())) return saved;
+  if (!in_place) return saved;
   ranks.wait_for_all();  // a rank that still reads a checkpoint must find it
   ranks.conductor_alone([&] { directory.cut_back(saved.step, saved.file_bytes); });
   return saved;

@@ -120,6 +120,51 @@ TEST_F(CheckpointsTest, SurviveKillAtEveryCall) {
   std::printf("%ld points\n", num_points);
 }
 
+// A disk that failed for a moment once made a run go back to an older checkpoint.
+TEST_F(CheckpointsTest, ThatCannotBeReadNowAreNotCalledDamaged) {
+  const TemporaryDirectory run;
+  const Checkpoints checkpoints(run.path());
+  for (const int64_t step : {1, 2}) save(checkpoints, step);
+  for (const bool only_reads_fail : {false, true}) {
+    base::UnreadableAtTimes disk("step_000002/shard", EIO);
+    disk.only_reads_fail = only_reads_fail;
+    const base::ReplacedFileCalls replaced(disk);
+    try {
+      checkpoints.open(std::nullopt);
+      ADD_FAILURE() << "it was opened";
+    } catch (const std::exception& error) {
+      const std::string what = error.what();
+      EXPECT_NE(dynamic_cast<const EnvironmentError*>(&error), nullptr) << what;
+      EXPECT_NE(what.find("Input/output error"), std::string::npos) << what;
+      EXPECT_EQ(what.find("--ckpt-step"), std::string::npos) << what;
+    }
+  }
+  EXPECT_EQ(checkpoints.open(std::nullopt).step(), 2);
+}
+
+TEST_F(CheckpointsTest, ShowWhetherAnotherRunHasWorkedOnThemSince) {
+  const auto is_refused = [](const Checkpoint& checkpoint) {
+    try {
+      check_still_opened(checkpoint);
+    } catch (const EnvironmentError& error) {
+      return std::string(error.what()).find("start again") != std::string::npos;
+    }
+    return false;
+  };
+  const TemporaryDirectory run;
+  const Checkpoints checkpoints(run.path());
+  for (const int64_t step : {1, 2}) save(checkpoints, step);
+  const Checkpoint latest = checkpoints.open(std::nullopt), older = checkpoints.open(1);
+  EXPECT_FALSE(is_refused(latest));
+  EXPECT_FALSE(is_refused(older)) << "--ckpt-step asks for it on purpose";
+  save(checkpoints, 3);
+  EXPECT_TRUE(is_refused(latest));
+  EXPECT_TRUE(is_refused(older));
+  const Checkpoint newest = checkpoints.open(std::nullopt);
+  checkpoints.keep_latest(1);
+  EXPECT_TRUE(is_refused(newest));
+}
+
 // Does what `train --load RUN --allow-fresh-start` does to files, from the start to its last step.
 void run_or_go_on(const std::string& run, int64_t last_step) {
   config::CheckpointOptions options;
@@ -128,6 +173,7 @@ void run_or_go_on(const std::string& run, int64_t last_step) {
   const std::optional<Checkpoint> checkpoint = open_checkpoint(options, {});
   RunDirectory directory(run, run_folder(options, run, /*overwrite=*/false), /*needed_bytes=*/0);
   directory.create();
+  if (checkpoint) check_still_opened(*checkpoint);
   base::make_directories(directory.samples_folder());
   int64_t step = 0;
   if (checkpoint) {

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <optional>
+#include <utility>
 
 #include "base/files.h"
 #include "tandem/error.h"
@@ -43,6 +45,82 @@ TEST(RunDirectory, EarlierRunIsReplacedOnlyWithOverwrite) {
   EXPECT_FALSE(base::file_exists(second.config_file()));
   EXPECT_FALSE(base::directory_exists(second.samples_folder()));
   EXPECT_TRUE(base::file_exists(notes));  // the user's own files stay
+}
+
+// A run looked at an empty folder, loaded its model for minutes, and then removed what another one had trained there.
+TEST(RunDirectory, WhatAnotherRunHasMadeMeanwhileIsKept) {
+  for (const RunFolder how : {RunFolder::kNew, RunFolder::kFresh}) {
+    base::TemporaryDirectory folder;
+    std::optional<RunDirectory> late(std::in_place, folder / "run", how, 0);
+    RunDirectory later(folder / "run", how, 0);
+    std::string weights;
+    {
+      RunDirectory first(folder / "run", RunFolder::kNew, 0);
+      first.create();
+      base::write_file_durably(first.config_file(), "lr = 1.0\n");
+      weights = first.checkpoint(2) + "/model.safetensors";
+      base::make_directories(first.checkpoint(2));
+      base::write_file_durably(weights, "precious");
+      base::make_directories(first.path() + "/checkpoints/step_000002");
+    }
+    try {
+      late->create();
+      ADD_FAILURE() << "it began a run there";
+    } catch (const EnvironmentError& error) {
+      EXPECT_NE(std::string(error.what()).find("start again, with --load"), std::string::npos) << error.what();
+    }
+    EXPECT_TRUE(base::file_exists(weights));
+    EXPECT_TRUE(base::directory_exists(folder / "run/checkpoints/step_000002"));
+    late.reset();
+    fs::remove_all(folder / "run/checkpoints");
+    EXPECT_ANY_THROW(later.create()) << "another run has begun, or its weights are there";
+    EXPECT_TRUE(base::file_exists(weights));
+  }
+}
+
+// Somebody removed checkpoints/ to save space, and a fresh start removed the exported weights as well.
+TEST(RunDirectory, FreshStartKeepsWeightsOfARunWhoseCheckpointsAreGone) {
+  for (const bool is_best : {false, true}) {
+    base::TemporaryDirectory folder;
+    const std::string path = folder / "run";
+    std::string weights;
+    {
+      RunDirectory first(path, RunFolder::kNew, 0);
+      first.create();
+      base::write_file_durably(first.config_file(), "lr = 1.0\n");
+      weights = is_best ? first.best(2) : first.checkpoint(2);
+      base::make_directories(weights);
+    }
+    // A run that was killed before its first checkpoint has made checkpoints/, and may begin again.
+    RunDirectory early(path, RunFolder::kFresh, 0);
+    fs::remove_all(path + "/checkpoints");
+    try {
+      RunDirectory(path, RunFolder::kFresh, 0);
+      ADD_FAILURE() << "it may begin again";
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("give --overwrite to begin again"), std::string::npos) << error.what();
+    }
+    EXPECT_THROW(early.create(), UserError) << "under the lock";
+    EXPECT_TRUE(base::directory_exists(weights));
+    EXPECT_NO_THROW(RunDirectory(path, RunFolder::kOverwrite, 0)) << "that is asked for";
+  }
+}
+
+TEST(RunDirectory, FreshStartRemovesWhatAKilledRunHasLeft) {
+  base::TemporaryDirectory folder;
+  {
+    RunDirectory first(folder / "run", RunFolder::kNew, 0);
+    first.create();
+    base::write_file_durably(first.config_file(), "lr = 1.0\n");
+    base::make_directories(first.checkpoint(2));
+    base::make_directories(first.path() + "/checkpoints/step_000002.tmp-0123456789abcdef");
+  }
+  RunDirectory again(folder / "run", RunFolder::kFresh, 0);
+  EXPECT_EQ(again.removed_with(folder / "run/samples/a"), folder / "run/samples");
+  again.create();
+  EXPECT_EQ(base::list_directory(again.path()), (std::vector<std::string>{"checkpoints", "hf", "lock"}));
+  EXPECT_EQ(base::list_directory(again.path() + "/hf"), std::vector<std::string>{});
+  EXPECT_EQ(base::list_directory(again.path() + "/checkpoints"), std::vector<std::string>{});
 }
 
 TEST(RunDirectory, FolderThatIsNoRunIsLeftAloneEvenWithOverwrite) {
@@ -167,6 +245,10 @@ TEST(RunDirectory, LatestFollowsTheLastCheckpoint) {
   }
   EXPECT_EQ(base::read_file(find_checkpoint(run.path(), -1) + "/config.json"), "10");
   EXPECT_EQ(base::read_file(find_checkpoint(run.path(), 5) + "/config.json"), "5");
+  const std::string latest = find_checkpoint(run.path(), -1);
+  run.set_latest(5);
+  EXPECT_EQ(base::read_file(latest + "/config.json"), "10") << "who reads it must not be moved to another step";
+  run.set_latest(10);
   try {
     find_checkpoint(run.path(), 7);
     FAIL();
