@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "base/standard_output.h"
 
 namespace tandem::report {
 
@@ -41,16 +41,14 @@ void JsonOutput::write(const base::Json& record) {
   }
   // A pipe or a file gets the model's text; a terminal would obey some of it. As JSON both are the same text.
   if (is_terminal_) line = base::printable(line);
-  const bool written =
-      std::fwrite(line.data(), 1, line.size(), stdout) == line.size() && std::fputc('\n', stdout) != EOF;
-  TANDEM_ENV_CHECK(written, "standard output: cannot be written (closed pipe or full disk)");
+  base::write_to_standard_output(line + "\n");
 }
 
 void JsonOutput::finish() {
   if (file_) {
     file_->sync();
   } else {
-    TANDEM_ENV_CHECK(std::fflush(stdout) == 0, "standard output: cannot be written (closed pipe or full disk)");
+    base::write_to_standard_output("");
   }
 }
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -11,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/standard_output.h"
 #include "report/json_output.h"
 #include "report/report.h"
 #include "report/run_files.h"
@@ -38,11 +38,6 @@ void check_replaceable(const std::string& path) {
                     fmt::format("--output {}: is there and is no page of `tandem view`; name another file", path));
 }
 
-void print_page(const std::string& page) {
-  const bool is_written = std::fwrite(page.data(), 1, page.size(), stdout) == page.size() && std::fflush(stdout) == 0;
-  TANDEM_ENV_CHECK(is_written, "standard output: cannot be written (closed pipe or full disk)");
-}
-
 }  // namespace
 
 int view(const config::ViewConfig& config, const config::RunMode& mode) {
@@ -62,7 +57,7 @@ int view(const config::ViewConfig& config, const config::RunMode& mode) {
     return 0;
   }
   if (is_printed) {
-    print_page(report::run_page(runs));
+    base::write_to_standard_output(report::run_page(runs));
     return 0;
   }
   base::write_file_durably(output, report::run_page(runs));
