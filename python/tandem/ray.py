@@ -82,8 +82,15 @@ class _Host:
             probe.bind(("", 0))
             return probe.getsockname()[1]
 
-    def words_of_restart(self, words: list[str]) -> list[str]:
-        return _placement(["--restart", *words])["train"]
+    def saved(self, words: list[str]) -> str | None:
+        """What --save holds; None where the words are wrong on this machine, which the run itself says."""
+        try:
+            return _placement(words)["saved"]
+        except TandemError:
+            return None
+
+    def words_of_restart(self, words: list[str], saved_before: str) -> list[str]:
+        return _placement(["--restart", "--saved-before", saved_before, *words])["train"]
 
     def run(self, words: list[str], secret: str, variables: dict[str, str]) -> Iterator[str | int]:
         """The lines of `tandem WORDS`, and its exit code at last."""
@@ -145,10 +152,11 @@ class _Member:
 
 
 class _Attempt:
-    """The run from a start to its end, or to a failure after which it may be started again."""
+    """The run from a start to its end, or to a failure after which it may be started again. `saved_before` is what --save
+    held before the first start of a run, None until then."""
 
-    def __init__(self, spec: dict[str, Any], words: list[str], is_restart: bool, is_stopped: Callable[[], bool]):
-        self._spec, self._words, self._is_restart, self._is_stopped = spec, words, is_restart, is_stopped
+    def __init__(self, spec: dict[str, Any], words: list[str], saved_before: str | None, is_stopped: Callable[[], bool]):
+        self._spec, self._words, self.saved_before, self._is_stopped = spec, words, saved_before, is_stopped
         self._secret = secrets.token_hex(32)
         self._events: queue.Queue[_Member] = queue.Queue()
         self._engines: dict[int, _Member] = {}
@@ -193,9 +201,11 @@ class _Attempt:
         places = ray.get([actor.place.remote() for actor in [*actors, *engine_actors]])
         for node, _, devices in places:
             self._places.setdefault(node, []).append(devices)
-        words = self._spec["train"]
-        if self._is_restart:
-            words = ray.get(actors[0].words_of_restart.remote(self._words))
+        if self.saved_before is None:
+            words = self._spec["train"]
+            self.saved_before = ray.get(actors[0].saved.remote(self._words))
+        else:
+            words = ray.get(actors[0].words_of_restart.remote(self._words, self.saved_before))
         self._master = places[0][1]
         ports = ray.get([actors[0].free_port.remote() for _ in range(2)])
         self._door = f"{self._master}:{ports[1]}"
@@ -331,8 +341,11 @@ def run(words: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):  # after ray.init(), which sets its own
         signal.signal(number, stop)
     most = spec["max_restarts"]
+    saved_before = None
     for restarts in itertools.count():
-        code, end = _Attempt(spec, words, restarts > 0, stopped.is_set).run()
+        attempt = _Attempt(spec, words, saved_before, stopped.is_set)
+        code, end = attempt.run()
+        saved_before = attempt.saved_before
         if code == 0 or stopped.is_set():
             return code
         if code == _EXIT_USER or restarts == most:

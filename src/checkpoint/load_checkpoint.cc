@@ -46,7 +46,8 @@ std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& optio
     base::log_info("--load {}: nothing was saved there yet: a new run begins (--allow-fresh-start)", options.load);
     return std::nullopt;
   }
-  Checkpoint checkpoint = checkpoints.open(options.ckpt_step);
+  const bool is_last = options.ckpt_step.value_or(-1) == -1;
+  Checkpoint checkpoint = checkpoints.open(is_last ? std::nullopt : options.ckpt_step);
   check_same_command(checkpoint, flags);
   return checkpoint;
 }

@@ -22,6 +22,7 @@ struct PlacementOptions {
   int64_t max_restarts = 0;
   double wait_minutes = 0.0;
   bool restart = false;
+  std::string saved_before = kNothingSaved;
 
   void visit(base::Options& options);
 };
@@ -41,6 +42,8 @@ void PlacementOptions::visit(base::Options& options) {
       .at_least(0.0)
       .at_most(7 * 24 * 60);
   options.option(restart, "restart", group, "the arguments are to be those of a run that has begun and goes on");
+  options.option(saved_before, "saved-before", group,
+                 "with --restart: what stood under saved before the run began; a checkpoint from then is not resumed");
 }
 
 }  // namespace
@@ -67,7 +70,7 @@ int print_placement(const Verb& verb, const std::vector<std::string>& arguments)
   TANDEM_USER_CHECK(!run.mesh.joins(),
                     "placement: --rollout-join and --rollout-join-address are for one more engine "
                     "of a run that goes on; leave them out");
-  if (own.restart) words = restarted(words, run);
+  if (own.restart) words = restarted(words, run, own.saved_before);
   std::vector<std::string> trainer_words = words;
   const mesh::Placement& placement = run.placement;
   // A cluster may lose an engine and give it back at any time, so that all of them join.
@@ -82,6 +85,7 @@ int print_placement(const Verb& verb, const std::vector<std::string>& arguments)
                            {"devices_per_engine", placement.per_engine},
                            {"max_restarts", own.max_restarts},
                            {"wait_minutes", own.wait_minutes},
+                           {"saved", saved_state(run.save)},
                            {"train", trainer_words},
                            {"join", words}};
   std::printf("%s\n", base::dump_json(json).c_str());

@@ -89,6 +89,8 @@ mesh::LaunchPlan plan_of(const RankedRun& run, const std::vector<std::string>& a
   return plan;
 }
 
+constexpr const char* kNoCheckpoint = "run";  // saved_state() of a folder that holds something, and no checkpoint
+
 bool has_checkpoint(const std::string& run) {
   std::error_code none;
   const std::filesystem::directory_iterator entries(run + "/checkpoints", none);
@@ -97,21 +99,13 @@ bool has_checkpoint(const std::string& run) {
   });
 }
 
-// Returns when the run's pointer to its last checkpoint was written, if there is one.
-std::optional<std::filesystem::file_time_type> time_of_latest(const std::string& run) {
-  std::error_code none;
-  const auto time = std::filesystem::last_write_time(run + "/checkpoints/latest", none);
-  return none ? std::nullopt : std::optional(time);
-}
-
-int run_with_restarts(const LaunchOptions& launch, const RankedRun& run, std::vector<std::string> arguments) {
-  // A checkpoint that lay there before, of a run that --overwrite replaces, is none of this one's.
-  const auto time_before = time_of_latest(run.save);
-  bool is_resuming = false;
+int run_with_restarts(const LaunchOptions& launch, const RankedRun& run, const std::vector<std::string>& arguments) {
+  const std::string saved_before = saved_state(run.save);
+  std::vector<std::string> words = arguments;
   for (int64_t restarts = 0;; ++restarts) {
     const int64_t count = launch.nproc_per_node;
     const int64_t num_trainers = run.placement.num_trainers_among(launch.node_rank * count, count);
-    mesh::LaunchPlan plan = plan_of(run, arguments, count, count - num_trainers);
+    mesh::LaunchPlan plan = plan_of(run, words, count, count - num_trainers);
     plan.num_hosts = static_cast<int>(launch.nnodes);
     plan.host = static_cast<int>(launch.node_rank);
     plan.master_address = launch.master_addr;
@@ -119,11 +113,10 @@ int run_with_restarts(const LaunchOptions& launch, const RankedRun& run, std::ve
     plan.ends_with_stdin = launch.end_with_stdin;
     const mesh::LaunchEnd end = mesh::launch(plan);
     // After a restart, a mistake of the user's would be the same mistake.
-    if (!end.failed || end.code == kExitUser || restarts == launch.max_restarts) return say_end(end);
+    const bool is_over = !end.failed || end.was_told_to_stop || end.code == kExitUser;
+    if (is_over || restarts == launch.max_restarts) return say_end(end);
     base::log_warning("{}; restart {} of {}", end.message, restarts + 1, launch.max_restarts);
-    if (is_resuming || (time_before && time_of_latest(run.save) == time_before)) continue;
-    arguments = restarted(arguments, run);
-    is_resuming = true;
+    words = restarted(arguments, run, saved_before);
   }
 }
 
@@ -173,6 +166,7 @@ RankedRun run_of(const char* verb, const Config& config, int64_t num_workers) {
           .device = config.model.device,
           .save = config.output.save,
           .load = config.checkpoints.load,
+          .names_step = config.checkpoints.ckpt_step.has_value(),
           .check = [config] { config.check(); }};
 }
 
@@ -189,11 +183,27 @@ RankedRun read_ranked_run(const std::string& verb, const std::vector<std::string
                        : read_run<config::TrainConfig>("train", arguments);
 }
 
-std::vector<std::string> restarted(std::vector<std::string> arguments, const RankedRun& run) {
-  if (has_checkpoint(run.save)) {
+std::string saved_state(const std::string& save) {
+  std::error_code none;
+  const auto time = std::filesystem::last_write_time(save + "/checkpoints/latest", none);
+  if (!none) return fmt::format("checkpoint of {}", time.time_since_epoch().count());
+  const bool is_empty = std::filesystem::is_empty(save, none);
+  return none || is_empty ? kNothingSaved : kNoCheckpoint;
+}
+
+std::vector<std::string> restarted(std::vector<std::string> arguments, const RankedRun& run,
+                                   const std::string& saved_before) {
+  const bool was_empty = saved_before == kNothingSaved;
+  // A checkpoint that lay there before, of a run that --overwrite replaces, is none of this one's.
+  const std::string saved = saved_state(run.save);
+  const bool has_new_one = saved != saved_before && saved != kNothingSaved && saved != kNoCheckpoint;
+  if (has_new_one || (was_empty && has_checkpoint(run.save))) {
     arguments.insert(arguments.end(), {"--load", run.save});
-  } else if (run.load.empty()) {  // the folder exists already, without a checkpoint
+    if (run.names_step) arguments.insert(arguments.end(), {"--ckpt-step", "-1"});  // --config may name a step, too
+  } else if (was_empty && run.load.empty()) {  // the folder exists already, without a checkpoint
     arguments.insert(arguments.end(), {"--load", run.save, "--allow-fresh-start"});
+  } else if (was_empty) {  // what is there is the beginning of this run
+    arguments.emplace_back("--overwrite");
   }
   return arguments;
 }

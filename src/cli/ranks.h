@@ -22,6 +22,7 @@ struct RankedRun {
   mesh::Placement placement;    // processes that the flags ask for
   std::string device;           // --device
   std::string save, load;       // --save, --load
+  bool names_step;              // --ckpt-step is given
   std::function<void()> check;  // throws UserError if flags contradict each other
 
   int64_t num_processes() const { return placement.num_trainers() + placement.num_workers; }
@@ -33,9 +34,15 @@ RankedRun ranked_run(const config::SftConfig& config);
 // every rank. Contradictions are checked later.
 RankedRun read_ranked_run(const std::string& verb, const std::vector<std::string>& arguments);
 
+// Returns what the folder of --save holds, as text that changes when a run there saves a checkpoint.
+std::string saved_state(const std::string& save);
+constexpr const char* kNothingSaved = "nothing";  // saved_state() of a folder that is empty or does not exist
+
 // Returns the arguments of the verb by which a run that has begun goes on from its last checkpoint, or begins again
-// where it has none. A flag that is given twice has its last value, so an earlier --load does no harm.
-std::vector<std::string> restarted(std::vector<std::string> arguments, const RankedRun& run);
+// where it has none. `saved_before` is saved_state() before it was started: what has lain there since is another run's.
+// A flag that is given twice has its last value, so an earlier --load does no harm.
+std::vector<std::string> restarted(std::vector<std::string> arguments, const RankedRun& run,
+                                   const std::string& saved_before);
 
 // Starts the processes that --actor-num-gpus-per-node asks for and returns the exit code of the run; nullopt if this
 // process must run itself, since it is one of them, or alone. `arguments` are those of the verb. Throws UserError if

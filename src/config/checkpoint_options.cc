@@ -15,8 +15,8 @@ void CheckpointOptions::visit(base::Options& options) {
       .of_one_command();
   options
       .option(ckpt_step, "ckpt-step", group,
-              "checkpoint of --load to resume from, by its step; unset: the last one saved")
-      .at_least(0)
+              "checkpoint of --load to resume from, by its step; -1 or unset: the last one saved")
+      .at_least(-1)
       .does_not_affect_results()
       .of_one_command();
   options

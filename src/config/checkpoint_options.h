@@ -10,8 +10,8 @@
 namespace tandem::config {
 
 struct CheckpointOptions {
-  std::string load;  // run directory; empty: a new run
-  std::optional<int64_t> ckpt_step;
+  std::string load;                  // run directory; empty: a new run
+  std::optional<int64_t> ckpt_step;  // -1, too, is the last one, whatever a file of --config names
   bool allow_fresh_start = false;
   bool allow_changed_config = false;
   int64_t keep_latest = 2;

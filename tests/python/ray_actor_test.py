@@ -91,6 +91,16 @@ class WithoutRay(unittest.TestCase):
             with contextlib.suppress(OSError, AttributeError):  # what it could not write is still in its buffer
                 stdout.close()
 
+    def test_a_restart_is_told_what_was_saved_before_the_first_start(self):
+        program = self.folder / "site/tandem/bin/tandem"
+        program.write_text('#!/bin/sh\necho "{\\"saved\\": \\"run\\", \\"train\\": [\\"$*\\"]}"\n')
+        actor = self.ray._Host({}, str(self.folder), "CPU")
+        self.assertEqual(actor.saved(["train", "--save", "x"]), "run")
+        self.assertEqual(actor.words_of_restart(["train", "--save", "x"], "run"),
+                         ["placement --restart --saved-before run train --save x"])  # fmt: skip
+        program.write_text("#!/bin/sh\necho 'tandem: error: no such model' >&2\nexit 2\n")
+        self.assertIsNone(actor.saved(["train", "--save", "x"]), "the run itself says so")
+
     def test_an_actor_ends_for_the_driver_whatever_its_lines_end_with(self):
         def stream():
             yield "a line"

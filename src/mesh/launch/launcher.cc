@@ -118,7 +118,9 @@ class Launcher {
       insist();
       if (num_running() < static_cast<int>(ranks_.size())) end_others_of_a_failure();
     }
-    return end();
+    LaunchEnd result = end();
+    result.was_told_to_stop = !passed_on_.empty() || is_stdin_open_ != plan_.ends_with_stdin;
+    return result;
   }
 
  private:

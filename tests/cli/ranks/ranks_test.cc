@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <regex>
 
+#include "tests/cli/ranks/rank_processes.h"
 #include "tests/cli/tiny_run.h"
 
 namespace tandem::cli {
@@ -218,6 +220,67 @@ TEST(Launch, ARestartDoesNotGoOnFromTheRunThatItReplaces) {
   EXPECT_NE(result.err.find(said, first + 1), std::string::npos) << result.err;
 }
 
+// Starts a run with checkpoints after each rollout, waits for a number of rollouts more than there are, and kills a
+// rank with SIGKILL. Returns what the launch said at its end.
+Captured launched_and_killed_once(const Arguments& train, const std::string& save, const std::string& wait_for) {
+  const base::TemporaryDirectory folder;
+  const Program launcher(launched({"--nproc-per-node", "2", "--max-restarts", "1"}, train), 0, folder / "err");
+  wait_for_text(save + "/log.txt", wait_for);
+  kill(processes_of(launcher.pid(), 2).at(1), SIGKILL);
+  const int code = launcher.wait();
+  return {code, "", base::read_file(folder / "err")};
+}
+
+Arguments saving_run(const std::string& save, int num_rollouts, const Arguments& more = {}) {
+  Arguments words = train_arguments(
+      save, {"--save-interval", "1", "--keep-latest", "1000", "--num-threads", "1", "--actor-num-gpus-per-node", "2"});
+  words = with_flag(words, "--num-rollout", std::to_string(num_rollouts));
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// The step may be named by a flag or in a file: either way a second start would take the run back once more.
+TEST(Launch, ARestartGoesOnFromTheLastCheckpointAndNotFromTheNamedStep) {
+  const base::TemporaryDirectory folder;
+  const std::string run_path = folder / "run";
+  ASSERT_EQ(program(saving_run(run_path, 2)).code, 0);
+  base::write_file_durably(folder / "job.toml", "ckpt-step = 1\n");
+  const Captured result = launched_and_killed_once(
+      saving_run(run_path, 12, {"--config", folder / "job.toml", "--load", run_path}), run_path, "rollout 4/12");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("restart 1 of 1"), std::string::npos) << result.err;
+  EXPECT_EQ(count_in_file(run_path + "/log.txt", "rollout 2/12 "), 1) << base::read_file(run_path + "/log.txt");
+}
+
+// Until its first checkpoint, a run that began with the checkpoint of another one begins so again.
+TEST(Launch, ARestartBeginsAgainWhereOnlyTheOtherRunHasACheckpoint) {
+  const base::TemporaryDirectory folder;
+  const std::string other = folder / "other", run_path = folder / "run";
+  ASSERT_EQ(program(saving_run(other, 1)).code, 0);
+  const Captured result = launched_and_killed_once(saving_run(run_path, 4, {"--load", other, "--save-interval", "100"}),
+                                                   run_path, "rollout 2/4");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("restart 1 of 1"), std::string::npos) << result.err;
+  EXPECT_TRUE(base::directory_exists(run_path + "/checkpoints/step_000004"));
+}
+
+// Whoever stops a run, and a rank that fails then, want no other one.
+TEST(Launch, WhatWasToldToStopIsNotStartedAgain) {
+  const base::TemporaryDirectory folder;
+  const std::string run_path = folder / "run";
+  const Program launcher(launched({"--nproc-per-node", "2", "--max-restarts", "3"},
+                                  saving_run(run_path, 20'000, {"--save-interval", "20000"})),
+                         0, folder / "err");
+  wait_for_text(run_path + "/log.txt", "rollout 1/");
+  const pid_t rank = processes_of(launcher.pid(), 2).at(1);
+  launcher.signal(SIGTERM);
+  kill(rank, SIGKILL);
+  EXPECT_EQ(launcher.wait(), 3);
+  const std::string said = base::read_file(folder / "err");
+  EXPECT_NE(said.find("was killed by signal 9"), std::string::npos) << said;
+  EXPECT_EQ(said.find("restart"), std::string::npos) << said;
+}
+
 // Runs lines of a shell in which $tandem is the program.
 int shell(const std::string& lines) {
   const int status = std::system(("tandem='" TANDEM_PROGRAM "'; " + lines).c_str());
@@ -363,6 +426,38 @@ TEST(Placement, OfARestartGoesOnWhereTheRunWas) {
   std::filesystem::create_directories(folder / "run/checkpoints/step_000002");
   words.insert(words.end(), {"--load", folder / "run"});
   EXPECT_EQ(placement({"--restart"}, train)["train"], words);
+}
+
+TEST(Placement, OfARestartGoesBackToNoNamedStep) {
+  const base::TemporaryDirectory folder;
+  const Arguments train = train_arguments(folder / "run", {"--load", folder / "other", "--ckpt-step", "1"});
+  Arguments words(train.begin() + 1, train.end());
+  Arguments anew = words;
+  anew.emplace_back("--overwrite");
+  std::filesystem::create_directories(folder / "run");
+  EXPECT_EQ(placement({"--restart"}, train)["train"], anew) << "what is there is the beginning of this run";
+  std::filesystem::create_directories(folder / "run/checkpoints/step_000002");
+  words.insert(words.end(), {"--load", folder / "run", "--ckpt-step", "-1"});
+  EXPECT_EQ(placement({"--restart"}, train)["train"], words);
+}
+
+// The run that --overwrite replaces may still be there after a failure.
+TEST(Placement, OfARestartDoesNotGoOnFromTheRunThatItReplaces) {
+  const base::TemporaryDirectory folder;
+  const Arguments train = train_arguments(folder / "run", {"--overwrite"});
+  Arguments words(train.begin() + 1, train.end());
+  EXPECT_EQ(placement({}, train)["saved"], "nothing");
+  const std::string latest = folder / "run/checkpoints/latest";
+  base::make_directories(folder / "run/checkpoints/step_000002");
+  base::write_file_durably(latest, "step_000002\n");
+  const std::string saved = placement({}, train)["saved"].get<std::string>();
+  EXPECT_EQ(placement({"--restart", "--saved-before", saved}, train)["train"], words);
+  std::filesystem::remove(latest);
+  EXPECT_EQ(placement({"--restart", "--saved-before", saved}, train)["train"], words) << "it began to replace it";
+  base::write_file_durably(latest, "step_000002\n");
+  std::filesystem::last_write_time(latest, std::filesystem::last_write_time(latest) + std::chrono::seconds(1));
+  words.insert(words.end(), {"--load", folder / "run"});
+  EXPECT_EQ(placement({"--restart", "--saved-before", saved}, train)["train"], words) << "it has saved one of its own";
 }
 
 TEST(Placement, RefusesWhatTrainWould) {
