@@ -1,4 +1,5 @@
 // Starts the program. It prepares the process; cli/verbs.cc has what the program does.
+#include <fcntl.h>
 #include <malloc.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -16,6 +17,15 @@
 
 namespace {
 
+// Opens /dev/null as each standard descriptor that is closed. A file of ours would get its number otherwise, even the
+// memory that tensors lie in, and what is printed would be written there.
+void open_standard_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+      _exit(tandem::cli::kExitEnvironment);  // nobody hears why
+  }
+}
+
 // Ends the process without the destructors of static objects. Ours have nothing to do; LibTorch's take back each
 // operator that it has registered, which is a third of the time that a short command takes.
 [[noreturn]] void end_now(int code) {
@@ -29,6 +39,7 @@ namespace {
 }  // namespace
 
 int main(int argc, char** argv) {
+  open_standard_descriptors();
   // A step frees and asks again for the same temporaries of some MiB. By default glibc gives such blocks back to the
   // kernel at once, and every step pays for faulting their pages in anew; kept in the heap they stay mapped. 32 MiB is
   // the largest threshold that glibc accepts.

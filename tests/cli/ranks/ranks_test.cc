@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <regex>
+#include <sstream>
 
 #include "tests/cli/ranks/rank_processes.h"
 #include "tests/cli/tiny_run.h"
@@ -291,6 +292,33 @@ std::string typed(const Arguments& words) {
   std::string line;
   for (const std::string& word : words) line += " '" + word + "'";
   return line;
+}
+
+// The next files that are opened would get their numbers, such as the memory that tensors lie in, and lines be written
+// there.
+TEST(Ranks, StandardDescriptorsThatAreClosedAreNoFilesOfOurs) {
+  for (const std::string ranks : {"1", "2"}) {
+    const base::TemporaryDirectory folder;
+    const Arguments train =
+        train_arguments(folder / "run", {"--num-rollout", "20000", "--actor-num-gpus-per-node", ranks});
+    const std::string opened = folder / "opened";
+    EXPECT_EQ(
+        shell("(exec 0<&- 1>&- 2>&-; exec $tandem" + typed(train) + ") & run=$!; until grep -q 'rollout 1/' " +
+              (folder / "run/log.txt") +
+              " 2> /dev/null || ! kill -0 $run; do sleep 0.1; done; for p in $run $(cat "
+              "/proc/$run/task/$run/children); do for fd in 0 1 2; do echo $(tr '\\0' ' ' < /proc/$p/cmdline | cut "
+              "-d ' ' -f 1,2): $(readlink /proc/$p/fd/$fd); done; done | grep 'tandem train:' > " +
+              opened + "; kill -TERM $run; wait $run"),
+        0)
+        << ranks;
+    const std::string text = base::read_file(opened);
+    EXPECT_NE(text, "");
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+      const std::string file = line.substr(line.find(": ") + 2);
+      EXPECT_TRUE(file == "/dev/null" || file.starts_with("pipe:")) << ranks << ": " << line;
+    }
+  }
 }
 
 TEST(Launch, EndsWithStandardInputIfItIsAsked) {
