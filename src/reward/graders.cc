@@ -247,10 +247,12 @@ struct Graders::Impl {
         return std::any_of(grades.begin(), grades.end(), [&](const Grade& g) { return g.reason_class == name; });
       };
       const bool has_company = grader.calls.size() > 1;
+      // Everything is read before the call leaves those under way: lose() fails the grades of these alone.
+      const bool is_to_retire = ended.value("retire", false);
       Call call = std::move(grader.calls.extract(at).mapped());
       // A process that ran out of memory once starts the next call with little left; a call that did not answer may
       // still run.
-      if (ended.value("retire", false) || failed_by("memory") || (facts.concurrent && failed_by("deadline"))) {
+      if (is_to_retire || failed_by("memory") || (facts.concurrent && failed_by("deadline"))) {
         grader.worker.retire();
       }
       if (has_company && failed_by("memory")) {

@@ -133,6 +133,19 @@ TEST(GraderFaults, CostTheSampleAndNoOther) {
   EXPECT_EQ(graders.failures(), counts);
 }
 
+// The call would otherwise be under way for ever, and nobody would wait for its end.
+TEST(GraderFaults, AReplyThatIsWrongBesideItsGradesFailsThem) {
+  GraderConfig config = faults();
+  config.limits.num_processes = 1;
+  Graders graders(config);
+  graders.submit({request(1, "fake_note")});
+  const std::vector<Grade> grades = graders.take_finished(60.0);
+  ASSERT_EQ(grades.size(), 1);
+  EXPECT_EQ(grades[0].reason_class, "died");
+  EXPECT_EQ(grades[0].reason, "the grader answered with something other than grades");
+  EXPECT_EQ(grade_one(graders, request(2, "0.5")).reward, 0.5) << "its process is replaced";
+}
+
 bool sandbox_is_complete() {
   GraderConfig config = rule("exact");
   config.sandbox = worker::Sandbox::kRequire;

@@ -91,6 +91,22 @@ def fakes_a_machine_fault():
     time.sleep(1000)
 
 
+def answers_in_our_name():
+    """Answers the call that it is made in, with grades that are well and a note on the process that is none."""
+    import json
+
+    frame = sys._getframe()
+    while "request" not in frame.f_locals:
+        frame = frame.f_back
+    request = frame.f_locals["request"]
+    (call,) = request["arguments"]["calls"]
+    grades = [{"reward": 1.0, "extras": {}} for _ in call["samples"]]
+    reply = {"id": request["id"], "result": [{"call": call["call"], "grades": grades, "retire": "x"}]}
+    body = json.dumps(reply).encode()
+    os.write(3, len(body).to_bytes(4, "little") + body)
+    time.sleep(1000)
+
+
 def fork_bomb():
     while True:
         try:
@@ -175,6 +191,7 @@ FAULTS = {
     "stdin": reads_stdin,
     "surrogate": lambda: (_ for _ in ()).throw(ValueError("\ud800")),
     "fake_fault": fakes_a_machine_fault,
+    "fake_note": answers_in_our_name,
     "fork_bomb": fork_bomb,
     "shouts": shouts,
     "kills_group": kills_its_parents_group,
