@@ -29,7 +29,7 @@ void SftConfig::visit(base::Options& options) {
   data.visit_rendering(options);
   options
       .option(data.allow_unrendered_reasoning, "allow-unrendered-reasoning", "data",
-              "train on answers without the reasoning_content that the chat template does not render, and count them")
+              "train on answers without the reasoning that the chat template does not render, and count them")
       .does_not_affect_results();
   options.option(append_eos, "append-eos", "data",
                  "the tokenizer's EOS token ends each answer that neither the data nor the chat template ends");

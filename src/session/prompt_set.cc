@@ -13,6 +13,7 @@
 #include "base/message_text.h"
 #include "report/report.h"
 #include "session/open_parquet.h"
+#include "session/unrendered_parts.h"
 
 namespace tandem::session {
 
@@ -145,6 +146,8 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
     if (!options.lines.skip_bad_lines) throw rl::bad_line_error(reason);
     if (refused.insert(i).second) data.bad_lines.add(data.records[i].line, reason);
   };
+  int64_t num_with_tools = 0, num_without_shown_tools = 0;
+  std::string first_without_shown_tools;
   while (texts.size() < num_records) {
     const size_t begin = texts.size();
     std::vector<Conversation> conversations;
@@ -154,6 +157,11 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
     }
     std::vector<std::string> part = render_lines(
         options, text, conversations, [&](size_t i, const std::string& reason) { refuse(begin + i, reason); });
+    const UnrenderedParts lost = find_unrendered(Part::kTools, options, text, conversations, part);
+    num_with_tools += lost.num_with_part;
+    if (num_without_shown_tools == 0 && !lost.found.empty())
+      first_without_shown_tools = conversations[lost.found.front()].place;
+    num_without_shown_tools += std::ssize(lost.found);
     std::ranges::move(text.encode(part), std::back_inserter(tokens));
     std::ranges::move(part, std::back_inserter(texts));
     report.progress(title, std::ssize(texts), static_cast<int64_t>(num_records), "prompts");
@@ -167,6 +175,12 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   check_some_are_left(options, data.bad_lines, num_prompts);
   warn_of_missing_labels(options, data);
   log_forms(options, data);
+  if (num_without_shown_tools > 0) {
+    base::log_warning(
+        "{}: {} of {} prompts with {} are rendered without them, because the chat template does not show them: give a "
+        "checkpoint whose template does, or write them into a message",
+        first_without_shown_tools, num_without_shown_tools, num_with_tools, options.lines.tool_key);
+  }
 
   const auto by_template = [&options](const rl::PromptRecord& record) { return is_rendered(options, record.prompt); };
   const auto opened_by_template = [&by_template](const rl::PromptRecord& record) {

@@ -19,6 +19,7 @@
 #include "session/conversations.h"
 #include "session/open_parquet.h"
 #include "session/sft_warnings.h"
+#include "session/unrendered_parts.h"
 
 namespace tandem::session {
 
@@ -52,11 +53,32 @@ struct Answer {
   std::vector<int32_t> prompt, tokens;
 };
 
-constexpr const char* kReasoning = "reasoning_content";
+std::string why_reasoning_is_lost(const std::string& place, const UnrenderedParts& parts) {
+  const std::string remedy = parts.renamed_key.empty()
+                                 ? "give a checkpoint whose template renders it, write it into content,"
+                                 : fmt::format("rename it to {}, which the template renders,", parts.renamed_key);
+  return fmt::format(
+      "{}: an answer has {}, which the chat template does not render, so it would not be trained on; {} or give "
+      "--allow-unrendered-reasoning to train without it",
+      place, parts.key, remedy);
+}
 
-bool has_reasoning(const base::Json& message) {
-  const auto found = message.find(kReasoning);
-  return found != message.end() && found->is_string() && !rl::is_blank(found->get_ref<const std::string&>());
+std::string why_calls_are_lost(const std::string& place, const UnrenderedParts& parts) {
+  const std::string remedy =
+      parts.renamed_key.empty()
+          ? "give a checkpoint whose template renders it, or write it into content as text"
+          : fmt::format(
+                "write it as \"{}\": [{{\"type\": \"function\", \"function\": ...}}], which the template renders",
+                parts.renamed_key);
+  return fmt::format("{}: an answer has {}, which the chat template does not render, so it would not be trained on; {}",
+                     place, parts.key, remedy);
+}
+
+std::string why_tools_are_lost(const std::string& place, const std::string& tool_key) {
+  return fmt::format(
+      "{}: the line has {}, which the chat template does not show; give a checkpoint whose template shows them, write "
+      "them into a message, or give --tool-key a name that no line has, to train without them",
+      place, tool_key);
 }
 
 std::string_view without_space_at_end(std::string_view text) {
@@ -123,7 +145,7 @@ class SampleMaker {
   void refuse(const Answer& answer, const std::string& reason);
   void remove_refused();
   void render();
-  void check_reasoning();
+  void check_parts(const std::vector<std::string>& wholes);
   void check_sizes();
   void encode();
   void begin_text(std::vector<int32_t>& prompt);
@@ -225,7 +247,6 @@ void SampleMaker::add_conversation(const base::Json& messages, const std::vector
 
 void SampleMaker::flush() {
   render();
-  check_reasoning();
   check_sizes();
   remove_refused();
   encode();
@@ -261,18 +282,22 @@ void SampleMaker::render() {
   }
   const auto refuse_line = [&](size_t i, const std::string& reason) { refuse(*rendered[i], reason); };
   const std::vector<std::string> prompts = render_lines(data_, text_, prompts_, refuse_line);
-  const std::vector<std::string> wholes = render_lines(data_, text_, wholes_, refuse_line);
+  std::vector<std::string> wholes = render_lines(data_, text_, wholes_, refuse_line);
   for (size_t i = 0; i < rendered.size(); ++i) {
     Answer& answer = *rendered[i];
-    if (refused_.contains(answer.line)) continue;
-    if (!wholes[i].starts_with(prompts[i])) {
+    if (!refused_.contains(answer.line) && !wholes[i].starts_with(prompts[i])) {
       refuse(answer, why_no_answer(prompts[i], wholes[i], answer.place));
+    }
+    if (refused_.contains(answer.line)) {
+      wholes[i].clear();
       continue;
     }
     answer.prompt_text = prompts[i];
     answer.text = wholes[i].substr(prompts[i].size());
   }
+  check_parts(wholes);
   prompts_.clear();
+  wholes_.clear();
 }
 
 // Texts that no template renders have their limit here.
@@ -283,41 +308,25 @@ void SampleMaker::check_sizes() {
   }
 }
 
-// Counts reasoning that the template leaves out: it is not trained on, and may be most of the data. Reasoning was left
-// out if the answer is rendered alike without it.
-void SampleMaker::check_reasoning() {
-  std::vector<Conversation> without;
-  std::vector<const Answer*> answers;
-  size_t next = 0;
-  for (const Answer& answer : answers_) {
-    if (!answer.is_rendered) continue;
-    const Conversation& whole = wholes_[next++];
-    if (refused_.contains(answer.line) || !has_reasoning(whole.prompt.back())) continue;
-    without.push_back(whole);
-    without.back().prompt.back().erase(kReasoning);
-    answers.push_back(&answer);
-  }
-  wholes_.clear();
-  num_with_reasoning_ += std::ssize(without);
-  const std::vector<std::string> texts =
-      render_lines(data_, text_, without, [&](size_t i, const std::string& reason) { refuse(*answers[i], reason); });
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (refused_.contains(answers[i]->line) || texts[i] != answers[i]->prompt_text + answers[i]->text) continue;
-    ++num_without_it_;
-    TANDEM_USER_CHECK(data_.allow_unrendered_reasoning,
-                      fmt::format("{}: an answer has reasoning_content, which the chat template does not render, so it "
-                                  "would not be trained on; give a checkpoint whose template renders it, write it into "
-                                  "content, or give --allow-unrendered-reasoning to train without it",
-                                  answers[i]->place));
-  }
+// Refuses what an answer or its tools say and the template leaves out: it would not be trained on, and may be most of
+// the data. Reasoning is counted where that is allowed.
+void SampleMaker::check_parts(const std::vector<std::string>& wholes) {
+  const UnrenderedParts reasoning = find_unrendered(Part::kReasoning, data_, text_, wholes_, wholes);
+  num_with_reasoning_ += reasoning.num_with_part;
+  num_without_it_ += std::ssize(reasoning.found);
+  TANDEM_USER_CHECK(reasoning.found.empty() || data_.allow_unrendered_reasoning,
+                    why_reasoning_is_lost(wholes_[reasoning.found.front()].place, reasoning));
+  const UnrenderedParts calls = find_unrendered(Part::kCalls, data_, text_, wholes_, wholes);
+  TANDEM_USER_CHECK(calls.found.empty(), why_calls_are_lost(wholes_[calls.found.front()].place, calls));
+  const UnrenderedParts tools = find_unrendered(Part::kTools, data_, text_, wholes_, wholes);
+  TANDEM_USER_CHECK(tools.found.empty(), why_tools_are_lost(wholes_[tools.found.front()].place, data_.lines.tool_key));
 }
 
 void SampleMaker::warn_of_reasoning() const {
   if (num_without_it_ == 0) return;
   base::log_warning(
-      "{}: {} of {} answers with reasoning_content are trained on without it, because the chat template does not "
-      "render "
-      "it (--allow-unrendered-reasoning)",
+      "{}: {} of {} answers with reasoning are trained on without it, because the chat template does not render it "
+      "(--allow-unrendered-reasoning)",
       data_.lines.path, num_without_it_, num_with_reasoning_);
 }
 

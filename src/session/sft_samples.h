@@ -39,10 +39,10 @@ struct SftSamples {
 // sample, and a pair two that follow each other, the chosen one first, with one prompt; what is left out is the whole
 // line. With `append_eos`, an answer that neither the template nor the data ends with a token for that gets the
 // tokenizer's EOS (eos_token of tokenizer_config.json), or the model's first if the tokenizer has none. Logs what was
-// left out. Throws UserError with FILE:LINE for a line that is wrong, whose reasoning_content is not rendered, whose
-// rendered prompt is no beginning of the rendered conversation, or that is longer than the model's context; and when
-// nothing is left. With skip_bad_lines, lines that are wrong, that the template cannot render or that are too long are
-// left out instead.
+// left out. Throws UserError with FILE:LINE for a line that is wrong, whose reasoning, calls of tools or tools are not
+// rendered, whose rendered prompt is no beginning of the rendered conversation, or that is longer than the model's
+// context; and when nothing is left. With skip_bad_lines, lines that are wrong, that the template cannot render or that
+// are too long are left out instead.
 SftSamples load_sft_samples(const config::DataOptions& data, rl::Answers answers, bool append_eos,
                             text::TextWorker& text, const model::ModelConfig& model);
 

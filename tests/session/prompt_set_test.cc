@@ -62,6 +62,23 @@ TEST_F(PromptSetTest, TemplateForTextsOnRequest) {
   EXPECT_EQ(as_user, load("{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}]}\n").prompts[0].prompt->text);
 }
 
+TEST_F(PromptSetTest, ToolsThatTheTemplateDoesNotShowAreCounted) {
+  const std::string line = R"({"prompt": [{"role": "user", "content": "1 + 1?"}], "tools": [{"name": "add"}]})";
+  const std::string text = R"({"prompt": "1 + 1 =", "tools": [{"name": "add"}]})";
+  const int64_t before = base::num_warnings();
+  load(line + "\n" + text);
+  EXPECT_EQ(base::num_warnings(), before) << "the template shows the tools of messages, and a text is used as it is";
+  base::write_file_durably(folder_ / "tokenizer.json", base::read_file(std::string(kModel) + "/tokenizer.json"));
+  const std::string plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: ";
+  base::write_file_durably(folder_ / "tokenizer_config.json", base::dump_json({{"chat_template", plain}}));
+  text::TextWorker without_tools(worker::default_worker_config(), folder_.path());
+  std::string said;
+  base::set_log_sink([&](base::LogLevel, const std::string& what) { said += what; });
+  load_prompts(options_, without_tools);
+  base::set_log_sink({});
+  EXPECT_NE(said.find("data.jsonl:1: 1 of 1 prompts with tools are rendered without them"), std::string::npos) << said;
+}
+
 TEST_F(PromptSetTest, TemplateArgumentsReachTheTemplate) {
   const std::string line = "{\"prompt\": [{\"role\": \"user\", \"content\": \"1 + 1?\"}]}\n";
   const std::string thinking = load(line).prompts[0].prompt->text;

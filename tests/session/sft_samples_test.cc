@@ -161,6 +161,58 @@ TEST_F(SftSamplesTest, ReasoningThatIsNotRenderedIsRefusedOrCounted) {
   EXPECT_EQ(base::num_warnings(), before + 1);
 }
 
+// Answers of which nothing but a call is left out would teach the model to say nothing.
+TEST_F(SftSamplesTest, CallsAndToolsThatAreNotRenderedAreRefused) {
+  const std::string call = R"({"name": "add", "arguments": {"a": 1}})";
+  const std::string calls = R"("tool_calls": [{"type": "function", "function": )" + call + "}]}";
+  const std::string with_calls = messages(kAsk + R"(, {"role": "assistant", "content": "", )" + calls);
+  const std::string with_old_call =
+      messages(kAsk + R"(, {"role": "assistant", "content": "", "function_call": )" + call + "}");
+  const std::string with_tools =
+      messages(kAsk + "," + kTwo, R"(, "tools": [{"type": "function", "function": {"name": "add"}}])");
+  load(with_calls + with_tools);
+  expect_refusal(
+      with_old_call,
+      R"(data.jsonl:1: an answer has function_call, which the chat template does not render, so it would not be trained on; write it as "tool_calls":)");
+  use_template(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  const std::string plain = messages(kAsk + "," + kTwo);
+  expect_refusal(plain + with_calls,
+                 "data.jsonl:2: an answer has tool_calls, which the chat template does not render, so it would not be "
+                 "trained on; give a checkpoint");
+  expect_refusal(plain + with_old_call,
+                 "data.jsonl:2: an answer has function_call, which the chat template does not render, so it would not "
+                 "be trained on; give a checkpoint");
+  expect_refusal(plain + with_tools,
+                 "data.jsonl:2: the line has tools, which the chat template does not show; give a checkpoint");
+  load(messages(kAsk + R"(, {"role": "assistant", "content": "2", "tool_calls": [], "function_call": null})",
+                R"(, "tools": [])"));
+  load(messages(kAsk + R"(, {"role": "assistant", "content": "", "train": false, )" + calls + "," + kAskAgain + "," +
+                kThree));
+  data_.lines.tool_key = "no_tools";
+  load(with_tools);
+}
+
+TEST_F(SftSamplesTest, ReasoningUnderAnotherKeyIsRefusedWithTheKeyThatIsRendered) {
+  const auto thought = [](const std::string& key) {
+    return messages(kAsk + R"(, {"role": "assistant", "content": "2", ")" + key + R"(": "one and one"})");
+  };
+  for (const std::string key : {"thinking", "reasoning"}) {
+    expect_refusal(thought(key),
+                   "data.jsonl:1: an answer has " + key +
+                       ", which the chat template does not render, so it would not be trained on; rename it to "
+                       "reasoning_content, which the template renders, or give --allow-unrendered-reasoning");
+  }
+  // A second copy of reasoning that is rendered is no loss.
+  load(messages(kAsk + R"(, {"role": "assistant", "content": "2", "reasoning": "r", "reasoning_content": "r"})"));
+  use_template(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ m.thinking }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  load(thought("thinking"));
+  expect_refusal(thought("reasoning"), "write it into content, or give --allow-unrendered-reasoning");
+}
+
 // Each format of others is tested next to lines of our own that hold the same.
 TEST_F(SftSamplesTest, OtherFormatsAreTheConversationsThatTheyStandFor) {
   const std::string system = R"({"role": "system", "content": "short"})";
