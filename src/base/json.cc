@@ -3,6 +3,7 @@
 // mistake.
 #include "base/json.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <iterator>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/data_json.h"
 #include "base/files.h"
 #include "base/message_text.h"
 
@@ -27,6 +29,8 @@ template class parser<ordered_json, iterator_input_adapter<const char*>>;
 
 namespace tandem::base {
 namespace {
+
+constexpr int kMaxDepth = 128;  // of data; the default of parse_json()
 
 // Reads characters and counts them, because nlohmann's events do not tell where they are. Copies share the count.
 class CountingIterator {
@@ -72,11 +76,23 @@ std::string short_reason(std::string reason) {
   return reason;
 }
 
+// Programs write these words for numbers that JSON does not have, Python's json and JavaScript among them.
+bool is_not_finite(std::string_view word) {
+  if (word.starts_with('-')) word.remove_prefix(1);
+  for (const char* const name : {"NaN", "nan", "Infinity", "inf", "Inf"}) {
+    if (word == name) return true;
+  }
+  return false;
+}
+
+// States what becomes of integers beyond 64 bits: tokenizer files hold 1e30 in digits, which is meant as a bound.
+enum class LargeIntegers : uint8_t { kBecomeDoubles, kAreRefused };
+
 // Builds the value from the events.
 class Builder : public nlohmann::json_sax<Json> {
  public:
-  Builder(std::string_view text, const size_t* num_read, int max_depth)
-      : text_(text), num_read_(num_read), max_depth_(max_depth) {}
+  Builder(std::string_view text, const size_t* num_read, int max_depth, LargeIntegers large_integers)
+      : text_(text), num_read_(num_read), max_depth_(max_depth), large_integers_(large_integers) {}
 
   const std::unique_ptr<Mistake>& mistake() const { return mistake_; }
   Json take() { return std::move(root_); }
@@ -85,7 +101,13 @@ class Builder : public nlohmann::json_sax<Json> {
   bool boolean(bool value) override { return add(Json(value)); }
   bool number_integer(number_integer_t value) override { return add(Json(value)); }
   bool number_unsigned(number_unsigned_t value) override { return add(Json(value)); }
-  bool number_float(number_float_t value, const string_t&) override { return add(Json(value)); }
+  bool number_float(number_float_t value, const string_t& written) override {
+    const bool is_integer = written.find_first_of(".eE") == std::string::npos;
+    if (is_integer && large_integers_ == LargeIntegers::kAreRefused) {
+      return fail(text_.substr(0, *num_read_).rfind(written), "a whole number of more than 64 bits; write it as text");
+    }
+    return add(Json(value));
+  }
   bool string(string_t& value) override { return add(Json(std::move(value))); }
   bool binary(binary_t&) override { return fail(*num_read_, "binary data in JSON"); }
 
@@ -103,7 +125,12 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) override {
-    return fail(position == 0 ? 0 : position - 1, short_reason(error.what()));
+    const size_t offset = position == 0 ? 0 : position - 1;
+    if (const std::string_view word = word_at(offset); is_not_finite(word)) {
+      return fail(static_cast<size_t>(word.data() - text_.data()),
+                  std::string(word) + " is no JSON: write null, or leave the key out");
+    }
+    return fail(offset, short_reason(error.what()));
   }
 
  private:
@@ -146,6 +173,15 @@ class Builder : public nlohmann::json_sax<Json> {
     return false;
   }
 
+  // Returns the letters around a place, with a minus before them.
+  std::string_view word_at(size_t offset) const {
+    const auto is_of_word = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-'; };
+    size_t begin = std::min(offset, text_.size()), end = begin;
+    while (begin > 0 && is_of_word(text_[begin - 1])) --begin;
+    while (end < text_.size() && is_of_word(text_[end])) ++end;
+    return text_.substr(begin, end - begin);
+  }
+
   // Returns the place of the opening quote of the string that ends at the last character read. Quotes within it have a
   // backslash before them, the opening one never has.
   size_t last_string_begin() const {
@@ -165,6 +201,7 @@ class Builder : public nlohmann::json_sax<Json> {
   std::string_view text_;
   const size_t* num_read_;
   int max_depth_;
+  LargeIntegers large_integers_;
   Json root_;
   std::vector<Level> levels_;
   std::string key_;
@@ -223,20 +260,29 @@ void append(std::string& out, const Json& value) {
   }
 }
 
-}  // namespace
-
-Json parse_json(std::string_view text, const std::string& name, int64_t first_line, int max_depth) {
+Json parse(std::string_view text, const std::string& name, int64_t first_line, int max_depth,
+           LargeIntegers large_integers) {
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     refuse(text, {nul, "a NUL byte in JSON text; is this a text file?"}, name, first_line);
   }
   size_t num_read = 0;
   const char* const end = text.data() + text.size();
-  Builder builder(text, &num_read, max_depth);
+  Builder builder(text, &num_read, max_depth, large_integers);
   const bool complete = Json::sax_parse(CountingIterator(text.data(), &num_read), CountingIterator(end, &num_read),
                                         &builder, nlohmann::detail::input_format_t::json, /*strict=*/true);
   if (builder.mistake()) refuse(text, *builder.mistake(), name, first_line);
   TANDEM_CHECK(complete, name);
   return builder.take();
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& name, int64_t first_line, int max_depth) {
+  return parse(text, name, first_line, max_depth, LargeIntegers::kBecomeDoubles);
+}
+
+Json parse_data_json(std::string_view text, const std::string& name, int64_t first_line) {
+  return parse(text, name, first_line, kMaxDepth, LargeIntegers::kAreRefused);
 }
 
 Json read_json_file(const std::string& path, int64_t max_bytes) { return parse_json(read_file(path, max_bytes), path); }

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/data_json.h"
 #include "base/files.h"
 #include "base/hub_name.h"
 #include "base/message_text.h"
@@ -93,6 +94,8 @@ void check_form(std::string_view text, const std::vector<Line>& rows, const std:
     TANDEM_USER_CHECK(!text.starts_with(magic),
                       file + ": is compressed (" + name + "); unpack it, and name the JSON lines");
   }
+  TANDEM_USER_CHECK(!text.starts_with("version https://git-lfs."),
+                    file + ": is a Git LFS pointer and not the data; get the file with git lfs pull");
   // A list on one line is that line's mistake.
   const std::string_view first = rows.empty() ? "" : rows.front().text;
   const size_t begin = first.find_first_not_of(" \t"), end = first.find_last_not_of(" \t");
@@ -194,7 +197,7 @@ int64_t Place::column(const std::string& key) const {
 }
 
 Json parse_object(const Place& place) {
-  Json object = base::parse_json(place.text, place.file, place.line);
+  Json object = base::parse_data_json(place.text, place.file, place.line);
   if (!object.is_object())
     place.fail("", "the line is a JSON", object.type_name(), "- write one object {...} per line");
   return object;

@@ -9,6 +9,7 @@
 #include <limits>
 #include <random>
 
+#include "base/data_json.h"
 #include "base/files.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
@@ -57,7 +58,7 @@ TEST(Json, RefusesMalformedTextWithItsPlace) {
   EXPECT_REFUSED("{} {}", "f:1:4: ");
   EXPECT_REFUSED("[1,]", "f:1:4: ");
   EXPECT_REFUSED("[01]", "f:1:3: ");
-  EXPECT_REFUSED("nan", "f:1:2: ");
+  EXPECT_REFUSED("nan", "f:1:1: ");
   EXPECT_REFUSED("// comment\n1", "f:1:1: ");
   EXPECT_REFUSED("\"tab\there\"", "f:1:5: ");
 }
@@ -83,6 +84,28 @@ TEST(Json, RefusesNumbersThatOverflow) {
   EXPECT_NE(refusal("[1e999]").find("number overflow"), std::string::npos);
   EXPECT_EQ(parse_json("18446744073709551615", "f").get<uint64_t>(), std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(parse_json("1000000000000000019884624838656", "f").get<double>(), 1e30);
+}
+
+TEST(Json, IntegersBeyond64BitsAreRefusedWhereTheyMeanThemselves) {
+  const auto read = [](const std::string& text) { return parse_data_json(text, "f"); };
+  EXPECT_EQ(read("[18446744073709551615]")[0], 18446744073709551615U);
+  EXPECT_EQ(read("[-9223372036854775808]")[0], std::numeric_limits<int64_t>::min());
+  EXPECT_EQ(read("[1e30, 36893488147419103232.0]")[0], 1e30);
+  for (const char* const text : {"[18446744073709551616]", "[-9223372036854775809 ]", "[1000000000000000000000000]"}) {
+    try {
+      read(text);
+      FAIL() << "accepted: " << text;
+    } catch (const UserError& error) {
+      EXPECT_EQ(std::string(error.what()), "f:1:2: a whole number of more than 64 bits; write it as text") << text;
+    }
+    EXPECT_TRUE(parse_json(text, "f")[0].is_number_float());
+  }
+}
+
+TEST(Json, NumbersThatJsonDoesNotHaveAreNamed) {
+  for (const std::string word : {"NaN", "nan", "Infinity", "-Infinity", "inf", "-inf"}) {
+    EXPECT_EQ(refusal("{\"a\": " + word + "}"), "f:1:7: " + word + " is no JSON: write null, or leave the key out");
+  }
 }
 
 TEST(Json, RefusesDeepNestingAndSurvivesIt) {
