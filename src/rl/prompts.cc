@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -124,6 +125,15 @@ PromptRecord read_prompt_record(const PromptOptions& options, const Place& place
 
 std::string label_text(const Json& label) {
   if (label.is_null()) return "";
+  if (label.is_number_float()) {
+    // A table has 40 as 40.0 in a column of floats, and no completion would say that. Beyond 2^53 a float stands for
+    // several whole numbers.
+    constexpr double kMaxWhole = 9007199254740992.0;
+    const double number = label.get<double>();
+    if (std::abs(number) <= kMaxWhole && number == std::trunc(number)) {
+      return std::to_string(static_cast<int64_t>(number));
+    }
+  }
   return label.is_string() ? label.get<std::string>() : base::dump_json(label);
 }
 

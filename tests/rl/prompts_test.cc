@@ -137,6 +137,22 @@ TEST(Prompts, KeepLabelsMetadataAndToolsOfAnyShape) {
   EXPECT_EQ(data.records[3].label, base::Json(true));
 }
 
+// A column of floats holds 40 as 40.0, which no completion says.
+TEST(Prompts, AWholeLabelIsWrittenWithoutAFraction) {
+  EXPECT_EQ(label_text(base::Json(40.0)), "40");
+  EXPECT_EQ(label_text(base::Json(-3.0)), "-3");
+  EXPECT_EQ(label_text(base::Json(-0.0)), "0");
+  EXPECT_EQ(label_text(base::Json(9007199254740992.0)), "9007199254740992");
+  EXPECT_EQ(label_text(base::Json(1.5)), "1.5");
+  EXPECT_EQ(label_text(base::Json(1e20)), base::dump_json(base::Json(1e20)));
+  EXPECT_EQ(label_text(base::Json(40)), "40");
+}
+
+TEST(Prompts, AWholeNumberOfMoreThan64BitsIsRefused) {
+  expect_contains(error_of_text("{\"prompt\": \"a\", \"label\": 36893488147419103233}"),
+                  ":1:26: a whole number of more than 64 bits; write it as text");
+}
+
 TEST(Prompts, NameTheColumnOfTheWrongKey) {
   expect_contains(error_of_text("{\"label\": \"é\", \"prompt\": 7}"), ":1:16: prompt is a number");
   expect_contains(error_of_text("\n{\"prompt\": \"\"}"), ":2:2: prompt is empty");
@@ -170,6 +186,8 @@ TEST(Prompts, FilesOfAnotherFormAreNamedAsAWhole) {
     expect_contains(error_of_text(list), ": is one JSON list; JSON lines are read");
   }
   expect_contains(error_of_text("[" + object + "]\n" + object + "\n"), ":1:1: the line is a JSON array");
+  expect_contains(error_of_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n"),
+                  ": is a Git LFS pointer and not the data; get the file with git lfs pull");
   for (const auto& [magic, name] :
        {std::pair{"\x1F\x8B", "gzip"}, {"\x28\xB5\x2F\xFD", "zstd"}, {"PK\x03\x04", "zip"}}) {
     expect_contains(error_of_text(magic + std::string("...")), std::string(": is compressed (") + name + ")");
