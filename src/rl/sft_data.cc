@@ -27,6 +27,12 @@ constexpr const char* kChosen = "chosen";
 constexpr const char* kRejected = "rejected";
 constexpr const char* kLabel = "label";
 
+// Returns whether the line has a value under the key. A table of several formats has null in the columns of the others.
+bool has_value(const Json& object, const std::string& key) {
+  const Json* const found = find_value(object, key);
+  return found != nullptr && !found->is_null();
+}
+
 bool read_switch(const Json& value, const std::string& which, const char* name, const std::string& key,
                  const Place& place) {
   if (value.is_boolean()) return value.get<bool>();
@@ -90,7 +96,7 @@ void read_conversation(SftRecord& record, const Json& object, const std::string&
 
 // Refuses a line that has two answers to choose from where one to imitate is missing.
 void refuse_pair(const Json& object, const Place& place) {
-  if (!object.contains(kChosen) || !object.contains(kRejected)) return;
+  if (!has_value(object, kChosen) || !has_value(object, kRejected)) return;
   place.fail(kChosen, "a line with", kChosen, "and", kRejected,
              "has no answer to imitate - give --preference-loss sigmoid (DPO) to learn which of the two is better, or "
              "--label-key chosen to imitate that one");
@@ -99,10 +105,12 @@ void refuse_pair(const Json& object, const Place& place) {
 // Returns the key of the answer.
 std::string find_response(const Json& object, const SftOptions& options, const Place& place) {
   const std::string& key = options.response_key;
-  if (find_value(object, key) != nullptr) return key;
   const bool is_default = key == SftOptions().response_key;
-  if (is_default && object.contains("completion")) return "completion";
+  if (has_value(object, key)) return key;
+  if (is_default && has_value(object, "completion")) return "completion";
   refuse_pair(object, place);
+  if (find_value(object, key) != nullptr) return key;  // null, which is reported
+  if (is_default && object.contains("completion")) return "completion";
   const std::string likely = likely_label_key(object);
   const std::string named = likely.empty() ? "" : ", or name its key with --label-key " + likely;
   place.fail("", "the key", key, "is missing:", keys_text(object), "- add the answer to train on:",
@@ -253,7 +261,10 @@ std::vector<std::string> keys_read(const SftOptions& options) {
 void part_prompt(Json& object, const std::string& prompt_key, const Place& place) {
   Json &chosen = object[kChosen], &rejected = object[kRejected];
   if (!chosen.is_array() || !rejected.is_array()) {
-    place.fail(kChosen, "the key", prompt_key, "is missing - write it, or both answers as whole conversations");
+    const std::string likely = likely_prompt_key(object);
+    place.fail(kChosen, "the key", prompt_key, "is missing:", keys_text(object),
+               likely.empty() ? "- write it," : "- name the prompt's key with --input-key " + likely + ",",
+               "or write both answers as whole conversations");
   }
   size_t shared = 0;
   while (shared + 1 < std::min(chosen.size(), rejected.size()) && chosen[shared] == rejected[shared]) ++shared;
@@ -266,6 +277,24 @@ void part_prompt(Json& object, const std::string& prompt_key, const Place& place
   chosen.erase(chosen.begin(), chosen.begin() + end);
   rejected.erase(rejected.begin(), rejected.begin() + end);
   object[prompt_key] = std::move(prompt);  // it may move the answers
+}
+
+bool begins_with_answer(const Json& messages) {
+  return !messages.empty() && messages[0].is_object() && messages[0].contains("role") &&
+         messages[0]["role"] == "assistant";
+}
+
+// Gives a pair the prompt that its answers are read after. Where both answers are lists of messages, a prompt that is a
+// text stands for a user's message before lists that begin with an assistant's; other lists are whole conversations,
+// which have the prompt themselves.
+void complete_prompt(Json& object, const std::string& prompt_key, const Place& place) {
+  if (!has_value(object, prompt_key)) return part_prompt(object, prompt_key, place);
+  const Json& chosen = object[kChosen];
+  const Json& rejected = object[kRejected];
+  Json prompt = *find_value(object, prompt_key);
+  if (!prompt.is_string() || !chosen.is_array() || !rejected.is_array()) return;
+  if (!begins_with_answer(chosen) || !begins_with_answer(rejected)) return part_prompt(object, prompt_key, place);
+  object[prompt_key] = Json::array({{{"role", "user"}, {"content", std::move(prompt)}}});
 }
 
 SftRecord read_answer_at(const Json& object, const char* key, SftOptions options, const Place& place) {
@@ -285,7 +314,7 @@ std::vector<SftRecord> read_pair(const SftOptions& options, const Place& place) 
                  "- a line of pairs has a chosen and a rejected answer");
     }
   }
-  if (find_value(object, options.prompt_key) == nullptr) part_prompt(object, options.prompt_key, place);
+  complete_prompt(object, options.prompt_key, place);
   std::vector<SftRecord> pair = {read_answer_at(object, kChosen, options, place),
                                  read_answer_at(object, kRejected, options, place)};
   pair[1].is_desirable = false;
@@ -293,33 +322,40 @@ std::vector<SftRecord> read_pair(const SftOptions& options, const Place& place) 
 }
 
 SftRecord read_labelled(const SftOptions& options, const Place& place) {
-  const Json object = parse_object(place);
+  Json object = parse_object(place);
   const Json* const label = find_value(object, kLabel);
   if (label == nullptr || !label->is_boolean()) {
     place.fail(label == nullptr ? "" : kLabel, "label is", label == nullptr ? "missing" : "neither true nor false",
                "- write whether the answer is desirable: true or false");
   }
+  const bool is_desirable = label->get<bool>();
+  object.erase(kLabel);  // so no remedy takes it for the answer's key
   SftRecord record = read_answer_at(object, nullptr, options, place);
-  record.is_desirable = label->get<bool>();
+  record.is_desirable = is_desirable;
   return record;
 }
 
 SftRecord read_sft_record(const SftOptions& options, const Place& place) {
-  const Json object = parse_object(place);
+  Json object = parse_object(place);
   SftRecord record;
   record.line = place.line;
   record.tools = read_tools(object, options.tool_key, place);
+  const bool imitates_one_of_pair = (options.response_key == kChosen || options.response_key == kRejected) &&
+                                    has_value(object, kChosen) && has_value(object, kRejected);
+  if (imitates_one_of_pair && !has_value(object, options.messages_key)) {
+    complete_prompt(object, options.prompt_key, place);
+  }
   const Json* const label = find_value(object, kLabel);
   record.is_desirable = label == nullptr || *label != false;
-  if (object.contains(options.messages_key)) {
+  if (has_value(object, options.messages_key)) {
     read_conversation(record, object, options.messages_key, place);
-  } else if (find_value(object, options.prompt_key) != nullptr || options.prompt_key != SftOptions().prompt_key) {
+  } else if (has_value(object, options.prompt_key) || options.prompt_key != SftOptions().prompt_key) {
     read_answer(record, object, options, place);
-  } else if (object.contains(kConversations)) {
+  } else if (has_value(object, kConversations)) {
     read_share_gpt(record, object, place);
-  } else if (object.contains(kInstruction) && object.contains(kOutput)) {
+  } else if (has_value(object, kInstruction) && object.contains(kOutput)) {
     read_alpaca(record, object, place);
-  } else if (object.contains(kText)) {
+  } else if (has_value(object, kText)) {
     read_text(record, object, place);
   } else {
     refuse_pair(object, place);

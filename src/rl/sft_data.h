@@ -9,8 +9,11 @@
 //   {"text": text}                                    on all of it
 //
 // Preferences are lines of their own (Answers): {"prompt", "chosen", "rejected"}, where each answer is read like a
-// response; TRL's {"chosen": [messages], "rejected": [messages]}, whose prompt is what both begin with; or, for answers
-// that are judged one by one, {"prompt", "completion", "label": true or false}.
+// response; TRL's {"chosen": [messages], "rejected": [messages]}, whose prompt is what both begin with, whether or not
+// the line repeats it as a text; or, for answers that are judged one by one, {"prompt", "completion", "label": true or
+// false}.
+//
+// A key whose value is null counts as absent where the format is chosen: a table of several formats has such columns.
 //
 // A message with "train": false, slime's "step_loss_mask": 0 or OpenAI's "weight": 0 is not trained on and stays in the
 // conversation; with true or 1 a message of the prompt is trained on too.

@@ -141,6 +141,84 @@ TEST(Sft, NamesWhatIsWrongInTheFormatsOfOthers) {
   expect_refusal(R"({"text": ["a"]})", "text is an array");
 }
 
+SftData read_pairs(const std::string& line) {
+  const DataFile file(line + "\n");
+  return read_sft({.path = file.path(), .answers = Answers::kPairs});
+}
+
+std::string pair_refusal(const std::string& line) {
+  try {
+    read_pairs(line);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+const std::string kWorse = R"({"role": "assistant", "content": "hm"})";
+
+// UltraFeedback-binarized has the prompt as a text beside two whole conversations.
+TEST(Sft, APairOfConversationsMayRepeatItsPromptAsText) {
+  const std::string whole =
+      R"("chosen": [)" + kUser + "," + kAnswer + R"(], "rejected": [)" + kUser + "," + kWorse + "]}";
+  const std::string answers = R"("chosen": [)" + kAnswer + R"(], "rejected": [)" + kWorse + "]}";
+  const SftData expected = read_pairs("{" + whole);
+  ASSERT_EQ(expected.records.size(), 2U);
+  for (const std::string& line :
+       {R"({"prompt": "hi", )" + whole, R"({"prompt": null, )" + whole, R"({"prompt": "hi", )" + answers}) {
+    const SftData data = read_pairs(line);
+    ASSERT_EQ(data.records.size(), 2U) << line;
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(data.records[i].messages, expected.records[i].messages) << line;
+      EXPECT_EQ(data.records[i].trained, expected.records[i].trained) << line;
+    }
+  }
+}
+
+TEST(Sft, OneAnswerOfAPairOfConversationsCanBeImitated) {
+  const std::string whole =
+      R"("chosen": [)" + kUser + "," + kAnswer + R"(], "rejected": [)" + kUser + "," + kWorse + "]}";
+  for (const std::string& line : {"{" + whole, R"({"prompt": "hi", )" + whole}) {
+    const DataFile file(line);
+    const SftRecord chosen = read_sft({.path = file.path(), .response_key = "chosen"}).records.at(0);
+    EXPECT_EQ(base::dump_json(chosen.messages),
+              base::dump_json(base::parse_json("[" + kUser + "," + kAnswer + "]", "m")));
+    EXPECT_EQ(chosen.trained, std::vector<size_t>{1});
+    const SftRecord rejected = read_sft({.path = file.path(), .response_key = "rejected"}).records.at(0);
+    EXPECT_EQ(rejected.messages[1]["content"], "hm");
+  }
+}
+
+TEST(Sft, ColumnsOfOtherFormatsMayBeNull) {
+  const std::string messages = R"("messages": [)" + kUser + "," + kAnswer + "]";
+  const std::string turns = R"("conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}])";
+  const std::string alpaca = R"("instruction": "hi", "output": "ho")";
+  for (const std::string& line : {R"({"prompt": null, "response": null, "text": null, )" + messages + "}",
+                                  R"({"messages": null, "prompt": null, )" + turns + "}",
+                                  R"({"messages": null, "conversations": null, )" + alpaca + "}"}) {
+    EXPECT_EQ(read_line(line).messages.size(), 2U) << line;
+  }
+  EXPECT_EQ(read_line(R"({"messages": null, "prompt": "a", "response": null, "completion": "b"})").response, "b");
+  EXPECT_EQ(read_line(R"({"messages": null, "instruction": null, "output": null, "text": "b"})").response, "b");
+}
+
+TEST(Sft, RemediesNameKeysThatHelp) {
+  const std::string pair = pair_refusal(R"({"question": "a", "chosen": "b", "rejected": "c"})");
+  EXPECT_NE(pair.find("the key prompt is missing: there are question, chosen, rejected - name the prompt's key with "
+                      "--input-key question"),
+            std::string::npos)
+      << pair;
+  const DataFile labelled(R"({"question": "a", "answer": "b", "label": true})");
+  try {
+    read_sft({.path = labelled.path(), .answers = Answers::kLabelled});
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("--input-key question --label-key answer"), std::string::npos)
+        << "label is the verdict: " << text;
+  }
+}
+
 TEST(Sft, ListsTheKeysThatAreThere) {
   expect_refusal(R"({"question": "1 + 1?", "answer": "2"})",
                  "the key prompt is missing: there are question, answer - add it, or name the prompt's key with "
