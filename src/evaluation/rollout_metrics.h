@@ -53,6 +53,9 @@ int64_t num_not_applied_to(const sampling::Rollout& rollout);
 // Returns "sample 12: ValueError: ..." for the first sample whose grading failed; "" where none did.
 std::string first_failed(const sampling::Rollout& rollout);
 
+// Returns whether every grading that failed did so for the machine or a service, and none for the reward or its data.
+bool failed_for_environment(const sampling::Rollout& rollout);
+
 // Returns what the causes of the failures are, for rl::LearningHealth.
 rl::FailureCauses failure_causes(const sampling::Rollout& rollout);
 

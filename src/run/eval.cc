@@ -11,6 +11,7 @@
 #include "base/message_text.h"
 #include "evaluation/evaluation.h"
 #include "evaluation/rewards.h"
+#include "evaluation/rollout_metrics.h"
 #include "plan/kv_size.h"
 #include "report/json_output.h"
 #include "report/report.h"
@@ -118,8 +119,12 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
     }
     output.finish();
   }
-  for (const evaluation::Evaluation::Result& result : *results)
-    TANDEM_ENV_CHECK(result.is_scored(), evaluation::unscored_line(result));
+  for (const evaluation::Evaluation::Result& result : *results) {
+    if (result.is_scored()) continue;
+    const std::string line = evaluation::unscored_line(result);
+    TANDEM_ENV_CHECK(!evaluation::failed_for_environment(result.rollout), line);
+    throw UserError(line);
+  }
   return 0;
 }
 

@@ -71,6 +71,14 @@ TEST(FailureWarnings, SayHowManyAreLeftOut) {
             "was exception");
 }
 
+// A reward that raises is the user's to mend, as in training; a service that does not answer is not.
+TEST(FailureCauses, AreTheEnvironmentsIfAllOfThemAre) {
+  EXPECT_TRUE(failed_for_environment(graded_rollout({{"service"}, {"http"}, {"not_started"}, {"none"}})));
+  EXPECT_FALSE(failed_for_environment(graded_rollout({{"service"}, {"exception"}})));
+  EXPECT_FALSE(failed_for_environment(graded_rollout({{"none"}, {"none"}})));
+  EXPECT_FALSE(failed_for_environment(graded_rollout({{"exception"}, {"wrong_type"}})));
+}
+
 // None of a TRL function, which docs/REWARDS.md calls nobody's fault, was warned about in every rollout.
 TEST(FailureWarnings, ARewardThatDoesNotApplyIsNone) {
   const std::vector<GradedSample> exempt = {{"none"}, {"", 1.0}, {"none"}};

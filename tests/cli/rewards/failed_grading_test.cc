@@ -194,7 +194,7 @@ TEST(FailedGradings, NothingScoredIsNoNumber) {
       run({"eval", "--hf-checkpoint", kModel, "--eval-prompt-data", "broken", folder / "broken.jsonl", "good",
            kPrompts + "@[0:2]", "--rollout-max-response-len", "4", "--custom-rm-path", reward, "--output",
            folder / "eval.json", "--sample-output", folder / "s.jsonl"});
-  expect_one_line_failure(result, 3,
+  expect_one_line_failure(result, 2,
                           "eval broken: grading failed for all 2 samples, so there is no number; the first: ");
   EXPECT_NE(last_line(result.err).find("KeyError: 'gold' (reward.py:3)"), std::string::npos) << result.err;
   EXPECT_EQ(result.out.find("eval broken"), std::string::npos) << result.out;
@@ -252,7 +252,7 @@ TEST(FailedGradings, ARewardThatDoesNotApplyIsNone) {
   EXPECT_NE(evaluated.out.find("(4 of 8 samples, 4 without a reward)"), std::string::npos) << evaluated.out;
 
   const std::string nothing = write_reward_of(folder.path(), "return [None for c in completions]");
-  expect_one_line_failure(run(with_flag(evaluation, "--custom-rm-path", nothing)), 3,
+  expect_one_line_failure(run(with_flag(evaluation, "--custom-rm-path", nothing)), 2,
                           "eval set: the reward applies to none of 8 samples (it gave None), so there is no number");
 }
 
