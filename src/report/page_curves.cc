@@ -22,16 +22,24 @@ struct Panel {
   const char* title;
   const char* says;
   std::vector<const char*> metrics;
+  const char* eval_end = nullptr;  // the metric's name after "eval/NAME" in evaluations; null: it is in none
 };
 const std::vector<Panel>& panels() {
   static const std::vector<Panel> kPanels = {
-      {"Reward", "mean over the samples of a rollout", {"rollout/raw_reward"}},
+      {"Reward", "mean over the samples of a rollout", {"rollout/raw_reward"}, ""},
       {"Response length", "mean, in tokens", {"rollout/response_len/mean"}},
       {"Truncated responses", "share of the samples", {"rollout/truncated_ratio"}},
       {"Entropy", "of the policy, per token", {"train/entropy", "train/entropy_loss"}},
       {"KL divergence", "from the reference, per token", {"train/kl", "train/kl_loss"}},
       {"Gradient norm", "before clipping", {"train/grad_norm"}},
-      {"Loss", "", {"train/loss"}},
+      {"Loss", "", {"train/loss"}, "/loss"},
+      {"Preference accuracy",
+       "share of the pairs whose chosen answer has the higher reward",
+       {"preference/accuracy"},
+       "/accuracy"},
+      {"Preference margin", "reward of chosen answers minus that of rejected ones", {"preference/margin"}, "/margin"},
+      {"Reward of chosen answers", "or of desirable ones", {"preference/chosen_reward"}, "/chosen_reward"},
+      {"Reward of rejected answers", "or of undesirable ones", {"preference/rejected_reward"}, "/rejected_reward"},
       {"Clipped tokens", "share whose ratio was clipped", {"train/pg_clipfrac"}},
       {"Trainer against sampler",
        "mean difference of the log-probs of a token",
@@ -57,13 +65,13 @@ std::vector<std::string> evaluated(const RunFiles& run) {
   return names;
 }
 
-// Returns those of a supervised run: the ones with eval/NAME/loss.
-std::vector<std::string> evaluated_losses(const RunFiles& run) {
-  constexpr std::string_view kBegin = "eval/", kEnd = "/loss";
+// Returns those of a supervised run: the ones with eval/NAME and that end.
+std::vector<std::string> evaluated_with(const RunFiles& run, std::string_view end) {
+  constexpr std::string_view kBegin = "eval/";
   std::vector<std::string> names;
   for (const auto& [name, curve] : run.curves) {
-    if (name.starts_with(kBegin) && name.ends_with(kEnd) && name.size() > kBegin.size() + kEnd.size())
-      names.push_back(name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size()));
+    if (name.starts_with(kBegin) && name.ends_with(end) && name.size() > kBegin.size() + end.size())
+      names.push_back(name.substr(kBegin.size(), name.size() - kBegin.size() - end.size()));
   }
   return names;
 }
@@ -157,18 +165,19 @@ std::string curves_part(const PageRuns& runs, PageNotes& notes) {
   std::string html = "<h2>Curves</h2>\n<div class=\"charts\">\n";
   for (const Panel& panel : panels()) {
     Figure figure(runs);
-    const std::string_view title = panel.title;
     std::set<std::string> metrics;
     for (size_t i = 0; i < runs.size(); ++i) {
       const auto metric = std::ranges::find_if(panel.metrics, [&](const char* name) { return figure.add(i, name); });
       if (metric != panel.metrics.end()) metrics.insert(*metric);
     }
     notes.shown_metrics.insert(metrics.begin(), metrics.end());
-    const bool is_reward = title == "Reward", is_loss = title == "Loss";
-    for (size_t i = 0; i < runs.size() && (is_reward || is_loss); ++i) {
+    // A user's function may have numbers of the same names in evaluations of rewards.
+    const bool is_other_run = metrics.empty() && std::string_view(panel.metrics.front()).starts_with("preference/");
+    for (size_t i = 0; i < runs.size() && panel.eval_end != nullptr && !is_other_run; ++i) {
+      const std::string_view end = panel.eval_end;
       int mark = 0;
-      for (const std::string& set : is_reward ? evaluated(runs[i]) : evaluated_losses(runs[i])) {
-        const std::string metric = is_reward ? "eval/" + set : "eval/" + set + "/loss";
+      for (const std::string& set : end.empty() ? evaluated(runs[i]) : evaluated_with(runs[i], end)) {
+        const std::string metric = fmt::format("eval/{}{}", set, end);
         figure.add(i, metric, "evaluation " + set, mark++);
         notes.shown_metrics.insert(metric);
       }

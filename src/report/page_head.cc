@@ -56,7 +56,8 @@ std::string state_of(const RunFiles& run, const PageText& text_of) {
   text += run.has_rollouts ? " rollouts" : " steps";
   text += fmt::format(", {} of work", clock_text(last.seconds));
   if (tokens > 0)
-    text += fmt::format(", {} tokens {}", short_number(tokens), run.has_rollouts ? "sampled" : "trained on");
+    text += fmt::format(", {} tokens {}", short_number(tokens),
+                        run.has_rollouts ? "sampled" : "read in training, prompts too");
   return text;
 }
 

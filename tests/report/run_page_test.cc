@@ -140,10 +140,27 @@ TEST_F(RunPage, OfASupervisedRunCountsSteps) {
         step, 8 - step, step + 1);
   }
   const std::string page = page_of(write_run("sft", metrics, "num-epoch = 1\n"));
-  EXPECT_NE(page.find("4 steps, 0:04 of work, 80 tokens trained on"), std::string::npos);
+  EXPECT_NE(page.find("4 steps, 0:04 of work, 80 tokens read in training, prompts too"), std::string::npos);
   EXPECT_NE(page.find("evaluation h"), std::string::npos);
   EXPECT_EQ(page.find("<h2>Time"), std::string::npos) << "it has one phase";
   EXPECT_EQ(page.find("<h2>Samples"), std::string::npos);
+}
+
+TEST_F(RunPage, OfPreferencesShowsWhichAnswersAreHeldBetter) {
+  std::string metrics = "{\"eval/step\":0,\"eval/h/loss\":0.7,\"eval/h/accuracy\":0.5,\"time_s\":0.5}\n";
+  for (int step = 0; step < 2; ++step) {
+    metrics += fmt::format(
+        "{{\"train/step\":{},\"train/loss\":0.6,\"preference/accuracy\":0.{},\"preference/margin\":0.1,"
+        "\"preference/chosen_reward\":0.2,\"preference/rejected_reward\":0.1,\"time_s\":{}}}\n",
+        step, 5 + step, step + 1);
+  }
+  const std::string page = page_of(write_run("dpo", metrics, "num-epoch = 1\n"));
+  const size_t others = page.find("<h2>Everything else");
+  for (const char* const title :
+       {"<h3>Preference accuracy", "<h3>Preference margin", "<h3>Reward of chosen", "<h3>Reward of rejected"}) {
+    EXPECT_LT(page.find(title), others) << title;
+  }
+  EXPECT_EQ(page.find("eval/h/accuracy", others), std::string::npos) << "it is beside preference/accuracy";
 }
 
 TEST_F(RunPage, TwoRunsAreOnTheSameAxes) {
