@@ -23,6 +23,14 @@ TEST(ScoreLines, ASequenceIsTokensOrTwoTexts) {
   EXPECT_EQ(token_sample(lines[0], kVocab).completion, (std::vector<int32_t>{3}));
   EXPECT_EQ(lines[1].place, path + ":3");
   EXPECT_EQ(text_of(lines[1], "response"), "b");
+  // A table of both kinds has null in the columns of the other.
+  base::write_file_durably(path, R"({"tokens": null, "prompt_length": null, "prompt": "a", "response": "b"})"
+                                 "\n"
+                                 R"({"tokens": [1, 2], "prompt_length": null, "prompt": null, "response": null})");
+  const std::vector<ScoreLine> mixed = read_score_lines(path);
+  EXPECT_FALSE(mixed.at(0).has_tokens());
+  EXPECT_TRUE(mixed.at(1).has_tokens());
+  EXPECT_EQ(token_sample(mixed[1], kVocab).prompt->tokens, std::vector<int32_t>{1});
 }
 
 TEST(ScoreLines, OfASliceAreSomeAndTheFirstWrongOneIsRefused) {
