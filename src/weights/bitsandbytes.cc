@@ -64,6 +64,19 @@ void read_floats(const CheckpointFiles& files, const std::string& name, std::byt
       fmt::format("{} holds a number that is not finite; {}", place_of(location(files, name), name), kTakeAgain));
 }
 
+// Refuses an int8 matrix that an older bitsandbytes has saved in the order of a GPU's tiles.
+void check_rows(const CheckpointFiles& files, const std::string& name) {
+  if (!files.tensors().contains(name)) return;
+  check_header(files, name, "U8", {});
+  std::byte format{};
+  read_bytes(files, name, &format, 1);
+  TANDEM_USER_CHECK(
+      format == std::byte{0},
+      fmt::format("{} is {}, and only 0, rows one after the other, is read (1, 2 and 3 are col32, col_turing and "
+                  "col_ampere); take the checkpoint that it was made from, or save it again with a newer bitsandbytes",
+                  place_of(location(files, name), name), std::to_integer<int>(format)));
+}
+
 // Returns the mean of the absolute maxima, which the text of a matrix has.
 float read_offset(const CheckpointFiles& files, const std::string& name) {
   const CheckpointFiles::Location& found = location(files, name);
@@ -118,6 +131,7 @@ void check_stored(const CheckpointFiles& files, const Slice& slice, Quantisation
   if (quantisation == Quantisation::kInt8) {
     check_header(files, name, "I8", slice.shape);
     check_header(files, beside_weight(name, "SCB"), "F32", {part.num_scales()});
+    check_rows(files, beside_weight(name, "weight_format"));
     return;
   }
   check_header(files, name, "U8", {part.num_code_bytes(), 1});

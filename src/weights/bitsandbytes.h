@@ -23,7 +23,7 @@ std::vector<std::string> names_beside(const std::string& hf_name, device::Quanti
 bool is_stored_in(const CheckpointFiles& files, const Slice& slice, device::Quantisation quantisation);
 
 // Checks what headers tell of such a tensor, [rows, columns]. Throws UserError for one that is missing or has another
-// dtype or shape.
+// dtype or shape, and for X.weight_format that is not 0: such weights are re-ordered.
 void check_stored(const CheckpointFiles& files, const Slice& slice, device::Quantisation quantisation);
 
 // Fills the part that a slice is, in the bytes of its matrix. Throws UserError for another table of values, or a text
