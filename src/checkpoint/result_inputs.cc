@@ -42,6 +42,9 @@ constexpr const char* kFlagOfTrain = "rollout-batch-size";
 constexpr const char* kFrozenWeights = "the weights of the ";
 constexpr const char* kReferenceWeights = "the weights of the reference ";
 
+// The entries of ResultInputs::adapter begin with this. Checkpoints of older versions lack them.
+constexpr const char* kAdapter = "the adapter's ";
+
 using Texts = std::map<std::string, std::string>;  // by fingerprint
 
 // Returns a text that changes when the function does: for FILE.py:function the file's checksum and the function's name.
@@ -172,6 +175,7 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
                                                  : fmt::format("{}{} {}", kFrozenWeights, frozen.kind, frozen.flag);
     result[name] = frozen.checksum.empty() ? weights::weights_checksum(frozen.directory, file) : frozen.checksum;
   }
+  for (const auto& [name, value] : inputs.adapter) result[kAdapter + name] = value;
   if (!inputs.group_filter.empty()) {
     result["the filter of --dynamic-sampling-filter-path"] = identity_of(inputs.group_filter);
   }
@@ -195,7 +199,8 @@ void check_can_resume(const Checkpoint& checkpoint, const std::map<std::string, 
   RunState saved = read_state(checkpoint);
   std::map<std::string, std::string> now = result_inputs;
   std::erase_if(now, [&](const auto& entry) {
-    return entry.first.starts_with(kFrozenWeights) && !saved.result_inputs.contains(entry.first);
+    const bool may_lack = entry.first.starts_with(kFrozenWeights) || entry.first.starts_with(kAdapter);
+    return may_lack && !saved.result_inputs.contains(entry.first);
   });
   if (saved.reference_step > 0) {  // the checkpoint holds the reference, which the policy has renewed since the start
     const auto is_of_reference = [](const auto& entry) { return entry.first.starts_with(kReferenceWeights); };

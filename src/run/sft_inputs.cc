@@ -117,6 +117,7 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
                                              .schedule = trainer.schedule,
                                              .model_directory = session.directory(),
                                              .frozen = frozen_weights(config, session),
+                                             .adapter = session::adapter_inputs(session.config()),
                                              .prompt_data = config.data.prompt_data,
                                              .text_prefix = data.text_prefix,
                                              .custom_rm_paths = {},

@@ -251,6 +251,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
        .schedule = trainer.schedule,
        .model_directory = session.directory(),
        .frozen = frozen_weights(config, session, teachers_elsewhere),
+       .adapter = session::adapter_inputs(session.config()),
        .prompt_data = config.data.prompt_data,
        .text_prefix = prompts.text_prefix,
        .custom_rm_paths = config.reward.custom_rm_path,

@@ -48,6 +48,13 @@ std::string lora_text(const model::ModelConfig& config) {
                                              : fmt::format("; {} whole", fmt::join(config.lora->saved_modules, ", ")));
 }
 
+std::map<std::string, std::string> adapter_inputs(const model::ModelConfig& config) {
+  if (!config.lora) return {};
+  const model::LoraConfig& lora = *config.lora;
+  return {{"scale", fmt::format("{} over {}{}", lora.alpha, lora.is_rank_stabilized ? "the root of " : "", lora.rank)},
+          {"dropout", fmt::format("{}", lora.dropout)}};
+}
+
 void account_optimizer(const ModelSession& session, const trainer::Trainer& trainer, bool is_offloaded,
                        int64_t data_ranks, RunMemory& memory) {
   trainer::OptimizerBytes bytes;

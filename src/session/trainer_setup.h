@@ -2,6 +2,7 @@
 // contradict each other.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,10 @@ report::Metrics recorded(const trainer::Metrics& of_step);
 // Returns "LoRA: 123,456 trained parameters: rank 16, alpha 32 on q_proj, v_proj", for a configuration that has an
 // adapter; "; embed_tokens whole" follows where modules are trained whole.
 std::string lora_text(const model::ModelConfig& config);
+
+// Returns what a run's results depend on of its adapter, wherever it was said: in flags or in the file of an adapter
+// that is trained on (checkpoint::ResultInputs::adapter). Empty without an adapter.
+std::map<std::string, std::string> adapter_inputs(const model::ModelConfig& config);
 
 // Records in the ledger what the optimizer takes for as long as the run lasts. One that is offloaded is not asked,
 // because it may still be pinning its memory; on a device other than the CPU it takes nothing.

@@ -1,12 +1,15 @@
 // Checks LoRA through the program: what a run trains, keeps and refuses, and what other verbs make of its adapter.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <string>
 
 #include "base/files.h"
 #include "tests/cli/learning/lora_run.h"
+#include "tests/cli/resume/reseal.h"
 #include "tests/cli/tiny_run.h"
 #include "tests/model/families.h"
 #include "weights/safetensors.h"
@@ -201,6 +204,73 @@ TEST_F(LoraRun, ABaseThatIsQuantisedInItsFileNeedsNoFlag) {
     const Captured evaluated = run({"eval", "--hf-checkpoint", folder_ / dtype + "/hf/latest", "--eval-prompt-data",
                                     "math", kPrompts, "--rm-type", "math", "--rollout-max-response-len", "4"});
     EXPECT_EQ(evaluated.code, 0) << evaluated.err;
+  }
+}
+
+// Older versions of bitsandbytes kept int8 weights in the order of a GPU's tiles, which was once read as rows.
+TEST_F(LoraRun, Int8WeightsInAnotherOrderAreRefused) {
+  const std::string model = folder_ / "model", file = model + "/model.safetensors";
+  write_quantised_model(model, "tests/golden/quantised/int8", kModel);
+  const std::string plain = base::read_file(file), name = "model.layers.1.mlp.up_proj.weight_format";
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, plain.data(), sizeof header_bytes);
+  const size_t data = sizeof header_bytes + header_bytes;
+  const base::Json entry = base::parse_json(plain.substr(sizeof header_bytes, header_bytes), "header").at(name);
+  ASSERT_EQ(entry.at("dtype"), "U8");
+  const auto write = [&](const std::string& dtype, char format) {
+    std::string bytes = plain;
+    bytes[data + entry.at("data_offsets")[0].get<size_t>()] = format;
+    const size_t header = bytes.find(name);
+    bytes.replace(bytes.find("U8", header), dtype.size(), dtype);
+    base::write_file_durably(file, bytes);
+  };
+  const auto dry = [&] { return run(with_flag(words(folder_ / "run", {"--dry-run"}), "--hf-checkpoint", model)); };
+  write("U8", 0);
+  const Captured rows = dry();
+  EXPECT_EQ(rows.code, 0) << rows.err;
+  for (const char format : {1, 2, 3}) {
+    write("U8", format);
+    expect_one_line_failure(dry(), 2, fmt::format("weight_format\" is {}, and only 0", static_cast<int>(format)));
+  }
+  expect_one_line_failure(dry(), 2, "take the checkpoint that it was made from, or save it again");
+  write("I8", 0);
+  expect_one_line_failure(dry(), 2, "is I8 [], and U8 []");
+}
+
+// What an adapter's file says of it is in no flag: such a run once resumed with another scale without a word.
+TEST_F(LoraRun, ResumesWithTheScaleAndDropoutOfItsAdapterAlone) {
+  const std::string adapter = folder_ / "adapter";
+  std::filesystem::copy("tests/golden/lora", adapter);
+  const auto configure = [&](const std::string& key, const base::Json& value) {
+    base::Json config = base::read_json_file("tests/golden/lora/adapter_config.json");
+    config[key] = value;
+    base::write_file_durably(adapter + "/adapter_config.json", config.dump());
+  };
+  base::write_file_durably(folder_ / "data.jsonl", "{\"prompt\": \"1 + 2 =\", \"response\": \" 3\"}\n");
+  const Arguments train = with_custom_reward(train_arguments(folder_ / "train", {"--lora-rank", "4"}), reward_);
+  const Arguments sft = {"sft", "--prompt-data", folder_ / "data.jsonl", "--global-batch-size", "1", "--lora-rank",
+                         "4",   "--save",        folder_ / "sft",        "--no-use-tensorboard"};
+  for (const auto& [name, begun] : {std::pair{std::string("train"), train}, {std::string("sft"), sft}}) {
+    SCOPED_TRACE(name);
+    const Arguments of_adapter = with_flag(begun, "--hf-checkpoint", adapter);
+    configure("lora_alpha", 6);
+    const Captured first = run(with_flag(of_adapter, "--num-rollout", "1"));
+    ASSERT_EQ(first.code, 0) << first.err;
+    const Arguments rest = with_flag(with_flag(of_adapter, "--load", folder_ / name), "--num-rollout", "2");
+    const std::string differently = "--load: the run would go on differently: the adapter's ";
+    configure("lora_alpha", 8);
+    expect_one_line_failure(run(rest), 2, differently + "scale was 6 over 4 and is 8 over 4");
+    configure("use_rslora", true);
+    expect_one_line_failure(run(rest), 2, differently + "scale was 6 over 4 and is 6 over the root of 4");
+    configure("lora_dropout", 0.25);
+    expect_one_line_failure(run(rest), 2, differently + "dropout was 0 and is 0.25");
+    // A checkpoint from before they were compared goes on.
+    reseal(folder_ / name + "/checkpoints/step_000001", [](base::Json& state) {
+      EXPECT_EQ(state["numbers"].erase("the adapter's scale"), 1U);
+      EXPECT_EQ(state["numbers"].erase("the adapter's dropout"), 1U);
+    });
+    const Captured older = run(rest);
+    EXPECT_EQ(older.code, 0) << older.err;
   }
 }
 
