@@ -24,6 +24,7 @@ Term pair_term(const PreferenceConfig& config, double margin) {
     return {off * off, 2.0 * off};
   }
   const double x = beta * margin;
+  if (std::isnan(x)) return {x, x};  // a comparison with it would give a number
   if (config.loss == "hinge") return x < 1.0 ? Term{1.0 - x, -beta} : Term{0.0, 0.0};
   if (config.loss == "sigmoid") return {softplus_of_minus(x), -beta * logistic(-x)};
   const double scale = 1.0 / (1.0 - 2.0 * smoothing);

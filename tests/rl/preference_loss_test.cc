@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <random>
 
 #include "tandem/error.h"
@@ -65,6 +66,21 @@ TEST(PreferenceLoss, StaysFiniteFarFromTheReference) {
     }
     const PreferenceTerms kto = preference_terms({.loss = "kto"}, pair);
     EXPECT_TRUE(std::isfinite(kto.loss) && std::isfinite(kto.gradients[1])) << "kto at " << logp;
+  }
+}
+
+// A hinge once gave 0 for them, with a slope of 0: a step that looked like any other.
+TEST(PreferenceLoss, HidesNoLogprobThatIsNoNumber) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const char* const loss : {"sigmoid", "robust", "hinge", "ipo", "kto"}) {
+    for (const bool is_of_reference : {false, true}) {
+      std::vector<JudgedAnswer> pair = {{.logp = -3, .ref_logp = -3},
+                                        {.logp = -5, .ref_logp = -5, .is_desirable = false}};
+      (is_of_reference ? pair[1].ref_logp : pair[1].logp) = nan;
+      const PreferenceTerms terms = preference_terms({.loss = loss, .label_smoothing = 0.0}, pair);
+      EXPECT_TRUE(std::isnan(terms.loss)) << loss;
+      EXPECT_TRUE(std::isnan(terms.gradients[1])) << loss;
+    }
   }
 }
 
