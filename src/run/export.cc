@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/mm.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -16,6 +17,8 @@
 #include "report/report.h"
 #include "session/read_model.h"
 #include "session/stop_signal.h"
+#include "weights/checkpoint_files.h"
+#include "weights/export_target.h"
 #include "weights/store.h"
 
 namespace tandem::run {
@@ -71,6 +74,26 @@ std::string output_folder(const std::string& given) {
   return target;
 }
 
+// Throws UserError for a folder that nothing can take the place of: one that the process stands in by name, and one
+// where a file system begins.
+void check_is_replaceable(const std::string& output, const std::string& given) {
+  const std::string name = std::filesystem::path(output).filename().string();
+  struct stat here {
+  }, above{};
+  const bool is_there = ::stat(output.c_str(), &here) == 0 && ::stat((output + "/..").c_str(), &above) == 0;
+  const bool is_mount = is_there && (here.st_dev != above.st_dev || here.st_ino == above.st_ino);
+  TANDEM_USER_CHECK(
+      name != "." && name != ".." && !is_mount,
+      fmt::format("--output {}: cannot be replaced as a whole, as an export does; name a folder inside it", given));
+}
+
+// Makes the checks of weights that need no read of them.
+void check_weights(const session::ModelPlace& place, const model::ModelConfig& shape) {
+  weights::check_hf_checkpoint(place.directory, model::build_layout(shape));
+  if (!place.adapter.empty())
+    weights::check_hf_checkpoint(place.adapter, model::adapter_layout(shape), weights::kAdapterFile);
+}
+
 }  // namespace
 
 int export_checkpoint(const config::ExportConfig& config, const config::RunMode& mode) {
@@ -96,7 +119,10 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
                     fmt::format("--output {}: is the base of {}, which is merged with it; give another folder",
                                 config.output, source));
   const int64_t bytes = shape.num_parameters() * model::dtype_bytes(shape.dtype);
-  base::check_writable_directory(output, bytes);
+  check_is_replaceable(output, config.output);
+  weights::check_export_target(output, config.files.overwrite);
+  check_weights(place, shape);
+  base::check_writable_directory(std::filesystem::absolute(output).parent_path().string(), bytes);
   report::Report report;
   const std::string merged = place.adapter.empty() ? "" : fmt::format(", merged into {}", place.directory);
   if (mode.dry_run) {

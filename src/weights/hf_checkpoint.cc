@@ -19,6 +19,7 @@
 #include "weights/box_reader.h"
 #include "weights/chat_templates.h"
 #include "weights/checkpoint_files.h"
+#include "weights/export_target.h"
 #include "weights/quantise.h"
 #include "weights/staging.h"
 #include "weights/store.h"
@@ -30,19 +31,10 @@ namespace {
 
 using base::Json;
 
-// These files of a model directory, besides weights and config.json, are copied as they are if the source has them.
-// llama.cpp's converter needs tokenizer.model of Phi-3 and Gemma.
-constexpr auto kCopiedFiles = std::to_array<std::string_view>(
-    {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt", "generation_config.json",
-     "chat_template.jinja", "chat_template.json", "added_tokens.json", "special_tokens_map.json"});
 constexpr base::Durable kDurable = base::Durable::kWithDirectory;  // an export is one directory
 // These keys record where a file lay on the machine that wrote it, which is useless to a reader and private.
 constexpr std::array<const char*, 4> kPlaceKeys = {"_name_or_path", "name_or_path", "tokenizer_file",
                                                    "special_tokens_map_file"};
-constexpr std::string_view kSingleFile = "model.safetensors";
-constexpr std::string_view kIndexFile = "model.safetensors.index.json";
-constexpr std::string_view kAdapterWeights = "adapter_model.safetensors", kAdapterConfig = "adapter_config.json";
-
 // transformers requires this note of the program that wrote the file.
 const std::map<std::string, std::string> kMetadata = {{"format", "pt"}};
 
@@ -185,32 +177,6 @@ std::string rewritten_config(const std::string& source_directory, at::ScalarType
   return config.dump(2) + "\n";
 }
 
-bool is_shard_name(std::string_view name) { return name.starts_with("model-") && name.ends_with(".safetensors"); }
-
-bool is_export_file(const std::string& directory, const std::string& name) {
-  const std::string path = directory + "/" + name;
-  if (base::directory_exists(path)) {
-    return name == kTemplateFolder && additional_templates(directory).size() == base::list_directory(path).size();
-  }
-  return name == "config.json" || name == kSingleFile || name == kIndexFile || is_shard_name(name) ||
-         name == kAdapterWeights || name == kAdapterConfig ||
-         std::find(kCopiedFiles.begin(), kCopiedFiles.end(), name) != kCopiedFiles.end();
-}
-
-// Checks that only files of an export are in the directory, since replacing it removes them.
-void check_target(const std::string& directory, bool overwrite) {
-  TANDEM_USER_CHECK(!base::file_exists(directory) || base::directory_exists(directory),
-                    directory + ": a file of that name is in the way; choose another directory");
-  if (!base::directory_exists(directory)) return;
-  for (const std::string& name : base::list_directory(directory)) {
-    TANDEM_USER_CHECK(overwrite, directory + ": the directory is not empty; choose another, or give --overwrite");
-    TANDEM_USER_CHECK(is_export_file(directory, name),
-                      fmt::format("{}: holds {}, which is no part of an export and would be lost; choose another "
-                                  "directory",
-                                  directory, quoted_name(name)));
-  }
-}
-
 void load_files(const CheckpointFiles& files, WeightStore& store, int num_threads) {
   const std::vector<SliceSource> matches = match_layout(files, store.layout());
   check_twins(files, store.layout());
@@ -223,7 +189,7 @@ void load_files(const CheckpointFiles& files, WeightStore& store, int num_thread
 void write_export(const std::string& directory, int64_t weight_bytes, const ExportOptions& options,
                   const std::function<void(const std::string& directory)>& write) {
   const std::string target = base::without_trailing_slashes(directory);
-  check_target(target, options.overwrite);
+  check_export_target(target, options.overwrite);
   const std::string parent = std::filesystem::absolute(target).parent_path().string();
   base::make_directories(parent);
   base::check_writable_directory(parent, weight_bytes);

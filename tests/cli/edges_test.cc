@@ -71,6 +71,22 @@ TEST(Edges, AResultThatStandardOutputLosesIsNoSuccess) {
   }
 }
 
+// An export replaces its folder, so the one above must be writable too.
+TEST(Edges, AnExportNeedsTheFolderAboveItsOutput) {
+  const base::TemporaryDirectory folder;
+  const std::string above = folder / "above", output = folder / "above/out";
+  base::make_directories(output);
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
+  std::filesystem::permissions(output, std::filesystem::perms(0777));
+  for (const auto& [mode, code] : {std::pair{0555, 3}, {0777, 0}}) {
+    std::filesystem::permissions(above, std::filesystem::perms(mode));
+    EXPECT_EQ(exit_code_of_nobody([&] {
+                return run_command_line({"export", "--hf-checkpoint", kModel, "--output", output, "--dry-run"});
+              }),
+              code);
+  }
+}
+
 // `tandem train --help | head` closes the pipe before all is written.
 TEST(Edges, AReaderOfHelpMayLeave) {
   for (const Arguments& arguments : {Arguments{"--help"}, Arguments{"train", "--help"}}) {

@@ -443,6 +443,38 @@ TEST(Export, WritesWhereALinkLeadsAndIntoNoFile) {
   EXPECT_EQ(base::read_file(folder / "file"), "mine");
 }
 
+// A dry run once approved of exports that fail, and an export once failed when everything had been read.
+TEST(Export, FindsWhatCannotBeExportedBeforeAnythingIsRead) {
+  base::TemporaryDirectory folder;
+  const std::string model = folder / "model", adapter = folder / "adapter";
+  fs::copy(kModel, model);
+  fs::resize_file(model + "/model.safetensors", fs::file_size(model + "/model.safetensors") - 1);
+  fs::copy("tests/golden/lora", adapter);
+  fs::resize_file(adapter + "/adapter_model.safetensors", fs::file_size(adapter + "/adapter_model.safetensors") - 1);
+  base::make_directories(folder / "full");
+  base::write_file_durably(folder / "full/notes.txt", "mine");
+  const auto refuses = [&](const std::string& source, const std::string& output, const Arguments& more,
+                           const std::string& says) {
+    for (const Arguments& mode : {Arguments{"--dry-run"}, Arguments{}}) {
+      Arguments words = {"export", "--hf-checkpoint", source, "--output", output};
+      words.insert(words.end(), more.begin(), more.end());
+      words.insert(words.end(), mode.begin(), mode.end());
+      expect_one_line_failure(run(words), 2, says);
+    }
+  };
+  refuses(model, folder / "out", {}, model + "/model.safetensors");
+  refuses(adapter, folder / "out", {}, adapter + "/adapter_model.safetensors");
+  fs::remove(model + "/model.safetensors");
+  refuses(model, folder / "out", {}, "neither model.safetensors nor");
+  refuses(kModel, folder / "full", {}, "the directory is not empty; choose another, or give --overwrite");
+  refuses(kModel, folder / "full", {"--overwrite"}, "holds \"notes.txt\", which is no part of an export");
+  for (const std::string output : {".", "./", "..", "/", "/proc"})
+    refuses(kModel, output, {},
+            "--output " + output + ": cannot be replaced as a whole, as an export does; name a folder");
+  EXPECT_FALSE(base::directory_exists(folder / "out"));
+  EXPECT_EQ(base::read_file(folder / "full/notes.txt"), "mine");
+}
+
 TEST(Program, ExitsWithTheCodeOfItsFailure) {
   EXPECT_EQ(Program({"--version"}).wait(), 0);
   EXPECT_EQ(Program({"train", "--no-such-flag"}).wait(), 2);
