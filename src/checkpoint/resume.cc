@@ -71,16 +71,17 @@ std::vector<SavedTensor> saved_tensors(const Holder& holder, int tensor_rank) {
   return tensors;
 }
 
-// Fills the box from the checkpoint. A box on a device is read through a few MiB of host memory.
-void read_box(const Checkpoint& checkpoint, const HeldBox& held) {
+// Fills the box from the checkpoint, which has it in this dtype. A box on a device, and one in another dtype, is read
+// through a few MiB of host memory.
+void read_box(const Checkpoint& checkpoint, const HeldBox& held, at::ScalarType saved) {
   const at::Tensor& part = held.values;
   const auto read_into = [&](const at::Tensor& host, int64_t first_row) {
     std::vector<int64_t> begin = held.begin;
     begin.front() += first_row;
-    checkpoint.read(held.name, weights::safetensors_dtype(part.scalar_type()), begin, host.sizes().vec(),
+    checkpoint.read(held.name, weights::safetensors_dtype(saved), begin, host.sizes().vec(),
                     {static_cast<std::byte*>(host.data_ptr()), static_cast<size_t>(host.nbytes())});
   };
-  if (part.is_cpu()) {
+  if (part.is_cpu() && part.scalar_type() == saved) {
     read_into(part, 0);
     return;
   }
@@ -88,7 +89,7 @@ void read_box(const Checkpoint& checkpoint, const HeldBox& held) {
   const int64_t step = std::max<int64_t>(1, weights::kStagingBytes / row_bytes);
   for (int64_t begin = 0; begin < num_rows; begin += step) {
     const at::Tensor rows = part.narrow(0, begin, std::min(step, num_rows - begin));
-    const at::Tensor host = at::empty(rows.sizes(), rows.scalar_type());
+    const at::Tensor host = at::empty(rows.sizes(), saved);
     read_into(host, begin);
     rows.copy_(host);
   }
@@ -105,7 +106,13 @@ std::vector<SavedTensor> reference_tensors(const weights::WeightStore& reference
 }
 
 void restore_reference(const Checkpoint& checkpoint, weights::WeightStore& reference) {
-  for_each_box(reference, [&](const HeldBox& held) { read_box(checkpoint, held); });
+  const auto& tensors = checkpoint.manifest().tensors;
+  const at::ScalarType own = reference.dtype(), other = own == at::kFloat ? at::kBFloat16 : at::kFloat;
+  for_each_box(reference, [&](const HeldBox& held) {
+    const auto found = tensors.find(held.name);
+    const bool is_other = found != tensors.end() && found->second.dtype == weights::safetensors_dtype(other);
+    read_box(checkpoint, held, is_other ? other : own);
+  });
 }
 
 void check_trained_tensors(const Checkpoint& checkpoint, const weights::Layout& trained) {
@@ -140,7 +147,7 @@ void check_trained_tensors(const Checkpoint& checkpoint, const weights::Layout& 
 
 void restore(const Checkpoint& checkpoint, const RunState& state, trainer::Trainer& trainer,
              weights::WeightStore& store) {
-  for_each_box(trainer, [&](const HeldBox& held) { read_box(checkpoint, held); });
+  for_each_box(trainer, [&](const HeldBox& held) { read_box(checkpoint, held, held.values.scalar_type()); });
   trainer.restore(state.optimizer);
   store.set_version(state.weight_version);
 }

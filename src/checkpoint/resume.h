@@ -23,8 +23,9 @@ std::vector<SavedTensor> optimizer_tensors(const trainer::Trainer& trainer, int 
 // dtype. Every data rank holds the same: one replica saves it, each of its tensor ranks its boxes. The result is live
 // as well: it is valid until the reference changes.
 std::vector<SavedTensor> reference_tensors(const weights::WeightStore& reference, int tensor_rank = 0);
-// Fills a store that has memory with the checkpoint's reference. Throws UserError if the checkpoint has none, or one of
-// another dtype.
+// Fills a store that has memory with the checkpoint's reference, converted where that is float32 and the store
+// bfloat16, or the reverse: a run that goes on with another --ref-mixup-alpha may keep its reference in another dtype.
+// Throws UserError if the checkpoint has none.
 void restore_reference(const Checkpoint& checkpoint, weights::WeightStore& reference);
 
 // Throws UserError unless the checkpoint has the state of the tensors that this run trains, and of no others, which
