@@ -111,6 +111,7 @@ class MemoryEstimate {
         layouts_(layouts),
         trained_model_(model_in_training(config, model)),
         role_(facts.role),
+        reference_(facts.reference),
         resumes_reference_(facts.resumes_reference),
         teachers_(facts.teachers),
         reward_model_(facts.reward_model),
@@ -265,7 +266,7 @@ class MemoryEstimate {
     }
     if (config_.loss.needs_reference()) {
       if (offloads_reference()) scoring[Tag::kReference] += memory::allocated_bytes(reference_bytes_);
-      model::ModelConfig reference = trained_model_;
+      model::ModelConfig reference = reference_ ? model_in_training(config_, *reference_) : trained_model_;
       if (!reference_has_adapter()) reference.lora.reset();
       trainer::add_scoring_peaks(reference, scores, scoring, plan);
     }
@@ -353,6 +354,7 @@ class MemoryEstimate {
   const ModelLayouts& layouts_;
   const model::ModelConfig trained_model_;
   const Role role_;
+  const std::optional<model::ModelConfig> reference_;
   const bool resumes_reference_;
   const std::span<const model::ModelConfig> teachers_;
   const std::optional<model::ModelConfig> reward_model_;

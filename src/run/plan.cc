@@ -15,6 +15,7 @@
 #include "run/run_space.h"
 #include "run/verbs.h"
 #include "session/read_model.h"
+#include "session/read_reference.h"
 #include "session/read_reward_model.h"
 #include "session/read_teachers.h"
 
@@ -30,9 +31,13 @@ std::vector<std::pair<const char*, plan::Role>> roles_of(const config::TrainConf
 
 // The first trainer is planned: it also sends the weights of the others.
 plan::PlanInputs facts_of(plan::Role role, const config::TrainConfig& config, const model::ModelConfig& model) {
+  std::optional<model::ModelConfig> reference;
+  if (config.loss.needs_reference() && !config.loss.ref_load.empty())
+    reference = session::read_reference(config.loss.ref_load, model);
   return {.role = role,
           .gives_weights = role == plan::Role::kTrainer,
           .teachers = session::read_teachers(config.loss, model),
+          .reference = reference,
           .reward_model = session::read_reward_model(config.reward, model)};
 }
 

@@ -111,7 +111,7 @@ SftInputs::SftInputs(const config::SftConfig& given, const config::RunMode& mode
   check_keeps(directory, read_paths(config));
   check_trackers(config.output.trackers);
   session::check_spread(session.config(), config.mesh);
-  check_reference(session, config.ref_load);
+  check_reference(session, config.ref_load, /*follows_policy=*/false);
   result_inputs = checkpoint::result_inputs({.flags = mode.result_options,
                                              .kernels = session.ops().name(),
                                              .schedule = trainer.schedule,

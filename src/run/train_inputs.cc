@@ -40,6 +40,7 @@
 #include "session/plan_together.h"
 #include "session/ranks.h"
 #include "session/read_model.h"
+#include "session/read_reference.h"
 #include "session/read_reward_model.h"
 #include "session/read_teachers.h"
 #include "session/trainer_setup.h"
@@ -84,6 +85,8 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelS
   facts.teachers = session::read_teachers(config.loss, session.config());
   facts.reward_model = session::read_reward_model(config.reward, session.config());
   facts.resumes_reference = checkpoint && checkpoint::read_state(*checkpoint).reference_step > 0;
+  if (!facts.resumes_reference && config.loss.needs_reference() && !config.loss.ref_load.empty())
+    facts.reference = session::read_reference(config.loss.ref_load, session.config());
   const plan::DeviceMemory device = plan::device_memory(config, device::device_bytes(session.device()));
   return session::plan_together(config, session.config(), facts, device, mesh.tensor().host);
 }
@@ -155,7 +158,9 @@ std::vector<scorer::Welcome> check_start(const config::TrainConfig& config, sess
   session::check_spread(session.config(), config.mesh);
   if (config.mesh.rollout_expert_parallel) check_expert_parallel(session.config());
   session::check_stop_tokens(config.rollout, session.config());
-  if (config.loss.needs_reference()) check_reference(session, config.loss.ref_load);
+  if (config.loss.needs_reference()) {
+    check_reference(session, config.loss.ref_load, config.loss.ref_update_interval.has_value());
+  }
   std::vector<scorer::Welcome> teachers_elsewhere = check_teachers(config, session, prompts, teachers);
   check_reward_model(config.reward, session, prompts.is_rendered);
   for (const auto& [flag, pattern] : {std::pair{"--save-debug-rollout-data", config.output.save_debug_rollout_data},

@@ -114,5 +114,26 @@ TEST(NotFinite, TrainingNamesTheDamagedTensor) {
   expect_one_line_failure(run(with_flag(train_arguments(folder / "run"), "--hf-checkpoint", model)), 3, says);
 }
 
+// A hinge once learnt nothing from such a reference, and said that all was well.
+TEST(NotFinite, AReferenceNamesTheDamagedTensor) {
+  base::TemporaryDirectory folder;
+  const std::string model = damaged_model(folder, "model.layers.1.self_attn.k_norm.weight", 2, kNaN);
+  const std::string why =
+      "gives log-probs as the reference that are not finite: model.layers.1.self_attn.k_norm.weight holds NaN";
+  const std::string says = "--ref-load " + model + ": " + why;
+  const std::string pairs = "tests/golden/preferences/pairs.jsonl";
+  const Arguments sft = {"sft",    "--hf-checkpoint", kModel, "--prompt-data",       pairs, "--preference-loss",
+                         "hinge",  "--num-rollout",   "1",    "--global-batch-size", "2",   "--no-use-tensorboard",
+                         "--save", folder / "sft"};
+  expect_one_line_failure(run(with_flag(sft, "--ref-load", model)), 3, says);
+  expect_one_line_failure(run(with_flag(sft, "--hf-checkpoint", model)), 3, "--hf-checkpoint " + model + ": " + why);
+  for (const Arguments& more :
+       {Arguments{"--overwrite", "--kl-coef", "0.1"}, {"--overwrite", "--use-kl-loss", "--kl-loss-coef", "0.1"}}) {
+    const Arguments words = with_flag(train_arguments(folder / "run", more), "--ref-load", model);
+    expect_one_line_failure(run(words), 3, says);
+    expect_one_line_failure(run(with_flag(words, "--lora-rank", "4")), 3, says);
+  }
+}
+
 }  // namespace
 }  // namespace tandem::cli

@@ -54,12 +54,15 @@ HeldOut::HeldOut(const config::SftConfig& config, text::TextWorker& text, const 
   }
 }
 
-void HeldOut::score_reference(const model::Model& model, const trainer::BatchConfig& batch) {
+bool HeldOut::score_reference(const model::Model& model, const trainer::BatchConfig& batch) {
   for (DataSet& set : sets_) {
     set.preferences.emplace(config_.preference, set.data, batch, session::training_ranks(mesh_));
     const std::vector<int64_t> items = all_of(set.preferences->num_items());
-    for (const Preferences::Part part : parts(std::ssize(items))) set.preferences->score_reference(model, items, part);
+    for (const Preferences::Part part : parts(std::ssize(items))) {
+      if (!set.preferences->score_reference(model, items, part)) return false;
+    }
   }
+  return true;
 }
 
 std::optional<HeldOut::Result> HeldOut::evaluate(const model::Model& model, const trainer::BatchConfig& batch,

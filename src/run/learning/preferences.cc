@@ -1,6 +1,7 @@
 #include "run/learning/preferences.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 
@@ -59,13 +60,18 @@ std::vector<rl::Sample> Preferences::samples_of(std::span<const Text> texts) con
   return samples;
 }
 
-void Preferences::score_reference(const model::Model& model, std::span<const int64_t> items, Part part) {
+bool Preferences::score_reference(const model::Model& model, std::span<const int64_t> items, Part part) {
   std::vector<Text> unknown = texts_of(items, part);
   std::erase_if(unknown, [this](const Text& text) { return reference_.contains(text); });
-  if (unknown.empty()) return;
+  if (unknown.empty()) return true;
   const std::vector<rl::Sample> samples = samples_of(unknown);
   const trainer::Scores scores = trainer::score(model, views_of(samples), batch_, /*temperature=*/1.0, ranks_);
-  for (size_t i = 0; i < samples.size(); ++i) reference_[unknown[i]] = trained_sum(samples[i], scores.logprobs[i]);
+  bool are_finite = true;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const double logp = reference_[unknown[i]] = trained_sum(samples[i], scores.logprobs[i]);
+    are_finite = are_finite && std::isfinite(logp);
+  }
+  return are_finite;
 }
 
 void Preferences::Judged::add(const Judged& more) {

@@ -38,10 +38,10 @@ class Preferences {
   };
 
   // Scores what a loss over these items asks for of a part, if it is not known yet. The model has the reference's
-  // weights.
-  void score_reference(const model::Model& model, std::span<const int64_t> items, Part part);
-  void score_reference(const model::Model& model, std::span<const int64_t> items) {
-    score_reference(model, items, {0, std::ssize(items)});
+  // weights. Returns whether all numbers are finite.
+  bool score_reference(const model::Model& model, std::span<const int64_t> items, Part part);
+  bool score_reference(const model::Model& model, std::span<const int64_t> items) {
+    return score_reference(model, items, {0, std::ssize(items)});
   }
 
   // Answers as a model judges them.

@@ -4,16 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
 #include "base/check.h"
-#include "base/files.h"
-#include "base/hub_name.h"
 #include "checkpoint/resume.h"
-#include "model/peft.h"
+#include "model/lora.h"
 #include "model/registry.h"
+#include "session/read_reference.h"
 #include "weights/checkpoint_files.h"
+#include "weights/not_finite.h"
 
 namespace tandem::run {
 
@@ -68,33 +69,32 @@ void for_each_piece(const weights::WeightStore& store, F f) {
 
 }  // namespace
 
-void check_reference(const session::ModelSession& session, const std::string& directory) {
+void check_reference(const session::ModelSession& session, const std::string& directory, bool follows_policy) {
   if (directory.empty()) return;
-  TANDEM_USER_CHECK(base::directory_exists(directory),
-                    fmt::format("--ref-load {}: no such directory; name a Hugging Face model directory{}", directory,
-                                base::hub_remedy(directory, base::HubKind::kModel)));
-  TANDEM_USER_CHECK(!model::is_adapter_directory(directory),
-                    fmt::format("--ref-load {}: is an adapter, and a model is needed here: write the merged one with "
-                                "tandem export",
-                                directory));
-  const model::ModelConfig config = model::read_model_config(directory), &own = session.config();
-  TANDEM_USER_CHECK(config.architecture == own.architecture && config.vocab == own.vocab &&
-                        config.hidden == own.hidden && config.num_layers == own.num_layers,
-                    fmt::format("--ref-load {}: not the shape of --hf-checkpoint {}; the reference must be the same "
-                                "model",
-                                directory, session.directory()));
-  weights::check_hf_checkpoint(directory, model::build_layout(config));
+  session::read_reference(directory, session.config());
+  weights::check_hf_checkpoint(directory, model::build_layout(model::read_model_config(directory)));
+  session::check_reference_shape(directory, session.config());
+  if (follows_policy) session::check_reference_forward(directory, session.config());
+}
+
+void refuse_reference(const session::ModelSession& session, const std::string& directory,
+                      const std::string& why_not_finite) {
+  throw EnvironmentError(fmt::format(
+      "{}: gives log-probs as the reference that are not finite: {}",
+      directory.empty() ? "--hf-checkpoint " + session.directory() : "--ref-load " + directory, why_not_finite));
 }
 
 Reference::Reference(const session::ModelSession& session, const Options& options,
                      const std::optional<checkpoint::Checkpoint>& checkpoint, session::RunMemory& memory)
-    : session_(session), mixup_alpha_(options.mixup_alpha) {
+    : session_(session), directory_(options.directory), mixup_alpha_(options.mixup_alpha) {
   if (checkpoint) step_ = checkpoint::read_state(*checkpoint).reference_step;
   model::ModelConfig config = session.config();
   if (config.lora && options.directory.empty()) {
     // A reference that followed the policy once is in the checkpoint, whether it goes on following it or not.
     begin_at_base(options.follows_policy || step_ > 0, checkpoint, memory);
   } else {
+    // Weights that are the policy's by now compute as the policy does.
+    if (!options.directory.empty() && step_ == 0) config = session::read_reference(options.directory, config);
     config.lora.reset();
     config.shard.sequence_parallel = options.sequence_parallel;
     model_.emplace(
@@ -125,8 +125,12 @@ void Reference::begin_at_base(bool has_adapter, const std::optional<checkpoint::
   if (step_ > 0) {
     restore(*checkpoint, *adapter);
   } else {
-    // An adapter of zeros adds nothing to the base, of which it has the modules that are trained whole.
-    for (const weights::PackedTensor& packed : adapter->layout().tensors) adapter->tensor(packed.name).zero_();
+    // The policy's own A is there for an average to begin with. With B at 0 the adapter adds nothing to the base, of
+    // which it has the modules that are trained whole.
+    weights::copy_common(session_.trained(), *adapter);
+    for (const weights::PackedTensor& packed : adapter->layout().tensors) {
+      if (packed.name.ends_with(model::kLoraB)) adapter->tensor(packed.name).zero_();
+    }
     weights::copy_common(session_.base(), *adapter);
   }
   model_.emplace(session_, config, session_.base().view(), std::move(adapter), memory);
@@ -159,6 +163,21 @@ void Reference::restore(const checkpoint::Checkpoint& checkpoint, weights::Weigh
     own.from_floats(average_->tensor(name).const_data_ptr<float>() + first);
     own.write(store.tensor(name), first);
   });
+}
+
+trainer::Scores Reference::score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,
+                                 double temperature, const trainer::Ranks& ranks) {
+  trainer::Scores scores = model_->score(samples, batch, temperature, ranks);
+  const auto is_finite = [](float logprob) { return std::isfinite(logprob); };
+  for (const std::vector<float>& of_sample : scores.logprobs) {
+    if (!std::ranges::all_of(of_sample, is_finite)) refuse_reference(session_, directory_, why_not_finite());
+  }
+  return scores;
+}
+
+std::string Reference::why_not_finite() const {
+  const bool is_over_base = directory_.empty() && session_.config().lora;
+  return weights::why_not_finite(is_over_base ? session_.base() : model_->home());
 }
 
 void Reference::follow_policy(int64_t step) {

@@ -20,9 +20,15 @@
 
 namespace tandem::run {
 
-// Throws UserError unless `directory` holds a model of the session's shape, so that a mistake is found before weights
-// are read; "" names the session's own.
-void check_reference(const session::ModelSession& session, const std::string& directory);
+// Throws UserError unless `directory` holds a model of the session's shape, and where the reference will follow the
+// policy one that computes as the policy does, so that a mistake is found before weights are read; "" names the
+// session's own.
+void check_reference(const session::ModelSession& session, const std::string& directory, bool follows_policy);
+
+// Throws EnvironmentError for a reference, that of --ref-load or else of --hf-checkpoint, whose log-probs are not
+// finite, with the reason.
+[[noreturn]] void refuse_reference(const session::ModelSession& session, const std::string& directory,
+                                   const std::string& why_not_finite);
 
 class Reference {
  public:
@@ -33,17 +39,15 @@ class Reference {
     bool is_offloaded = false;
     bool sequence_parallel = false;  // value of model::TensorShard's
   };
-  // Loads the weights of the directory, in the session's shape and dtype; or those of the checkpoint that the run
+  // Loads the model of the directory, in the session's shape and dtype; or the weights of the checkpoint that the run
   // resumes from, if it holds some. Throws UserError when the shapes differ. Borrows the session; the ledger records
   // what lasts.
   Reference(const session::ModelSession& session, const Options& options,
             const std::optional<checkpoint::Checkpoint>& checkpoint, session::RunMemory& memory);
 
-  // Scores as trainer::score() does.
+  // Scores as trainer::score() does. Throws EnvironmentError for a log-prob that is not finite.
   trainer::Scores score(const std::vector<const rl::Sample*>& samples, const trainer::BatchConfig& batch,
-                        double temperature, const trainer::Ranks& ranks = trainer::no_other_ranks()) {
-    return model_->score(samples, batch, temperature, ranks);
-  }
+                        double temperature, const trainer::Ranks& ranks = trainer::no_other_ranks());
 
   // Makes every weight (1 - alpha) times itself and alpha times what the session has trained up to now, after `step`
   // finished rollouts (TRL's sync_ref_model with ref_model_mixup_alpha). Computed in float32, each weight on its own.
@@ -60,9 +64,11 @@ class Reference {
   // Fills a store that has memory with what the checkpoint holds.
   void restore(const checkpoint::Checkpoint& checkpoint, weights::WeightStore& store);
   bool keeps_average(const weights::WeightStore& own) const;
+  std::string why_not_finite() const;
   const weights::WeightStore& saved() const { return average_ ? *average_ : model_->home(); }
 
   const session::ModelSession& session_;
+  const std::string directory_;
   const double mixup_alpha_;
   int64_t step_ = 0;  // step of the policy that the weights followed last; 0: they never did
   // The average in float32 on the host: the weights in bfloat16 are this, rounded. A step of training moves most

@@ -11,12 +11,15 @@
 #include "base/message_text.h"
 #include "model/registry.h"
 #include "run/health_settings.h"
+#include "run/learning/reference.h"
 #include "run/patience.h"
 #include "run/training_traffic.h"
 #include "session/ranks.h"
+#include "session/read_reference.h"
 #include "session/stop_signal.h"
 #include "session/trainer_setup.h"
 #include "tandem/error.h"
+#include "weights/not_finite.h"
 
 namespace tandem::run {
 
@@ -50,16 +53,16 @@ SftLearner::SftLearner(SftInputs& inputs)
   trainer_ = trainer::make_trainer(config, inputs.session.trained(), *model_, /*offload=*/std::nullopt, ranks_);
   if (!inputs.config.preference.is_on()) return;
   if (inputs.config.ref_load.empty()) {
-    score_reference(inputs, *model_);
+    score_reference(inputs, *model_, [&] { return inputs.session.why_not_finite(); });
     return;
   }
   // The other weights are in memory while they score, and no longer.
-  model::ModelConfig reference = model_in_training(inputs);
-  reference.lora.reset();
+  const model::ModelConfig reference = session::read_reference(inputs.config.ref_load, model_in_training(inputs));
   auto store = weights::WeightStore::without_storage(model::build_layout(reference), inputs.session.dtype(),
                                                      inputs.session.ops().device());
   weights::load_hf_checkpoint(inputs.config.ref_load, store);
-  score_reference(inputs, *inputs.session.make_model(reference, store.view()));
+  score_reference(inputs, *inputs.session.make_model(reference, store.view()),
+                  [&] { return weights::why_not_finite(store); });
 }
 
 std::vector<int64_t> SftLearner::next_items(rl::PromptOrder& order) const {
@@ -68,8 +71,10 @@ std::vector<int64_t> SftLearner::next_items(rl::PromptOrder& order) const {
   return items;
 }
 
-void SftLearner::score_reference(SftInputs& inputs, const model::Model& reference) {
+void SftLearner::score_reference(SftInputs& inputs, const model::Model& reference,
+                                 const std::function<std::string()>& why_not_finite) {
   preferences_.emplace(inputs.config.preference, inputs.data, inputs.trainer.batch, ranks_);
+  const auto refuse = [&] { refuse_reference(inputs.session, inputs.config.ref_load, why_not_finite()); };
   rl::PromptOrder order = order_;
   int64_t begin = 0;
   if (inputs.checkpoint) {
@@ -79,9 +84,9 @@ void SftLearner::score_reference(SftInputs& inputs, const model::Model& referenc
   report::Report report({.is_silent = !inputs.mesh->is_conductor()});
   for (int64_t step = begin; step < inputs.num_steps; ++step) {
     report.progress("scoring the reference", step - begin, inputs.num_steps - begin, "steps");
-    preferences_->score_reference(reference, next_items(order));
+    if (!preferences_->score_reference(reference, next_items(order))) refuse();
   }
-  inputs.held_out.score_reference(reference, inputs.trainer.batch);
+  if (!inputs.held_out.score_reference(reference, inputs.trainer.batch)) refuse();
 }
 
 void SftLearner::restore(const checkpoint::RunState& saved) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,7 +52,8 @@ class SftLearner {
  private:
   // Returns the indices of the next step's samples, or pairs, or labelled answers.
   std::vector<int64_t> next_items(rl::PromptOrder& order) const;
-  void score_reference(SftInputs& inputs, const model::Model& reference);
+  void score_reference(SftInputs& inputs, const model::Model& reference,
+                       const std::function<std::string()>& why_not_finite);
   void see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& items);
 
   const SftInputs& inputs_;

@@ -95,6 +95,54 @@ TEST(Preferences, CompareWithTheReferenceThatIsNamed) {
                           2, "not the shape of --hf-checkpoint");
 }
 
+// It was once computed with the policy's rotation, and the margin of the first step was 0.
+TEST(Preferences, ComputeTheReferenceByItsOwnConfiguration) {
+  base::TemporaryDirectory folder;
+  const std::string other = folder / "other";
+  std::filesystem::copy(kModel, other);
+  const auto configure = [&](const std::string& key, const base::Json& value) {
+    base::Json config = base::read_json_file(other + "/config.json");
+    config[key] = value;
+    base::write_file_durably(other + "/config.json", config.dump());
+  };
+  configure("rope_theta", 100.0);
+  const auto first_step = [&](const std::string& save, const Arguments& more, const std::string& model) {
+    const Captured result = run(with_flag(with_flag(arguments("sigmoid", folder / save, more), "--num-rollout", "1"),
+                                          "--hf-checkpoint", model));
+    EXPECT_EQ(result.code, 0) << result.err;
+    return steps_of(folder / save).at(0);
+  };
+  const base::Json policy = first_step("policy", {}, kModel), of_reference = first_step("asked", {}, other);
+  for (const Arguments& more : {Arguments{}, Arguments{"--lora-rank", "4"}}) {
+    Arguments flags = {"--ref-load", other};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const base::Json seen = first_step("seen" + std::to_string(more.size()), flags, kModel);
+    for (const std::string which : {"chosen", "rejected"}) {
+      const auto logps = [&](const base::Json& step) {
+        return step.at("preference/" + which + "_logps").get<double>();
+      };
+      EXPECT_NE(logps(policy), logps(of_reference));
+      EXPECT_NEAR(seen.at("preference/" + which + "_reward").get<double>(), 0.3 * (logps(policy) - logps(of_reference)),
+                  1e-6);
+    }
+  }
+}
+
+// Matrices of one shape may be those of other heads.
+TEST(Preferences, RefuseAReferenceWithOtherHeads) {
+  base::TemporaryDirectory folder;
+  const std::string model = "tests/golden/models/qwen2-tied", other = folder / "other";
+  std::filesystem::copy(model, other);
+  base::Json config = base::read_json_file(other + "/config.json");
+  config["num_attention_heads"] = 12;
+  config["num_key_value_heads"] = 4;
+  base::write_file_durably(other + "/config.json", config.dump());
+  expect_one_line_failure(
+      run(with_flag(arguments("sigmoid", folder / "run", {"--ref-load", other, "--dry-run"}), "--hf-checkpoint",
+                    model)),
+      2, "not the shape of --hf-checkpoint: num_attention_heads of config.json is 12 there and 6 here");
+}
+
 // The reference is the weights that the first run began with, also of a run that goes on.
 TEST(Preferences, ResumeBitForBit) {
   base::TemporaryDirectory folder;

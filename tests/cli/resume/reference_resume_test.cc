@@ -150,6 +150,110 @@ std::map<std::string, std::vector<double>> numbers_of_file(const std::string& pa
   return result;
 }
 
+// A reference that becomes the policy computes as the policy does, and so does an average of both.
+TEST_F(ReferenceResume, ComputesAsThePolicyWhoseWeightsItTakes) {
+  const std::string other = folder_ / "other";
+  std::filesystem::copy(kModel, other);
+  base::Json config = base::read_json_file(other + "/config.json");
+  config["rope_theta"] = 100.0;
+  base::write_file_durably(other + "/config.json", config.dump());
+  Arguments renewed = with_flag(words(folder_ / "renewed"), "--ref-load", other);
+  expect_one_line_failure(run(renewed), 2, "--ref-load " + other + ": rope_theta of its config.json is not that of ");
+  Arguments frozen = renewed;
+  const auto at = std::find(frozen.begin(), frozen.end(), "--ref-update-interval");
+  frozen.erase(at, at + 2);
+  const auto first_kl = [&](const std::string& save, const std::string& reference) {
+    const Captured result =
+        run(with_flag(with_flag(with_flag(frozen, "--save", save), "--ref-load", reference), "--num-rollout", "1"));
+    EXPECT_EQ(result.code, 0) << result.err;
+    for (const base::Json& record : json_lines(save + "/metrics.jsonl"))
+      if (record.contains("rollout/kl")) return record.at("rollout/kl").get<double>();
+    ADD_FAILURE() << "no KL";
+    return 0.0;
+  };
+  EXPECT_EQ(first_kl(folder_ / "same", kModel), 0.0);
+  EXPECT_NE(first_kl(folder_ / "frozen", other), 0.0);
+}
+
+// An average once began at an adapter of zeros: its A was a share of the policy's too, so the product was the square of
+// that share.
+TEST_F(ReferenceResume, AnAverageOfAnAdapterBeginsAtThePolicysOwnA) {
+  constexpr double kAlpha = 0.125;
+  for (const char* const interval : {"1", "2"}) {
+    SCOPED_TRACE(interval);
+    const auto averaging = [&](const std::string& path) {
+      Arguments all = with_flag(with_flag(words(path), "--ref-update-interval", interval), "--ref-mixup-alpha",
+                                std::to_string(kAlpha));
+      all.insert(all.end(), {"--lora-rank", "4"});
+      return with_flag(all, "--keep-latest", "3");
+    };
+    const std::string whole = folder_ / (std::string("whole") + interval),
+                      path = folder_ / (std::string("run") + interval);
+    const Captured undisturbed = run(averaging(whole));
+    ASSERT_EQ(undisturbed.code, 0) << undisturbed.err;
+    const int renewed = std::stoi(interval);
+    const auto reference = numbers_of_file(folder_of(whole, renewed) + "/shard_00000.safetensors", "reference.");
+    const auto policy = numbers_of_file(folder_of(whole, renewed) + "/shard_00000.safetensors", "master.");
+    ASSERT_EQ(reference.size(), policy.size());
+    const auto length = [](const std::vector<double>& numbers) {
+      double sum = 0.0;
+      for (const double x : numbers) sum += x * x;
+      return std::sqrt(sum);
+    };
+    for (const auto& [name, numbers] : reference) {
+      const bool is_a = name.find("lora_A") != std::string::npos;
+      const double wanted = (is_a ? 1.0 : kAlpha) * length(policy.at(name));
+      EXPECT_NEAR(length(numbers), wanted, (is_a ? 0.05 : 0.01) * wanted) << name;
+    }
+    for (int first = 1; first < kReferenceRollouts; ++first) {
+      const std::string cut = path + std::to_string(first);
+      ASSERT_EQ(run(with_flag(averaging(cut), "--num-rollout", std::to_string(first))).code, 0);
+      const Captured resumed = run(go_on(averaging(cut), cut));
+      ASSERT_EQ(resumed.code, 0) << resumed.err;
+      const std::string shard = "/shard_00000.safetensors";
+      EXPECT_TRUE(base::read_file(folder_of(cut, 3) + shard) == base::read_file(folder_of(whole, 3) + shard)) << first;
+      EXPECT_EQ(timeless_metrics(cut), timeless_metrics(whole)) << first;
+    }
+  }
+}
+
+// An average is kept in float32, and a copy of the policy in the policy's dtype. Such a run once could not go on.
+TEST_F(ReferenceResume, GoesOnWithAReferenceOfAnotherPrecision) {
+  const auto with_alpha = [&](const std::string& path, const std::string& alpha) {
+    return with_flag(with_flag(with_flag(words(path), "--ref-update-interval", "1"), "--ref-mixup-alpha", alpha),
+                     "--keep-latest", "3");
+  };
+  const auto reference = [](const std::string& path, int step) {
+    return numbers_of_file(folder_of(path, step) + "/shard_00000.safetensors", "reference.");
+  };
+  for (const auto& [before, after] : {std::pair{"0.125", "1"}, {"1", "0.125"}}) {
+    SCOPED_TRACE(before);
+    const std::string path = folder_ / (std::string("from") + before);
+    ASSERT_EQ(run(with_flag(with_alpha(path, before), "--num-rollout", "1")).code, 0);
+    Arguments rest = go_on(with_alpha(path, after), path);
+    rest.emplace_back("--allow-changed-config");
+    const Captured result = run(with_flag(rest, "--num-rollout", "2"));
+    ASSERT_EQ(result.code, 0) << result.err;
+    const auto first = reference(path, 1), second = reference(path, 2);
+    const std::string policy_file = path + "/hf/step_000002/model.safetensors";
+    for (const auto& [name, policy] : numbers_of_file(policy_file, "")) {
+      const double alpha = std::stod(after);
+      for (size_t i = 0; i < policy.size(); ++i) {
+        const double wanted = first.at(name)[i] + alpha * (policy[i] - first.at(name)[i]);
+        ASSERT_NEAR(second.at(name)[i], wanted, 1e-6 * std::abs(wanted) + 1e-9) << name << ' ' << i;
+      }
+    }
+  }
+  // A run that renews it no more scores with it, rounded.
+  const std::string path = folder_ / "from0.125";
+  Arguments rest = go_on(with_alpha(path, "1"), path);
+  const auto at = std::find(rest.begin(), rest.end(), "--ref-update-interval");
+  rest.erase(at, at + 2);
+  rest.emplace_back("--allow-changed-config");
+  const Captured result = run(with_flag(rest, "--num-rollout", "3"));
+  EXPECT_EQ(result.code, 0) << result.err;
+}
+
 // An adapter's reference is one that it had once. It stays what the checkpoint holds when the run that goes on renews
 // it no more.
 TEST_F(ReferenceResume, OfAnAdapterStaysAsItWasWithoutAnInterval) {
