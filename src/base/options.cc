@@ -33,6 +33,11 @@ struct TypedFlag {
 
 namespace {
 
+// Returns whether the word was meant as the value of a switch.
+bool is_switch_value(std::string_view word) {
+  return word == "true" || word == "false" || word == "True" || word == "False" || word == "1" || word == "0";
+}
+
 template <typename T>
 struct Traits {
   using Element = T;
@@ -561,7 +566,15 @@ ParsedAction Options::parse(const std::vector<std::string>& arguments) {
       const bool is_positional = positional != options_.end() && flag.name == positional->name();
       const size_t num_used = is_positional ? 0 : read_flag(flag);
       if (!is_positional && num_used == flag.words.size()) continue;
-      if (positional == options_.end()) throw UserError(unexpected_text(flag.words[num_used]));
+      if (positional == options_.end()) {
+        const std::string name = flag.name.starts_with("no-") ? flag.name.substr(3) : flag.name;
+        const Option* const option = find(name);
+        const bool is_switch = option != nullptr && option->kind() == OptionKind::kBool;
+        const std::string& word = flag.words[num_used];
+        TANDEM_USER_CHECK(!is_switch || !is_switch_value(word),
+                          fmt::format("{}: is a switch, without a value: --{} or --no-{}", flag.shown, name, name));
+        throw UserError(unexpected_text(word));
+      }
       if (!all_positional) {
         all_positional.emplace();
         all_positional->name = positional->name();

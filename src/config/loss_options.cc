@@ -56,6 +56,9 @@ void LossOptions::visit_policy_term(base::Options& options) {
               "row of the loss table (docs/LOSSES.md): how rewards become advantages, and which surrogate and "
               "aggregation go with that")
       .one_of(names_of(rl::estimators()))
+      .unsupported({"ppo", "gae"},
+                   "needs a critic, a second model that predicts rewards, which is not trained here: give grpo, or "
+                   "reinforce_plus_plus, which has PPO's loss and no critic")
       .fingerprinted();
   options
       .option(loss.pg_loss_type, "pg-loss-type", group,

@@ -74,6 +74,7 @@ void EvalConfig::visit(base::Options& options) {
   reward.visit(options);
   options.option(output, "output", "output", "file for the metrics, one JSON record").path();
   options.option(sample_output, "sample-output", "output", "JSONL file for the completions with their rewards").path();
+  options.unsupported("prompt-data", "an evaluation names its files: give --eval-prompt-data NAME FILE");
 }
 
 void EvalConfig::check() const {

@@ -255,8 +255,12 @@ TEST(Options, RefusesWhatIsMissingOrExtra) {
   EXPECT_EQ(refusal_of_options({"--lr"}), "--lr: needs a value; one that begins with -- is written --lr=VALUE");
   EXPECT_EQ(refusal_of_options({"--lr", "--colocate"}),
             "--lr: needs a value; one that begins with -- is written --lr=VALUE");
-  EXPECT_EQ(refusal_of_options({"--colocate", "true"}),
-            "unexpected argument 'true': every option begins with -- and a name");
+  for (const std::string shown : {"--colocate", "--no-colocate"}) {
+    EXPECT_EQ(refusal_of_options({shown, "true"}),
+              shown + ": is a switch, without a value: --colocate or --no-colocate");
+  }
+  EXPECT_EQ(refusal_of_options({"--colocate", "yes"}),
+            "unexpected argument 'yes': every option begins with -- and a name");
   EXPECT_EQ(refusal_of_options({"-x"}), "unexpected argument '-x': every option begins with -- and a name");
   EXPECT_EQ(refusal_of_options({"--config", "--lr", "1"}), "--config: needs a file name");
   Parsed p;

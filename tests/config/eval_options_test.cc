@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/options.h"
+#include "config/verb_configs.h"
 #include "tandem/error.h"
 
 namespace tandem::config {
@@ -37,6 +39,22 @@ TEST(EvalOptions, DataSetsArePairsWithNamesOfTheirOwn) {
   EXPECT_TRUE(refusal({"aime", "a", "aime", "b"}).starts_with("--eval-prompt-data: the name aime is given twice"));
   for (const char* name : {"", "a/b", "a b", "ä", "a\n"})
     EXPECT_NE(refusal({name, "a.jsonl"}).find("is no name"), std::string::npos) << name;
+}
+
+TEST(EvalOptions, TheFlagOfTrainingDataIsAnsweredWithThatOfEvaluations) {
+  EvalConfig config;
+  base::Options options;
+  config.visit(options);
+  try {
+    options.parse({"--hf-checkpoint", "m", "--prompt-data", "f.jsonl"});
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(
+        text.find("--prompt-data: not supported: an evaluation names its files: give --eval-prompt-data NAME FILE"),
+        std::string::npos)
+        << text;
+  }
 }
 
 TEST(EvalOptions, WhatIsNotGivenIsTheRollouts) {

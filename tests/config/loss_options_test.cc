@@ -364,11 +364,11 @@ TEST(LossOptions, ATeacherThatCannotBeToldIsRefused) {
 }
 
 TEST(LossOptions, NamesAreThoseOfTheTables) {
-  const std::string refused = refusal_of_losses({"--advantage-estimator", "ppo"});
+  const std::string refused = refusal_of_losses({"--advantage-estimator", "huber"});
   for (const rl::Estimator& estimator : rl::estimators()) {
     EXPECT_NE(refused.find(std::string(estimator.name)), std::string::npos) << refused;
   }
-  EXPECT_TRUE(refused.starts_with("--advantage-estimator: 'ppo' is none of grpo, dr_grpo, dapo")) << refused;
+  EXPECT_TRUE(refused.starts_with("--advantage-estimator: 'huber' is none of grpo, dr_grpo, dapo")) << refused;
   EXPECT_TRUE(
       refusal_of_losses({"--pg-loss-type", "huber"}).starts_with("--pg-loss-type: 'huber' is none of ppo, gspo"));
   EXPECT_TRUE(refusal_of_losses({"--loss-agg-mode", "mean"})
@@ -384,6 +384,19 @@ TEST(LossOptions, NamesAreThoseOfTheTables) {
                   .starts_with("--reward-std-scope: 'all' is none of group, batch"));
   for (const char* flag : {"--pg-loss-type=", "--loss-agg-mode="})
     EXPECT_EQ(refusal_of_losses({flag}), "accepted") << flag;
+}
+
+TEST(LossOptions, AnEstimatorWithACriticIsRefusedWithOneWithout) {
+  for (const std::string name : {"ppo", "gae"}) {
+    try {
+      parsed_losses({"--advantage-estimator", name});
+      FAIL() << "accepted: " << name;
+    } catch (const UserError& error) {
+      const std::string text = error.what();
+      EXPECT_TRUE(text.starts_with("--advantage-estimator: '" + name + "' needs a critic")) << text;
+      EXPECT_EQ(text.find("did you mean"), std::string::npos) << text;
+    }
+  }
 }
 
 TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
