@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <system_error>
 
 extern char** environ;
 
@@ -94,7 +95,10 @@ std::string home_directory() {
 std::string cache_directory() {
   if (std::string folder = value_of("XDG_CACHE_HOME"); !folder.empty()) return folder;
   const std::string home = home_directory();
-  return home.empty() ? std::filesystem::temp_directory_path().string() : home + "/.cache";
+  if (!home.empty()) return home + "/.cache";
+  std::error_code error;  // TMPDIR may name no folder
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  return error ? "/tmp" : folder.string();
 }
 
 std::string launcher_python() {

@@ -14,6 +14,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -35,8 +36,14 @@ constexpr double kEndSeconds = 60.0;   // the longest that ranks may go on witho
 class Folder {
  public:
   Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tandem-device-XXXXXX").string();
-    TANDEM_ENV_CHECK(mkdtemp(name.data()) != nullptr, "no folder for the runs of several ranks can be made in TMPDIR");
+    std::error_code error;  // TMPDIR may name no folder
+    std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    if (error) parent = "/tmp";
+    std::string name = (parent / "tandem-device-XXXXXX").string();
+    TANDEM_ENV_CHECK(mkdtemp(name.data()) != nullptr,
+                     parent.string() +
+                         ": no folder for the runs of several ranks can be made; set TMPDIR to a folder "
+                         "that can be written");
     path_ = name;
     std::ofstream(path_ + "/prompts.jsonl") << "{\"prompt\": \"2 + 2 = \"}\n{\"prompt\": \"The sky is\"}\n{\"prompt\": "
                                                "\"One, two,\"}\n{\"prompt\": \"a\"}\n";

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <optional>
+#include <string>
 
 namespace tandem::base {
 namespace {
@@ -37,6 +39,25 @@ TEST(Redaction, KnowsTheEnvironment) {
     setenv("HOME", home, 1);
     EXPECT_EQ(home_directory(), "") << home;
   }
+}
+
+// Sets a variable for its lifetime, or unsets it (nullptr).
+class VariableForATime {
+ public:
+  VariableForATime(const char* name, const char* value) : name_(name) {
+    if (const char* const before = std::getenv(name)) before_ = before;
+    value == nullptr ? unsetenv(name) : setenv(name, value, 1);
+  }
+  ~VariableForATime() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+TEST(CacheDirectory, NeedsNeitherAHomeNorTmpdir) {
+  const VariableForATime cache("XDG_CACHE_HOME", nullptr), home("HOME", nullptr), temporary("TMPDIR", "/none");
+  EXPECT_EQ(cache_directory(), "/tmp");
 }
 
 TEST(HomeDirectory, IsShortenedAndExpandedAtTheStartOfAPath) {
