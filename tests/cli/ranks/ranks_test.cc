@@ -221,13 +221,13 @@ TEST(Launch, ARestartDoesNotGoOnFromTheRunThatItReplaces) {
   EXPECT_NE(result.err.find(said, first + 1), std::string::npos) << result.err;
 }
 
-// Starts a run with checkpoints after each rollout, waits for a number of rollouts more than there are, and kills a
-// rank with SIGKILL. Returns what the launch said at its end.
+// Starts a run, kills a rank when the log has that text, and returns what the launch said at its end.
 Captured launched_and_killed_once(const Arguments& train, const std::string& save, const std::string& wait_for) {
   const base::TemporaryDirectory folder;
   const Program launcher(launched({"--nproc-per-node", "2", "--max-restarts", "1"}, train), 0, folder / "err");
+  const pid_t rank = processes_of(launcher.pid(), 2).at(1);
   wait_for_text(save + "/log.txt", wait_for);
-  kill(processes_of(launcher.pid(), 2).at(1), SIGKILL);
+  kill(rank, SIGKILL);
   const int code = launcher.wait();
   return {code, "", base::read_file(folder / "err")};
 }
@@ -258,11 +258,11 @@ TEST(Launch, ARestartBeginsAgainWhereOnlyTheOtherRunHasACheckpoint) {
   const base::TemporaryDirectory folder;
   const std::string other = folder / "other", run_path = folder / "run";
   ASSERT_EQ(program(saving_run(other, 1)).code, 0);
-  const Captured result = launched_and_killed_once(saving_run(run_path, 4, {"--load", other, "--save-interval", "100"}),
-                                                   run_path, "rollout 2/4");
+  const Captured result = launched_and_killed_once(saving_run(run_path, 6, {"--load", other, "--save-interval", "100"}),
+                                                   run_path, "rollout 2/6");
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.err.find("restart 1 of 1"), std::string::npos) << result.err;
-  EXPECT_TRUE(base::directory_exists(run_path + "/checkpoints/step_000004"));
+  EXPECT_TRUE(base::directory_exists(run_path + "/checkpoints/step_000006"));
 }
 
 // Whoever stops a run, and a rank that fails then, want no other one.
