@@ -45,9 +45,6 @@ std::string time_of_day() {
 }  // namespace
 
 Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten), is_silent_(options.is_silent) {
-  base::set_log_terminal([this](const std::string& line) {
-    if (!is_silent_) terminal_.message(line);
-  });
   const auto open = [&](const std::string& path) {
     return path.empty() ? nullptr : std::make_unique<base::LineFile>(path, !options.append);
   };
@@ -61,6 +58,10 @@ Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten)
   }
   for (const text::SinkTarget& target : options.trackers)
     trackers_.push_back(std::make_unique<text::MetricSink>(target));
+  // What cannot be opened has thrown by now, and nobody calls what is no report.
+  base::set_log_terminal([this](const std::string& line) {
+    if (!is_silent_) terminal_.message(line);
+  });
   if (!log_) return;
   const auto keep = [this](const std::string& line) {
     try {

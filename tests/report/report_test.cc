@@ -44,6 +44,15 @@ TEST(Report, WritesOneRecordPerCallWithItsAxis) {
   EXPECT_EQ(lines[1]["train/loss"], "nan");  // JSON has no such number
 }
 
+TEST(Report, OneWhoseFilesCannotBeOpenedShowsNoLines) {
+  base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "file", "");
+  EXPECT_THROW(Report({.metrics_file = folder / "file/metrics.jsonl"}), EnvironmentError);
+  testing::internal::CaptureStderr();
+  base::log_warning("its terminal is gone");
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("its terminal is gone"), std::string::npos);
+}
+
 // --quiet shows results, warnings and errors; log.txt has everything.
 TEST(Report, QuietShowsResultsAndWarningsAlone) {
   base::TemporaryDirectory folder;
