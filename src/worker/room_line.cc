@@ -43,6 +43,9 @@ std::vector<Descriptor> RoomLine::namespaces(double deadline_s) {
   if (received.num_bytes == 1 && text[0] == kYes && received.descriptors.size() == kNumNamespaces) {
     return std::move(received.descriptors);
   }
+  if (received.num_bytes == 1 && text[0] == kYes) {  // the kernel drops descriptors for which there is no number
+    throw WorkerError("there is no room for a grader: no descriptor is left (ulimit -n); allow more");
+  }
   const std::string_view why(text.data(), static_cast<size_t>(std::max<ssize_t>(received.num_bytes, 0)));
   throw WorkerError("there is no room for a grader: " + (why.empty() ? "its process ended" : std::string(why)));
 }

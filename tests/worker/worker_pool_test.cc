@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/files.h"
@@ -14,6 +15,8 @@
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/worker/process_facts.h"
+#include "worker/lines.h"
+#include "worker/room_line.h"
 
 namespace tandem::worker {
 namespace {
@@ -65,6 +68,19 @@ class WorkerPools : public testing::Test {
   base::TemporaryDirectory folder_;
   std::vector<std::string> left_;
 };
+
+// The kernel drops descriptors that come to a process which may have no more.
+TEST(RoomLine, SaysThatNoDescriptorIsLeft) {
+  auto [ours, theirs] = make_socket_pair();
+  RoomLine line(std::move(ours));
+  ASSERT_EQ(send(theirs.get(), "y"), 1);
+  try {
+    line.namespaces(10.0);
+    FAIL();
+  } catch (const WorkerError& error) {
+    EXPECT_STREQ(error.what(), "there is no room for a grader: no descriptor is left (ulimit -n); allow more");
+  }
+}
 
 TEST_F(WorkerPools, ReplaceWhatIsLostOrUntidyAndCountIt) {
   std::vector<int64_t> ids;
