@@ -247,6 +247,7 @@ struct Generators::Impl {
     sample.alone = true;
     sample.run = 0;
     waiting.push_front(sample_id);
+    work.notify_all();
     if (num_repeated++ > 0) return;
     base::log_warning(
         "{}: a process was lost with several samples under way ({}); each of them begins again, alone, and so in later "
@@ -265,6 +266,7 @@ struct Generators::Impl {
         fail(sample_id, std::string("a new process could not start: ") + why.what(), /*is_machines=*/true);
       }
       forget(generator);
+      tell();
       return;
     }
     try {

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
@@ -203,6 +206,33 @@ TEST(Generators, ASampleThatLosesThreeProcessesFails) {
   EXPECT_NE(lost->failure.find("was killed by signal 9"), std::string::npos) << lost->failure;
   EXPECT_FALSE(lost->machine_failed);
   EXPECT_EQ(generators.repeated(), 2);
+}
+
+// Whoever waits at the descriptor, as the engine does between its steps, hears of it.
+TEST(Generators, AProcessThatCannotBeReplacedIsHeardOf) {
+  const base::TemporaryDirectory folder;
+  const std::string python = folder / "python";
+  GeneratorConfig config = asking(folder);
+  std::ofstream(python) << "#!/bin/sh\nexec " << config.worker.python << " \"$@\"\n";
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  config.worker.python = python;
+  Generators generators(config);
+  std::filesystem::remove(python);
+  std::vector<int64_t> killed;  // the warm parent, and what stands in front of it
+  worker::count_processes([&](const std::string& pid) {
+    if (worker::process_state(pid).parent != ::getpid() || ::kill(std::stoi(pid), SIGKILL) != 0) return false;
+    killed.push_back(std::stoi(pid));
+    return true;
+  });
+  for (const int64_t pid : killed) worker::wait_for_exit(pid);
+  generators.begin(generated(1));
+  pollfd has_ended = {.fd = generators.descriptor(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(::poll(&has_ended, 1, 120'000), 1);
+  std::vector<GeneratorEvent> events;
+  const std::optional<Generated> failed = next<Generated>(generators, events);
+  ASSERT_TRUE(failed);
+  EXPECT_NE(failed->failure.find("a new process could not start: "), std::string::npos) << failed->failure;
+  EXPECT_TRUE(failed->machine_failed);
 }
 
 // The time-out passes while the sample waits for the next turn, after an answer that came in time. It was once lost,
