@@ -208,7 +208,7 @@ TEST(Generators, ASampleThatLosesThreeProcessesFails) {
   EXPECT_EQ(generators.repeated(), 2);
 }
 
-// Whoever waits at the descriptor, as the engine does between its steps, hears of it.
+// The descriptor is readable then, at which the engine waits between its steps.
 TEST(Generators, AProcessThatCannotBeReplacedIsHeardOf) {
   const base::TemporaryDirectory folder;
   const std::string python = folder / "python";

@@ -265,7 +265,7 @@ TEST(Launch, ARestartBeginsAgainWhereOnlyTheOtherRunHasACheckpoint) {
   EXPECT_TRUE(base::directory_exists(run_path + "/checkpoints/step_000006"));
 }
 
-// Whoever stops a run, and a rank that fails then, want no other one.
+// A user who stops a run does not want it back because a rank failed meanwhile.
 TEST(Launch, WhatWasToldToStopIsNotStartedAgain) {
   const base::TemporaryDirectory folder;
   const std::string run_path = folder / "run";
