@@ -184,7 +184,8 @@ bool Evaluation::is_rendered() const {
 int64_t Evaluation::context_tokens(const model::ModelConfig& model) const {
   int64_t longest = 0;
   for (const DataSet& set : sets_)
-    longest = std::max(longest, plan::choose_context_tokens(set.rollout, model, set.prompts.longest_tokens));
+    longest = std::max(longest, plan::choose_context_tokens(set.rollout, model, set.prompts.longest_tokens,
+                                                            set.prompts.longest_place));
   return longest;
 }
 

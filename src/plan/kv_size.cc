@@ -47,16 +47,17 @@ int64_t choose_kv_bytes(const config::RolloutOptions& options, const model::Mode
 }
 
 int64_t choose_context_tokens(const config::RolloutOptions& options, const model::ModelConfig& config,
-                              int64_t longest_prompt) {
+                              int64_t longest_prompt, const std::string& longest_place) {
   TANDEM_USER_CHECK(options.max_context_len <= config.max_positions,
                     fmt::format("{} {}: the model's context is {} tokens "
                                 "(max_position_embeddings of config.json); lower it",
                                 options.flags.context, options.max_context_len, config.max_positions));
   const int64_t limit = options.max_context_len > 0 ? options.max_context_len : config.max_positions;
-  TANDEM_USER_CHECK(longest_prompt < limit,
-                    fmt::format("the longest prompt has {} tokens and the context is {}: no room for a completion; "
-                                "leave long prompts out with {}",
-                                longest_prompt, limit, options.flags.prompt));
+  TANDEM_USER_CHECK(
+      longest_prompt < limit,
+      fmt::format("{}the longest prompt has {} tokens and the context is {}: no room for a completion; "
+                  "leave long prompts out with {}",
+                  longest_place.empty() ? "" : longest_place + ": ", longest_prompt, limit, options.flags.prompt));
   const int64_t wanted = longest_prompt + options.response_len();
   TANDEM_USER_CHECK(
       wanted <= limit || !options.max_response_len || options.max_context_len > 0,

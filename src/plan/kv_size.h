@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "config/rollout_options.h"
 #include "model/config.h"
@@ -23,8 +24,9 @@ int64_t choose_kv_bytes(const config::RolloutOptions& options, const model::Mode
                         int64_t context_tokens, int64_t automatic_bytes = kMaxAutomaticKvBytes);
 
 // The tokens that prompt + completion may have, given the longest prompt. A response length that the user asked for
-// must fit; the default is cut at the model's limit. The UserError names the flag.
+// must fit; the default is cut at the model's limit. The UserError names the flag, and the prompt's place if it is
+// known.
 int64_t choose_context_tokens(const config::RolloutOptions& options, const model::ModelConfig& config,
-                              int64_t longest_prompt);
+                              int64_t longest_prompt, const std::string& longest_place = {});
 
 }  // namespace tandem::plan

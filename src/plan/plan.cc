@@ -55,7 +55,7 @@ Lengths lengths(const config::TrainConfig& config, const model::ModelConfig& mod
   } else {
     result.longest_prompt = std::max<Size>(limit - config.rollout.response_len(), 1);
   }
-  result.context = choose_context_tokens(config.rollout, model, result.longest_prompt);
+  result.context = choose_context_tokens(config.rollout, model, result.longest_prompt, facts.longest_place);
   result.longest_response =
       std::min<Size>(config.rollout.response_len(), result.context - facts.shortest_prompt.value_or(1));
   return result;

@@ -26,6 +26,7 @@ struct PlanInputs {
   // It counts tokens. nullopt stands for as many as --rollout-max-prompt-len allows, or where that is not given, the
   // context.
   std::optional<int64_t> longest_prompt = {};
+  std::string longest_place = {};               // FILE:LINE of that prompt, "" if it is not known
   std::optional<int64_t> shortest_prompt = {};  // nullopt stands for 1
   int64_t eval_context_tokens = 0;              // of the longest sequence of an evaluation, prompt and completion
   int64_t eval_sequences = 0;                   // of its largest data set

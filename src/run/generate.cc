@@ -53,7 +53,8 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
   check_output(config.output, read_paths(config), mode);
   session::ModelSession session(config.model);
   const session::PromptSet prompts = session::load_all_prompts(config.data, session.text());
-  const int64_t context = plan::choose_context_tokens(config.rollout, session.config(), prompts.longest_tokens);
+  const int64_t context =
+      plan::choose_context_tokens(config.rollout, session.config(), prompts.longest_tokens, prompts.longest_place);
   const int64_t n = config.rollout.n_samples_per_prompt;
   const auto batch = static_cast<int64_t>(std::min(prompts.prompts.size(), kPromptsPerBatch));
   const int64_t kv_bytes = plan::choose_kv_bytes(config.rollout, session.config(), batch * n, context);

@@ -77,6 +77,7 @@ plan::TrainPlan plan_of(const config::TrainConfig& config, const session::ModelS
                         const std::optional<checkpoint::Checkpoint>& checkpoint, const mesh::Mesh& mesh) {
   const auto tokens_of = [](const session::PromptLine& line) { return std::ssize(line.prompt->tokens); };
   plan::PlanInputs facts{.longest_prompt = prompts.longest_tokens,
+                         .longest_place = prompts.longest_place,
                          .shortest_prompt = std::ranges::min(prompts.prompts | std::views::transform(tokens_of)),
                          .eval_sequences = evaluation.max_sequences()};
   if (!config.colocate) facts.role = plan::Role::kTrainer;

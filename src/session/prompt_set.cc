@@ -224,8 +224,11 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   TANDEM_USER_CHECK(!all_too_long, fmt::format("{}: no prompt has at most {} tokens; raise {}", options.lines.path,
                                                options.max_prompt_len, options.max_prompt_flag));
   check_some_are_left(options, data.bad_lines, set.prompts.size());
-  for (const PromptLine& line : set.prompts)
-    set.longest_tokens = std::max(set.longest_tokens, std::ssize(line.prompt->tokens));
+  for (const PromptLine& line : set.prompts) {
+    if (std::ssize(line.prompt->tokens) <= set.longest_tokens) continue;
+    set.longest_tokens = std::ssize(line.prompt->tokens);
+    set.longest_place = place_of(line.record);
+  }
   set.file_sizes = {std::ssize(set.prompts)};
   return set;
 }
@@ -246,7 +249,10 @@ PromptSet load_all_prompts(const config::DataOptions& options, text::TextWorker&
     all.file_sizes.push_back(one.file_sizes.front());
     all.num_bad_lines += one.num_bad_lines;
     all.num_too_long += one.num_too_long;
-    all.longest_tokens = std::max(all.longest_tokens, one.longest_tokens);
+    if (one.longest_tokens > all.longest_tokens) {
+      all.longest_tokens = one.longest_tokens;
+      all.longest_place = one.longest_place;
+    }
     if (all.text_prefix.empty()) all.text_prefix = one.text_prefix;
     all.is_rendered = all.is_rendered || one.is_rendered;
     all.template_opens_answer = all.template_opens_answer && one.template_opens_answer;

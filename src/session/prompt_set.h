@@ -53,6 +53,7 @@ struct PromptSet {
   int64_t num_bad_lines = 0;                                   // lines left out, with --skip-bad-lines
   int64_t num_too_long = 0;                                    // prompts left out, beyond --rollout-max-prompt-len
   int64_t longest_tokens = 0;
+  std::string longest_place;          // FILE:LINE of the first prompt with so many
   std::vector<int32_t> text_prefix;   // tokens that --add-special-tokens has put before plain texts
   bool is_rendered = false;           // whether the chat template rendered prompts
   bool template_opens_answer = true;  // opens_answer(), where it rendered some that are not continued

@@ -24,6 +24,13 @@ TEST(KvSize, ContextLimitsAreCheckedBeforeWork) {
   EXPECT_EQ(choose_context_tokens(options, model, 10), 30);
   EXPECT_THROW(choose_context_tokens(options, model, 90), UserError);
   EXPECT_THROW(choose_context_tokens(options, model, 100), UserError);
+  try {
+    choose_context_tokens(options, model, 100, "data.jsonl:7");
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_TRUE(std::string(error.what()).starts_with("data.jsonl:7: the longest prompt has 100 tokens"))
+        << error.what();
+  }
   options.max_context_len = 95;
   EXPECT_EQ(choose_context_tokens(options, model, 90), 95);
   options.max_context_len = 101;

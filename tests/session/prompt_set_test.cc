@@ -52,6 +52,7 @@ TEST_F(PromptSetTest, RendersMessagesAndLeavesTextsAlone) {
   EXPECT_TRUE(set.prompts[1].prompt->text.ends_with("assistant\n")) << set.prompts[1].prompt->text;
   EXPECT_EQ(worker().decode({set.prompts[1].prompt->tokens}, false).front(), set.prompts[1].prompt->text);
   EXPECT_EQ(set.longest_tokens, static_cast<int64_t>(set.prompts[1].prompt->tokens.size()));
+  EXPECT_EQ(set.longest_place, options_.lines.path + ":2");
 }
 
 TEST_F(PromptSetTest, TemplateForTextsOnRequest) {
@@ -149,6 +150,7 @@ TEST_F(PromptSetTest, SeveralFilesFollowEachOtherAndAreNamed) {
   EXPECT_EQ(texts, (std::vector<std::string>{"a", "b", "c c c", "y"}));
   EXPECT_EQ(sources, (std::vector<std::string>{"a.jsonl:1", "a.jsonl:3", "b.jsonl:2", "b.jsonl:3"}));
   EXPECT_EQ(set.longest_tokens, static_cast<int64_t>(set.prompts[2].prompt->tokens.size()));
+  EXPECT_TRUE(set.longest_place.ends_with("b.jsonl:2")) << set.longest_place;
   options_.prompt_data.pop_back();
   EXPECT_TRUE(load_all_prompts(options_, worker()).sources.empty()) << "of one file, everybody knows";
 }
