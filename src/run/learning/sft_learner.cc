@@ -117,9 +117,11 @@ std::optional<report::Metrics> SftLearner::step(int64_t step, RunLog& log) {
     return std::nullopt;
   }
   if (preferences_) {
-    // What the trainer says of its own terms has the same gradient, and no meaning.
+    // What the trainer says of its own terms has the same gradient, and no meaning. It adds the one that balances
+    // experts to the loss.
+    const double balance = raw.contains("moe/aux_loss") ? raw.at("loss") - raw.at("pg_loss") : 0.0;
     for (const char* const name : {"pg_loss", "pg_clipfrac", "ppo_kl"}) raw.erase(name);
-    raw["loss"] = judged.loss;
+    raw["loss"] = judged.loss + balance;
   }
   report::Metrics metrics = health_.observe_step(step, batch, raw.at("lr"));
   metrics.merge(log.take());

@@ -272,6 +272,20 @@ TEST(Preferences, AnAdapterLearnsToo) {
   EXPECT_LT(steps.back().at("train/loss").get<double>(), std::log(2.0));
 }
 
+// The term that balances experts is part of the sum that is logged, as it is of what is learnt.
+TEST(Preferences, TheirLossHasTheBalanceOfExperts) {
+  base::TemporaryDirectory folder;
+  const Arguments words = with_flag(arguments("sigmoid", folder / "run", {"--moe-aux-loss-coeff", "0.5"}),
+                                    "--hf-checkpoint", "tests/golden/models/qwen3-moe");
+  const Captured result = run(with_flag(words, "--num-rollout", "1"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  const base::Json step = steps_of(folder / "run").at(0);
+  constexpr double kLayers = 3;
+  EXPECT_GT(step.at("moe/aux_loss").get<double>(), 0.5);
+  EXPECT_NEAR(step.at("train/loss").get<double>(),
+              std::log(2.0) + 0.5 * kLayers * step.at("moe/aux_loss").get<double>(), 1e-9);
+}
+
 TEST(Preferences, ConversationsAreReadAsTrlWritesThem) {
   base::TemporaryDirectory folder;
   const std::string user = R"({"role": "user", "content": "say yes"})",
