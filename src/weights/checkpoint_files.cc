@@ -75,6 +75,10 @@ void check_shard_contents(const std::string& index_path, const SafetensorsFile& 
 }
 
 [[noreturn]] void refuse_without_weights(const std::string& directory, const std::string& name) {
+  TANDEM_USER_CHECK(name != kModelFile || !base::file_exists(fmt::format("{}/{}.safetensors", directory, kAdapterFile)),
+                    fmt::format("{}: holds an adapter and no model, though it has a config.json; remove config.json "
+                                "to read it as an adapter",
+                                directory));
   for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"}) {
     TANDEM_USER_CHECK(!base::file_exists(directory + "/" + other),
                       fmt::format("{}/{}: pickled weights are not read, because they can run code; convert them to "

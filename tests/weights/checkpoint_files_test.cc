@@ -290,6 +290,13 @@ TEST(CheckpointFiles, AnIntegerWeightIsRefused) {
   EXPECT_TRUE(contains(message, "I32") && contains(message, "model.norm.weight")) << message;
 }
 
+// transformers leaves config.json beside an adapter in some folders, which are read as a model's then.
+TEST(CheckpointFiles, AnAdapterBesideAConfigurationIsNamed) {
+  const Checkpoint checkpoint(tied_path());
+  std::filesystem::rename(checkpoint / "model.safetensors", checkpoint / "adapter_model.safetensors");
+  EXPECT_TRUE(contains(checkpoint.refusal(), "remove config.json to read it as an adapter")) << checkpoint.refusal();
+}
+
 TEST(CheckpointFiles, NoWeightsOrPickledOnesAreRefused) {
   const Checkpoint checkpoint(tied_path());
   std::filesystem::remove(checkpoint / "model.safetensors");
