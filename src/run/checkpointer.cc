@@ -28,13 +28,13 @@ Checkpointer::Checkpointer(const session::ModelSession& session, const checkpoin
       ranks_(saving_ranks(mesh)),
       log_(log),
       add_state_(std::move(add_state)),
+      step_(start.step),
+      position_{.cursor = start.cursor},
       writer_(
           [&session, &mesh](const std::string& path) {
             if (mesh.data().rank() == 0) session.export_trained(path, mesh.tensor_savers());
           },
           directory, options.keep_latest, ranks_),
-      step_(start.step),
-      position_{.cursor = start.cursor},
       // A run that resumes in another directory has no checkpoint there yet.
       saved_step_(checkpoint::resumes_in_place(options, directory.path()) ? start.step : 0),
       exported_step_(base::directory_exists(directory.checkpoint(saved_step_)) ? saved_step_ : 0) {}

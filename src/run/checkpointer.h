@@ -71,11 +71,12 @@ class Checkpointer {
   const checkpoint::SavingRanks ranks_;
   RunLog& log_;
   const AddState add_state_;
-  checkpoint::CheckpointWriter writer_;
   int64_t step_;                       // the last finished step
   checkpoint::DataPosition position_;  // where the data of the next step begin
-  bool is_updating_ = false;           // true while the weights belong to no step
-  bool steps_have_begun_ = false;      // of the update
+  // Stands below position_, so that it is destroyed first: its thread reads the groups in flight until it is joined.
+  checkpoint::CheckpointWriter writer_;
+  bool is_updating_ = false;       // true while the weights belong to no step
+  bool steps_have_begun_ = false;  // of the update
   // The state of the other parts when begin_update() was called. A step may change it, and be given up, before its
   // first optimizer step changes the weights.
   checkpoint::RunState before_;

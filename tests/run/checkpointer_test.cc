@@ -2,11 +2,15 @@
 // against the stand-in for LibTorch, so that ThreadSanitizer sees all of it: the writer of checkpoints, the records,
 // the TensorBoard sink, the graders' threads.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <deque>
+#include <memory>
+#include <utility>
 
 #include "base/files.h"
 #include "base/log.h"
+#include "checkpoint/data_position.h"
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/resume.h"
 #include "report/sample_file.h"
@@ -136,10 +140,10 @@ class SavedRun {
     checkpointer_->wait();
     report().log("train", step, log_->take());
   }
-  void finish_step() {
+  void finish_step(checkpoint::DataPosition position = {}) {
     checkpointer_->begin_update();
     trainer_.step({}, trainer::RolloutLogprobs::kOfOtherWeights);
-    checkpointer_->end_update(trainer_.progress().steps, {});
+    checkpointer_->end_update(trainer_.progress().steps, std::move(position));
   }
 
   std::string path() const { return directory_.path(); }
@@ -226,6 +230,29 @@ TEST(SaverThreads, ADiskThatIsFullAtTimesCostsCheckpointsAndNothingElse) {
   }
   base::set_log_level(base::LogLevel::kInfo);
   run.expect_saved(12);
+}
+
+// Takes a while to open a file, so that what ends meanwhile has ended before the file is written.
+class SlowToOpen : public base::UnsyncedFileCalls {
+ public:
+  int open(const char* path, int flags, mode_t mode) override {
+    ::usleep(50'000);
+    return base::UnsyncedFileCalls::open(path, flags, mode);
+  }
+};
+
+// The groups in flight were freed while the thread still wrote them, where an error ended the run before it waited.
+TEST(SaverThreads, GroupsInFlightAreWrittenWholeWhenTheRunEndsMeanwhile) {
+  SlowToOpen disk;
+  const base::ReplacedFileCalls replaced(disk);
+  const base::TemporaryDirectory folder;
+  const std::string groups(1 << 20, 'g');
+  {
+    SavedRun run(folder / "run", keeping(2));
+    run.finish_step({.cursor = {}, .in_flight = std::make_shared<const std::string>(groups)});
+    run.checkpointer().start(config::SavedParts::kCheckpoint);
+  }
+  EXPECT_TRUE(checkpoint::in_flight_of(checkpoint::Checkpoints(folder / "run").open(std::nullopt)) == groups);
 }
 
 TEST(SaverThreads, AWriterThatIsLeftAloneEndsBeforeWhatItBorrows) {
