@@ -14,6 +14,7 @@
 #include "run/learning/sft_learner.h"
 #include "run/open_run.h"
 #include "run/run_log.h"
+#include "run/same_files.h"
 #include "run/sft_inputs.h"
 #include "run/trackers.h"
 #include "session/ranks.h"
@@ -51,6 +52,7 @@ int train_supervised(const config::SftConfig& given, const config::RunMode& mode
   const config::SftConfig& config = inputs.config;
   mesh::Mesh& mesh = *inputs.mesh;
 
+  check_same_files(*inputs.mesh, inputs.checkpoint, inputs.result_inputs, inputs.session, config.model);
   inputs.session.load_weights();
   SftLearner learner(inputs);
   // From here on the run directory exists. A run that resumes is as it was after the step that was saved.

@@ -18,6 +18,7 @@
 #include "run/rollout_log.h"
 #include "run/rollouts.h"
 #include "run/run_log.h"
+#include "run/same_files.h"
 #include "run/trackers.h"
 #include "run/train_inputs.h"
 #include "session/ranks.h"
@@ -36,6 +37,8 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
   TrainInputs inputs(own, mode, session::join_ranks(own.model, own.mesh, mode, launch));
   if (mode.dry_run) return print_dry_run(inputs);
   const config::TrainConfig& config = inputs.config;
+
+  check_same_files(*inputs.mesh, inputs.checkpoint, inputs.result_inputs, inputs.session, config.model);
 
   // Parts stand in the order in which memory is taken. Each borrows those above it and is destroyed before them.
   session::RunMemory memory(config.memory, inputs.plan, inputs.session.device());

@@ -23,6 +23,7 @@ using base::Json;
 
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
 constexpr int64_t kComparedBytes = int64_t{1} << 20;  // of each of two copies, at a time
+constexpr int64_t kFingerprintBlocks = 64, kFingerprintBlockBytes = 64 << 10;
 constexpr const char* kDownloadAgain = "download the checkpoint again";
 constexpr const char* kHead = "lm_head.weight";
 
@@ -291,6 +292,28 @@ std::string weights_checksum(const std::string& directory, const std::string& na
   std::string sums;
   for (const std::string& path : CheckpointFiles(directory, name).paths()) sums += base::file_checksum(path);
   return base::checksum(sums);
+}
+
+std::string weights_fingerprint(const std::string& directory, const std::string& name) {
+  std::string facts;
+  for (const std::string& path : CheckpointFiles(directory, name).paths()) {
+    const base::ReadableFile file(path);
+    const auto checksum_at = [&](int64_t begin, int64_t bytes) {
+      std::string text(static_cast<size_t>(bytes), '\0');
+      file.read_at(begin, std::as_writable_bytes(std::span(text)));
+      return base::checksum(text);
+    };
+    facts += fmt::format("{} {} ", path.substr(path.rfind('/') + 1), file.size());
+    uint64_t header_bytes = 0;  // the file begins with this number, which CheckpointFiles has found to be right
+    file.read_at(0, std::as_writable_bytes(std::span(&header_bytes, 1)));
+    facts += checksum_at(0, static_cast<int64_t>(sizeof header_bytes + header_bytes));
+    const int64_t block_bytes = std::min(file.size(), kFingerprintBlockBytes);
+    const int64_t last_begin = file.size() - block_bytes;
+    for (int64_t i = 0; i < kFingerprintBlocks; ++i)
+      facts += checksum_at(last_begin * i / (kFingerprintBlocks - 1), block_bytes);
+    facts += '\n';
+  }
+  return base::checksum(facts);
 }
 
 }  // namespace tandem::weights

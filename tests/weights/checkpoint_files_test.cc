@@ -83,6 +83,22 @@ TensorBytes& find(std::vector<TensorBytes>& tensors, const std::string& name) {
   return *std::find_if(tensors.begin(), tensors.end(), [&](const TensorBytes& t) { return t.name == name; });
 }
 
+// Hosts are compared by it, so it must not depend on where the files lie.
+TEST(CheckpointFiles, HaveAFingerprintThatOtherWeightsDoNotHave) {
+  const Checkpoint checkpoint(sharded_path());
+  const std::string before = weights_fingerprint(sharded_path());
+  EXPECT_EQ(weights_fingerprint(checkpoint.path()), before);
+  const std::string shard = checkpoint.path() + "/" + kSecondShard, bytes = read_bytes(shard);
+  for (const size_t at : {bytes.size() / 2, bytes.size() - 1}) {
+    std::string changed = bytes;
+    changed[at] = static_cast<char>(changed[at] ^ 1);
+    write_bytes(shard, changed);
+    EXPECT_NE(weights_fingerprint(checkpoint.path()), before) << "byte " << at;
+  }
+  write_bytes(shard, bytes);
+  EXPECT_EQ(weights_fingerprint(checkpoint.path()), before);
+}
+
 TEST(CheckpointFiles, GoldenCheckpointsAreComplete) {
   for (const std::string& directory : {tied_path(), sharded_path()}) {
     const CheckpointFiles files(directory);

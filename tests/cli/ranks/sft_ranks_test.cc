@@ -2,10 +2,17 @@
 // held-out losses have the same bytes for any number of ranks, also if a run resumes with another number.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/base/soak.h"
 #include "tests/cli/ranks/rank_runs.h"
@@ -173,6 +180,62 @@ TEST_F(SftRanks, ALauncherMayStartThem) {
   const Captured result = run_program(words);
   ASSERT_EQ(result.code, 0) << result.err;
   expect_equal(results("launched"), *alone_, "tandem launch");
+}
+
+int unused_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+// Each rank opens its files by itself: with a stale one on a host, the ranks trained a mixture and said nothing.
+TEST_F(SftRanks, FilesThatDifferBetweenRanksAreRefused) {
+  const auto flip_last_byte = [](const std::string& path) {
+    std::string bytes = base::read_file(path);
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    base::write_file_durably(path, bytes);
+  };
+  const std::string model = *folder_ / "other_model", data = *folder_ / "other.jsonl";
+  std::filesystem::copy(kModel, model);
+  flip_last_byte(model + "/model.safetensors");
+  std::string lines = base::read_file(*folder_ / "answers.jsonl");
+  base::write_file_durably(data, lines.insert(lines.size() - 1, " "));
+  const std::string older = *folder_ / "older";
+  ASSERT_EQ(run_program(with_flag(arguments("older"), "--num-rollout", "3")).code, 0);
+  const auto expect_refused = [&](const Arguments& words, const std::string& flag, const std::string& other,
+                                  const std::string& what) {
+    setenv("WORLD_SIZE", "2", 1);
+    setenv("LOCAL_WORLD_SIZE", "2", 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", std::to_string(unused_port()).c_str(), 1);
+    std::vector<std::unique_ptr<Program>> programs;
+    for (const std::string rank : {"0", "1"}) {
+      setenv("RANK", rank.c_str(), 1);
+      setenv("LOCAL_RANK", rank.c_str(), 1);
+      const Arguments own = with_ranks(rank == "0" ? words : with_flag(words, flag, other), 2);
+      programs.push_back(std::make_unique<Program>(own, 0, *folder_ / ("err" + rank), *folder_ / ("out" + rank)));
+    }
+    for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK"})
+      unsetenv(name);
+    for (const std::string rank : {"0", "1"}) {
+      EXPECT_EQ(programs[rank == "0" ? 0 : 1]->wait(), 3) << rank;
+      const std::string said = base::read_file(*folder_ / ("err" + rank));
+      EXPECT_NE(said.find(what + ": differs between rank 1 ("), std::string::npos) << said;
+      EXPECT_NE(said.find("; give all hosts the same files"), std::string::npos) << said;
+    }
+    EXPECT_FALSE(base::directory_exists(*folder_ / "mixture")) << "nothing is written before";
+  };
+  expect_refused(arguments("mixture"), "--hf-checkpoint", model, "the weight files of --hf-checkpoint");
+  expect_refused(arguments("mixture"), "--prompt-data", data, "the file of --prompt-data");
+  Arguments on = with_flag(arguments("mixture"), "--num-rollout", "6");
+  on.insert(on.end(), {"--load", *folder_ / "alone"});
+  expect_refused(on, "--load", older, "the checkpoint of --load");
 }
 
 // A model that is spread over devices adds up their parts, so the number of devices in a replica changes the last bits;

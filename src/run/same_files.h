@@ -1,0 +1,30 @@
+// Compares what the ranks of a run have read from files that each opens by itself. With a stale file on one host they
+// would train a mixture without an error.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoints.h"
+#include "config/model_options.h"
+#include "mesh/mesh.h"
+#include "session/model_session.h"
+
+namespace tandem::run {
+
+// Names what a rank has read and gives a checksum of each: "the weights of --hf-checkpoint".
+using ReadFiles = std::map<std::string, std::string>;
+
+// Returns a line that names the first rank that has read something else than rank 0, and what; "" if all are alike.
+std::string differing_files(const std::vector<ReadFiles>& ranks);
+
+// Throws EnvironmentError on every rank if they have not read the same: the checkpoint that they resume from, the files
+// among the `result_inputs`, and the weights that they are about to load, of which a part is read. Every rank calls it,
+// before anything is loaded or written. A run of one rank reads nothing.
+void check_same_files(const mesh::Mesh& mesh, const std::optional<checkpoint::Checkpoint>& checkpoint,
+                      const std::map<std::string, std::string>& result_inputs, const session::ModelSession& session,
+                      const config::ModelOptions& model);
+
+}  // namespace tandem::run
