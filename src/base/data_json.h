@@ -1,4 +1,5 @@
-// Reads the JSON of data files, where a number means itself: json.cc has the parser.
+// Reads the JSON of data files. Their numbers must stay exact, so whole numbers of more than 64 bits are refused. The
+// parser is in json.cc.
 #pragma once
 
 #include <cstdint>

@@ -95,8 +95,11 @@ std::string home_directory() {
 std::string cache_directory() {
   if (std::string folder = value_of("XDG_CACHE_HOME"); !folder.empty()) return folder;
   const std::string home = home_directory();
-  if (!home.empty()) return home + "/.cache";
-  std::error_code error;  // TMPDIR may name no folder
+  return home.empty() ? temporary_directory() : home + "/.cache";
+}
+
+std::string temporary_directory() {
+  std::error_code error;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
   return error ? "/tmp" : folder.string();
 }

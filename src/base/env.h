@@ -15,6 +15,9 @@ std::string home_directory();
 // Returns the folder for what can be made again: XDG_CACHE_HOME, or ~/.cache; that of temporary files without a home.
 std::string cache_directory();
 
+// Returns the folder for temporary files: TMPDIR, or /tmp where that names no folder.
+std::string temporary_directory();
+
 // Returns the interpreter that a launcher names for the worker processes (TANDEM_WORKER_PYTHON): an installed wheel's
 // `tandem` command names the one that it was installed for. Returns "" without a launcher.
 std::string launcher_python();

@@ -30,8 +30,6 @@ template class parser<ordered_json, iterator_input_adapter<const char*>>;
 namespace tandem::base {
 namespace {
 
-constexpr int kMaxDepth = 128;  // of data; the default of parse_json()
-
 // Reads characters and counts them, because nlohmann's events do not tell where they are. Copies share the count.
 class CountingIterator {
  public:
@@ -282,7 +280,7 @@ Json parse_json(std::string_view text, const std::string& name, int64_t first_li
 }
 
 Json parse_data_json(std::string_view text, const std::string& name, int64_t first_line) {
-  return parse(text, name, first_line, kMaxDepth, LargeIntegers::kAreRefused);
+  return parse(text, name, first_line, kMaxJsonDepth, LargeIntegers::kAreRefused);
 }
 
 Json read_json_file(const std::string& path, int64_t max_bytes) { return parse_json(read_file(path, max_bytes), path); }

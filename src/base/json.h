@@ -21,11 +21,13 @@ namespace tandem::base {
 // Json keeps the order of keys, so files are rewritten in the order in which they were read.
 using Json = nlohmann::ordered_json;
 
+constexpr int kMaxJsonDepth = 128;  // of objects and lists within each other
+
 // Parses one JSON value. Throws UserError "NAME:LINE:COLUMN: what, remedy" for malformed text, invalid UTF-8, lone
 // surrogate escapes, duplicate keys, nesting deeper than `max_depth`, anything after the value, and numbers too large
 // for a double. Integers beyond 64 bits become doubles (tokenizer files hold 1e30 in digits). A byte order mark at the
 // start is skipped. `first_line` is the line number of the text's first line (for one line of a JSONL file).
-Json parse_json(std::string_view text, const std::string& name, int64_t first_line = 1, int max_depth = 128);
+Json parse_json(std::string_view text, const std::string& name, int64_t first_line = 1, int max_depth = kMaxJsonDepth);
 
 // Reads the same from a file of at most `max_bytes`.
 Json read_json_file(const std::string& path, int64_t max_bytes = int64_t{64} << 20);

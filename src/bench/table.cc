@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstdio>
 #include <iterator>
 #include <utility>
 
-#include "base/check.h"
 #include "base/message_text.h"
+#include "base/standard_output.h"
 
 namespace tandem::bench {
 
@@ -34,8 +33,7 @@ std::string amount_text(double amount, const char* unit) {
 
 void BenchTable::line(const std::string& text) const {
   if (!prints_) return;
-  TANDEM_ENV_CHECK(std::fputs((text + "\n").c_str(), stdout) >= 0 && std::fflush(stdout) == 0,
-                   "standard output: cannot be written (closed pipe or full disk)");
+  base::write_to_standard_output(text + "\n");
 }
 
 void BenchTable::add(const Measurement& m) {

@@ -249,7 +249,7 @@ std::optional<int64_t> Checkpoints::pointed_to() const {
 }
 
 Checkpoint Checkpoints::open(std::optional<int64_t> step) const {
-  const std::string surroundings = identity();  // before anything else is read: what changes later must show
+  const std::string now = identity();  // before anything else is read: what changes later must show
   if (!step) step = pointed_to();
   if (!step) {
     if (base::file_exists(folder_ + "/latest")) refuse(folder_ + "/latest: names no checkpoint: it is damaged");
@@ -263,7 +263,7 @@ Checkpoint Checkpoints::open(std::optional<int64_t> step) const {
     Checkpoint checkpoint(path(*step));
     TANDEM_USER_CHECK(checkpoint.step() == *step,
                       fmt::format("{}: is that of step {}: it was moved", path(*step), checkpoint.step()));
-    checkpoint.surroundings_ = surroundings;
+    checkpoint.identity_when_opened_ = now;
     return checkpoint;
   } catch (const UserError& error) {
     refuse(error.what());

@@ -36,10 +36,11 @@ class Checkpoint {
   int64_t step() const { return manifest_.step; }
   const base::Json& state() const { return state_; }
   const Manifest& manifest() const { return manifest_; }
-  // Returns the checksum of MANIFEST.json, which has those of all other files: two checkpoints with one are the same.
+  // Returns the checksum of MANIFEST.json, which has those of all other files: two checkpoints with the same
+  // checksum are the same.
   const std::string& checksum() const { return checksum_; }
   // Returns what Checkpoints::identity() was when Checkpoints::open() opened this one.
-  const std::string& surroundings() const { return surroundings_; }
+  const std::string& identity_when_opened() const { return identity_when_opened_; }
 
   // Reads the box [begin, begin + shape) of a tensor, row-major, whichever pieces it lies in. Throws UserError when
   // there is no such tensor, it has another dtype, or the box leaves it.
@@ -49,7 +50,7 @@ class Checkpoint {
  private:
   friend class Checkpoints;
 
-  std::string directory_, checksum_, surroundings_;
+  std::string directory_, checksum_, identity_when_opened_;
   Manifest manifest_;
   base::Json state_;
   std::map<std::string, weights::SafetensorsFile> shards_;

@@ -70,7 +70,7 @@ bool resumes_in_place(const config::CheckpointOptions& options, const std::strin
 
 void check_still_opened(const Checkpoint& checkpoint) {
   const std::filesystem::path run = std::filesystem::path(checkpoint.directory()).parent_path().parent_path();
-  TANDEM_ENV_CHECK(Checkpoints(run.string()).identity() == checkpoint.surroundings(),
+  TANDEM_ENV_CHECK(Checkpoints(run.string()).identity() == checkpoint.identity_when_opened(),
                    fmt::format("--load {}: another process has changed its checkpoints since this run opened {}; start "
                                "again, to go on from what is there now",
                                run.string(), checkpoint.directory()));

@@ -203,12 +203,12 @@ void RunDirectory::check_nothing_came() const {
   if (folder_ == RunFolder::kOverwrite) return;
   TANDEM_ENV_CHECK(
       Checkpoints(path_).empty(),
-      fmt::format("{0}: another process has saved a checkpoint there since this run began; start again, with --load "
-                  "{0}, to go on with it",
+      fmt::format("--save {0}: another process has saved a checkpoint there since this run began; start again, with "
+                  "--load {0}, to go on with it",
                   path_));
   TANDEM_ENV_CHECK(folder_ == RunFolder::kFresh || !base::file_exists(config_file()),
-                   fmt::format("{}: another process has begun a run there since this one began; start again with "
-                               "another --save",
+                   fmt::format("--save {}: another process has begun a run there since this one began; start again "
+                               "with another --save",
                                path_));
   if (folder_ == RunFolder::kFresh) check_exports_may_go();
 }

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <cstdio>
 
 #include <algorithm>
 
 #include "base/check.h"
 #include "base/json.h"
 #include "base/options.h"
+#include "base/standard_output.h"
 #include "cli/command_line.h"
 #include "cli/ranks.h"
 #include "device/backends.h"
@@ -41,9 +41,10 @@ void PlacementOptions::visit(base::Options& options) {
               "that others use")
       .at_least(0.0)
       .at_most(7 * 24 * 60);
-  options.option(restart, "restart", group, "the arguments are to be those of a run that has begun and goes on");
+  options.option(restart, "restart", group, "print the arguments that restart a run which was started before");
   options.option(saved_before, "saved-before", group,
-                 "with --restart: what stood under saved before the run began; a checkpoint from then is not resumed");
+                 "with --restart: the value of \"saved\" that this command printed before the run was first started; a "
+                 "checkpoint that was there already is not resumed");
 }
 
 }  // namespace
@@ -88,8 +89,7 @@ int print_placement(const Verb& verb, const std::vector<std::string>& arguments)
                            {"saved", saved_state(run.save)},
                            {"train", trainer_words},
                            {"join", words}};
-  std::printf("%s\n", base::dump_json(json).c_str());
-  check_printed();
+  base::write_to_standard_output(base::dump_json(json) + "\n");
   return 0;
 }
 

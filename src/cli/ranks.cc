@@ -89,8 +89,6 @@ mesh::LaunchPlan plan_of(const RankedRun& run, const std::vector<std::string>& a
   return plan;
 }
 
-constexpr const char* kNoCheckpoint = "run";  // saved_state() of a folder that holds something, and no checkpoint
-
 bool has_checkpoint(const std::string& run) {
   std::error_code none;
   const std::filesystem::directory_iterator entries(run + "/checkpoints", none);
@@ -204,7 +202,7 @@ std::vector<std::string> restarted(std::vector<std::string> arguments, const Ran
     arguments.insert(arguments.end(), {"--load", run.save, "--allow-fresh-start"});
   } else if (was_empty) {  // what is there is the beginning of this run
     arguments.emplace_back("--overwrite");
-  }
+  }  // else the run replaces another one's files, and begins again by the arguments as they are
   return arguments;
 }
 

@@ -36,10 +36,12 @@ RankedRun read_ranked_run(const std::string& verb, const std::vector<std::string
 
 // Returns what the folder of --save holds, as text that changes when a run there saves a checkpoint.
 std::string saved_state(const std::string& save);
-constexpr const char* kNothingSaved = "nothing";  // saved_state() of a folder that is empty or does not exist
+constexpr const char* kNothingSaved = "nothing";        // of a folder that is empty or does not exist
+constexpr const char* kNoCheckpoint = "no checkpoint";  // of a folder that holds something else
 
 // Returns the arguments of the verb by which a run that has begun goes on from its last checkpoint, or begins again
-// where it has none. `saved_before` is saved_state() before it was started: what has lain there since is another run's.
+// where it has none. `saved_before` is what saved_state() returned before it was first started: a checkpoint that was
+// there then is another run's and is not resumed.
 // A flag that is given twice has its last value, so an earlier --load does no harm.
 std::vector<std::string> restarted(std::vector<std::string> arguments, const RankedRun& run,
                                    const std::string& saved_before);

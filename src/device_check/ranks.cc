@@ -20,6 +20,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/files.h"
 #include "base/sha256.h"
 #include "mesh/network.h"
@@ -36,12 +37,10 @@ constexpr double kEndSeconds = 60.0;   // the longest that ranks may go on witho
 class Folder {
  public:
   Folder() {
-    std::error_code error;  // TMPDIR may name no folder
-    std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-    if (error) parent = "/tmp";
-    std::string name = (parent / "tandem-device-XXXXXX").string();
+    const std::string parent = base::temporary_directory();
+    std::string name = parent + "/tandem-device-XXXXXX";
     TANDEM_ENV_CHECK(mkdtemp(name.data()) != nullptr,
-                     parent.string() +
+                     parent +
                          ": no folder for the runs of several ranks can be made; set TMPDIR to a folder "
                          "that can be written");
     path_ = name;

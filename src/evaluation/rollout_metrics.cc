@@ -31,7 +31,6 @@ std::optional<double> judged_value(const sampling::Rollout& rollout, size_t i, c
 constexpr const char* kNotApplying = "none";
 constexpr const char* kServiceFailure = "service";
 constexpr const char* kServiceRefusal = "http";
-constexpr const char* kNotStarted = "not_started";  // the machine started no process
 
 // Returns whether the sample has no reward because the reward says that it does not apply to it: nothing failed.
 bool is_not_applied_to(const sampling::Rollout& rollout, size_t i) {
@@ -307,16 +306,9 @@ std::string first_failed(const sampling::Rollout& rollout) {
 }
 
 bool failed_for_environment(const sampling::Rollout& rollout) {
-  int64_t num_failed = 0, num_for_environment = 0;
-  for (const reward::Grade& grade : rollout.grades) {
-    if (!grade.failed || grade.reason_class == kNotApplying) continue;
-    ++num_failed;
-    if (grade.reason_class == kNotStarted || grade.reason_class == kServiceFailure ||
-        grade.reason_class == kServiceRefusal) {
-      ++num_for_environment;
-    }
-  }
-  return num_failed > 0 && num_for_environment == num_failed;
+  const auto is_failure = [](const reward::Grade& grade) { return grade.failed && grade.reason_class != kNotApplying; };
+  const auto is_of_user = [&](const reward::Grade& grade) { return is_failure(grade) && !grade.is_of_environment(); };
+  return std::ranges::any_of(rollout.grades, is_failure) && std::ranges::none_of(rollout.grades, is_of_user);
 }
 
 rl::FailureCauses failure_causes(const sampling::Rollout& rollout) {

@@ -14,8 +14,8 @@ namespace tandem::groups {
 
 namespace {
 
-// The number changes with whatever the bytes are made of. Older checkpoints are read too: first without the groups that
-// were dropped and, before generate functions could make what is in flight, with samples of one sequence alone.
+// The number changes with whatever the bytes are made of. Two older formats are read too: 2 lacks the groups that a
+// filter dropped, and 1 also has samples of one sequence only, from before generate functions.
 constexpr uint32_t kInFlightFormat = 0x494E0003, kWithoutDropsFormat = 0x494E0002, kOneSequenceFormat = 0x494E0001;
 
 struct OneSequence : Member {
@@ -95,7 +95,9 @@ bool is_whole(const Member& member, const SavedGroup& group, const InFlightLimit
 // Throws UserError for flags that the groups cannot go on with: other samples a prompt, completions that are shorter
 // than theirs, or a choice among fewer tokens, or among more, than those that sampled them had.
 void check_flags(const SavedInFlight& saved, const InFlightLimits& limits) {
-  constexpr std::string_view kRemedy = "give it as it was, or neither --partial-rollout nor --max-weight-staleness";
+  constexpr std::string_view kRemedy =
+      "give the same values as before, or leave out --partial-rollout and --max-weight-staleness, which drops these "
+      "groups";
   for (const SavedGroup& group : saved.groups) {
     TANDEM_USER_CHECK(
         std::ssize(group.members) == limits.n_samples_per_prompt,

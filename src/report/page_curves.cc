@@ -65,7 +65,7 @@ std::vector<std::string> evaluated(const RunFiles& run) {
   return names;
 }
 
-// Returns those of a supervised run: the ones with eval/NAME and that end.
+// Returns the data sets of a supervised run's evaluations: NAME for each metric "eval/NAME" + `end`.
 std::vector<std::string> evaluated_with(const RunFiles& run, std::string_view end) {
   constexpr std::string_view kBegin = "eval/";
   std::vector<std::string> names;

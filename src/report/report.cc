@@ -58,7 +58,8 @@ Report::Report(const Options& options) : keep_unwritten_(options.keep_unwritten)
   }
   for (const text::SinkTarget& target : options.trackers)
     trackers_.push_back(std::make_unique<text::MetricSink>(target));
-  // What cannot be opened has thrown by now, and nobody calls what is no report.
+  // This comes last: if a file cannot be opened the constructor throws, and the log must not keep a pointer to a Report
+  // that was never made.
   base::set_log_terminal([this](const std::string& line) {
     if (!is_silent_) terminal_.message(line);
   });

@@ -116,11 +116,11 @@ struct Grade {
     wire(m.columns, m.metrics, m.parts);
   }
 
-  // Returns whether this sample has no reward, whatever becomes of other failures: the fault is the machine's or the
-  // service's, or the reward says that it does not apply.
-  bool gives_none() const {
-    return reason_class == "not_started" || reason_class == "service" || reason_class == "none";
-  }
+  // Returns whether the machine or the service is at fault, and not the reward or its data.
+  bool is_of_environment() const { return reason_class == "not_started" || reason_class == "service"; }
+  // Returns whether this sample has no reward, whatever becomes of other failures: the environment is at fault, or the
+  // reward says that it does not apply.
+  bool gives_none() const { return is_of_environment() || reason_class == "none"; }
 };
 
 // Any process may take any call: a reward depends on its request alone (Python's and NumPy's global generators are

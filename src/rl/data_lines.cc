@@ -207,6 +207,11 @@ const Json* find_value(const Json& object, std::string_view key) {
   return object.is_object() ? find_along(object, key) : nullptr;
 }
 
+const Json* find_present(const Json& object, std::string_view key) {
+  const Json* const found = find_value(object, key);
+  return found == nullptr || found->is_null() ? nullptr : found;
+}
+
 std::string keys_text(const Json& object) {
   constexpr size_t kMaxKeys = 12;
   if (object.empty()) return "there are none";

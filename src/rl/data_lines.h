@@ -62,6 +62,9 @@ base::Json parse_object(const Place& place);
 // Returns the member of that very name, else the one along the dots of a path ("a.b" is the key b of the object under
 // a, "a.0" the first element of the list under a); nullptr if there is none.
 const base::Json* find_value(const base::Json& object, std::string_view key);
+// Returns the same without null, which counts as absent: a table of several formats has null in the columns of the
+// others.
+const base::Json* find_present(const base::Json& object, std::string_view key);
 
 // Returns "there are question, answer": the keys of a line that lacks one, for messages.
 std::string keys_text(const base::Json& object);

@@ -27,11 +27,7 @@ constexpr const char* kChosen = "chosen";
 constexpr const char* kRejected = "rejected";
 constexpr const char* kLabel = "label";
 
-// Returns whether the line has a value under the key. A table of several formats has null in the columns of the others.
-bool has_value(const Json& object, const std::string& key) {
-  const Json* const found = find_value(object, key);
-  return found != nullptr && !found->is_null();
-}
+bool has_value(const Json& object, const std::string& key) { return find_present(object, key) != nullptr; }
 
 bool read_switch(const Json& value, const std::string& which, const char* name, const std::string& key,
                  const Place& place) {

@@ -78,20 +78,14 @@ std::string output_folder(const std::string& given) {
 // where a file system begins.
 void check_is_replaceable(const std::string& output, const std::string& given) {
   const std::string name = std::filesystem::path(output).filename().string();
-  struct stat here {
-  }, above{};
+  struct stat here = {};
+  struct stat above = {};
   const bool is_there = ::stat(output.c_str(), &here) == 0 && ::stat((output + "/..").c_str(), &above) == 0;
+  // A mount point is on another device than the folder above it; "/" is its own folder above.
   const bool is_mount = is_there && (here.st_dev != above.st_dev || here.st_ino == above.st_ino);
   TANDEM_USER_CHECK(
       name != "." && name != ".." && !is_mount,
       fmt::format("--output {}: cannot be replaced as a whole, as an export does; name a folder inside it", given));
-}
-
-// Makes the checks of weights that need no read of them.
-void check_weights(const session::ModelPlace& place, const model::ModelConfig& shape) {
-  weights::check_hf_checkpoint(place.directory, model::build_layout(shape));
-  if (!place.adapter.empty())
-    weights::check_hf_checkpoint(place.adapter, model::adapter_layout(shape), weights::kAdapterFile);
 }
 
 }  // namespace
@@ -121,7 +115,7 @@ int export_checkpoint(const config::ExportConfig& config, const config::RunMode&
   const int64_t bytes = shape.num_parameters() * model::dtype_bytes(shape.dtype);
   check_is_replaceable(output, config.output);
   weights::check_export_target(output, config.files.overwrite);
-  check_weights(place, shape);
+  session::check_weights(place, shape);
   base::check_writable_directory(std::filesystem::absolute(output).parent_path().string(), bytes);
   report::Report report;
   const std::string merged = place.adapter.empty() ? "" : fmt::format(", merged into {}", place.directory);

@@ -3,12 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
+#include "base/standard_output.h"
 #include "plan/failure_budget.h"
 #include "plan/plan_changes.h"
 #include "plan/plan_text.h"
@@ -101,9 +100,7 @@ int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/
     text += "\n\n" + said;
     json["failures"] = facts;
   }
-  text = (config.json ? base::dump_json(json) : text) + "\n";
-  TANDEM_ENV_CHECK(std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0,
-                   "standard output: cannot be written (closed pipe or full disk)");
+  base::write_to_standard_output((config.json ? base::dump_json(json) : text) + "\n");
   for (const auto& [name, role] : roles_of(config.train)) {
     const plan::TrainPlan plan = plan::plan_training(config.train, model, facts_of(role, config.train, model), device);
     plan::check_fits(plan, config.train, model, facts_of(role, config.train, model));

@@ -309,8 +309,8 @@ void Rollouts::restore(const checkpoint::Checkpoint& checkpoint, const checkpoin
   if (!inputs_.config.keeps_groups()) {
     if (const size_t count = groups::records_in(*bytes, limits).size(); count > 0 && phase_->speaks())
       base::log_warning(
-          "{} of the checkpoint that have begun are dropped: they go on with --partial-rollout or "
-          "--max-weight-staleness alone",
+          "{} of the checkpoint that had begun are dropped, because neither --partial-rollout nor "
+          "--max-weight-staleness is given",
           base::counted(static_cast<int64_t>(count), "group"));
     return;
   }

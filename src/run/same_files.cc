@@ -20,7 +20,7 @@ ReadFiles read_files(const std::optional<checkpoint::Checkpoint>& checkpoint,
                      const config::ModelOptions& model) {
   ReadFiles read;
   for (const auto& [name, value] : result_inputs) {
-    // The inputs that are files are called "config.json of --hf-checkpoint"; flags were compared when the ranks met.
+    // Inputs that come from files are called "config.json of --hf-checkpoint"; flags were compared when the ranks met.
     if (name.find(" --") != std::string::npos) read[name] = value;
   }
   read["the checkpoint of --load"] =

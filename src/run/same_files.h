@@ -14,7 +14,7 @@
 
 namespace tandem::run {
 
-// Names what a rank has read and gives a checksum of each: "the weights of --hf-checkpoint".
+// Names what a rank has read and gives a checksum of each: "the weight files of --hf-checkpoint".
 using ReadFiles = std::map<std::string, std::string>;
 
 // Returns a line that names the first rank that has read something else than rank 0, and what; "" if all are alike.

@@ -49,10 +49,9 @@ std::vector<ScoreLine> read_score_lines(const std::string& path, const rl::OpenT
 rl::Sample token_sample(const ScoreLine& line, int64_t vocab) {
   const std::vector<int32_t> tokens = token_list(line.record.at("tokens"), line.place, vocab);
   int64_t prompt_length = 1;
-  if (line.record.contains("prompt_length") && !line.record.at("prompt_length").is_null()) {
-    const base::Json& given = line.record.at("prompt_length");
-    TANDEM_USER_CHECK(given.is_number_integer(), fmt::format("{}: prompt_length is not a whole number", line.place));
-    prompt_length = given.get<int64_t>();
+  if (const base::Json* const given = rl::find_present(line.record, "prompt_length")) {
+    TANDEM_USER_CHECK(given->is_number_integer(), fmt::format("{}: prompt_length is not a whole number", line.place));
+    prompt_length = given->get<int64_t>();
   }
   const auto length = static_cast<int64_t>(tokens.size());
   TANDEM_USER_CHECK(prompt_length >= 1 && prompt_length < length,

@@ -20,8 +20,7 @@ struct ScoreLine {
 
   // Returns the place for the reader of messages, without columns.
   rl::Place at() const { return {file, line, {}, /*has_columns=*/false}; }
-  // Null is no value: a table of both formats has such columns.
-  bool has_tokens() const { return record.contains("tokens") && !record.at("tokens").is_null(); }
+  bool has_tokens() const { return rl::find_present(record, "tokens") != nullptr; }
 };
 
 // Returns the lines of a JSONL file without the blank ones, or the rows of a Parquet file (rl::for_each_row); with

@@ -55,13 +55,15 @@ void warn_of_kl(const config::LossOptions& options, std::vector<std::string>& wa
       "reference; leave out --no-use-unbiased-kl, or give low_var_kl, k2 or k1+");
 }
 
-void warn_of_weights_of_one(const config::TrainConfig& config, std::vector<std::string>& warnings) {
+// Warns if --use-tis changes nothing: its importance weights correct for an engine that computes other log-probs than
+// the trainer, and ours computes the same.
+void warn_of_tis_without_effect(const config::TrainConfig& config, std::vector<std::string>& warnings) {
   if (!config.loss.loss.use_tis || config.rollout.sampling().truncates() || config.keeps_groups()) return;
   if (config.is_inexact_device || !config.load_debug_rollout_data.empty()) return;
   warnings.push_back(
       "--use-tis: does nothing here: trainer and engine compute the same log-probs, and samples are of the weights "
-      "that "
-      "are trained, so each weight is 1; leave it out (it is for truncated sampling and for samples of older weights)");
+      "that are trained, so each weight is 1; leave it out (it is for truncated sampling and for samples of older "
+      "weights)");
 }
 
 // A run that learns from the teacher alone, which is the model that it begins with, is where the teacher wants it.
@@ -152,7 +154,7 @@ std::optional<std::string> warm_up_warning(const trainer::Schedule& schedule, in
 std::vector<std::string> train_warnings(const config::TrainConfig& config) {
   std::vector<std::string> warnings;
   warn_of_truncation(config, warnings);
-  warn_of_weights_of_one(config, warnings);
+  warn_of_tis_without_effect(config, warnings);
   warn_of_teacher_like_the_policy(config, warnings);
   warn_of_kl(config.loss, warnings);
   warn_of_constants(config.loss.loss, warnings);

@@ -31,7 +31,7 @@ class Scorers {
     // What the first process of this teacher has said of itself, once one has. The others must have its identity().
     std::optional<Welcome> known = {};
     std::function<bool()> is_asked_to_stop = [] { return false; };  // asked while nobody can score
-    std::function<bool()> abandon = [] { return false; };           // asked always: the run has no time left
+    std::function<bool()> abandon = [] { return false; };  // asked all the time; true: the run has no time left
   };
   // Connects to all of them, and waits until each is there. Throws EnvironmentError if one is not within the timeout,
   // and UserError if it refuses this run, or has other weights or another dtype than the others.

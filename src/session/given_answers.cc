@@ -19,8 +19,8 @@ namespace tandem::session {
 namespace {
 
 const base::Json* find_answer(const rl::PromptRecord& record, const config::DataOptions& data, const std::string& key) {
-  const base::Json* found = key == data.lines.label_key ? &record.label : rl::find_value(record.metadata, key);
-  return found == nullptr || found->is_null() ? nullptr : found;
+  if (key != data.lines.label_key) return rl::find_present(record.metadata, key);
+  return record.label.is_null() ? nullptr : &record.label;
 }
 
 void check_that_all_have_one(std::span<const PromptLine> lines, const std::string& file,

@@ -88,12 +88,7 @@ void ModelSession::read_weights(weights::WeightStore& store) const {
   }
 }
 
-void ModelSession::check_weights() const {
-  if (!options_.random_init) weights::check_hf_checkpoint(directory(), model::build_layout(config_));
-  if (!place_.adapter.empty()) {
-    weights::check_hf_checkpoint(place_.adapter, model::adapter_layout(config_), weights::kAdapterFile);
-  }
-}
+void ModelSession::check_weights() const { session::check_weights(place_, config_, options_.random_init); }
 
 void ModelSession::load_weights() {
   TANDEM_CHECK(!base_, "the weights are loaded already");

@@ -93,6 +93,33 @@ void log_forms(const config::DataOptions& options, const rl::PromptData& data) {
   }
 }
 
+// Counts the prompts whose tools the chat template does not show.
+class HiddenTools {
+ public:
+  void add(const UnrenderedParts& lost, const std::vector<Conversation>& conversations) {
+    num_with_tools_ += lost.num_with_part;
+    if (num_hidden_ == 0 && !lost.found.empty()) first_ = conversations[lost.found.front()].place;
+    num_hidden_ += std::ssize(lost.found);
+  }
+  void warn(const std::string& tool_key) const {
+    if (num_hidden_ == 0) return;
+    base::log_warning(
+        "{}: {} of {} prompts with {} are rendered without them, because the chat template does not show them: give a "
+        "checkpoint whose template does, or write them into a message",
+        first_, num_hidden_, num_with_tools_, tool_key);
+  }
+
+ private:
+  int64_t num_with_tools_ = 0, num_hidden_ = 0;
+  std::string first_;  // FILE:LINE
+};
+
+void note_longest(PromptSet& set, int64_t num_tokens, const std::string& place) {
+  if (num_tokens <= set.longest_tokens) return;
+  set.longest_tokens = num_tokens;
+  set.longest_place = place;
+}
+
 }  // namespace
 
 std::set<std::string> rm_types_of(const PromptSet& set) {
@@ -146,8 +173,7 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
     if (!options.lines.skip_bad_lines) throw rl::bad_line_error(reason);
     if (refused.insert(i).second) data.bad_lines.add(data.records[i].line, reason);
   };
-  int64_t num_with_tools = 0, num_without_shown_tools = 0;
-  std::string first_without_shown_tools;
+  HiddenTools hidden_tools;
   while (texts.size() < num_records) {
     const size_t begin = texts.size();
     std::vector<Conversation> conversations;
@@ -157,11 +183,7 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
     }
     std::vector<std::string> part = render_lines(
         options, text, conversations, [&](size_t i, const std::string& reason) { refuse(begin + i, reason); });
-    const UnrenderedParts lost = find_unrendered(Part::kTools, options, text, conversations, part);
-    num_with_tools += lost.num_with_part;
-    if (num_without_shown_tools == 0 && !lost.found.empty())
-      first_without_shown_tools = conversations[lost.found.front()].place;
-    num_without_shown_tools += std::ssize(lost.found);
+    hidden_tools.add(find_unrendered(Part::kTools, options, text, conversations, part), conversations);
     std::ranges::move(text.encode(part), std::back_inserter(tokens));
     std::ranges::move(part, std::back_inserter(texts));
     report.progress(title, std::ssize(texts), static_cast<int64_t>(num_records), "prompts");
@@ -175,12 +197,7 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   check_some_are_left(options, data.bad_lines, num_prompts);
   warn_of_missing_labels(options, data);
   log_forms(options, data);
-  if (num_without_shown_tools > 0) {
-    base::log_warning(
-        "{}: {} of {} prompts with {} are rendered without them, because the chat template does not show them: give a "
-        "checkpoint whose template does, or write them into a message",
-        first_without_shown_tools, num_without_shown_tools, num_with_tools, options.lines.tool_key);
-  }
+  hidden_tools.warn(options.lines.tool_key);
 
   const auto by_template = [&options](const rl::PromptRecord& record) { return is_rendered(options, record.prompt); };
   const auto opened_by_template = [&by_template](const rl::PromptRecord& record) {
@@ -224,11 +241,7 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   TANDEM_USER_CHECK(!all_too_long, fmt::format("{}: no prompt has at most {} tokens; raise {}", options.lines.path,
                                                options.max_prompt_len, options.max_prompt_flag));
   check_some_are_left(options, data.bad_lines, set.prompts.size());
-  for (const PromptLine& line : set.prompts) {
-    if (std::ssize(line.prompt->tokens) <= set.longest_tokens) continue;
-    set.longest_tokens = std::ssize(line.prompt->tokens);
-    set.longest_place = place_of(line.record);
-  }
+  for (const PromptLine& line : set.prompts) note_longest(set, std::ssize(line.prompt->tokens), place_of(line.record));
   set.file_sizes = {std::ssize(set.prompts)};
   return set;
 }
@@ -249,10 +262,7 @@ PromptSet load_all_prompts(const config::DataOptions& options, text::TextWorker&
     all.file_sizes.push_back(one.file_sizes.front());
     all.num_bad_lines += one.num_bad_lines;
     all.num_too_long += one.num_too_long;
-    if (one.longest_tokens > all.longest_tokens) {
-      all.longest_tokens = one.longest_tokens;
-      all.longest_place = one.longest_place;
-    }
+    note_longest(all, one.longest_tokens, one.longest_place);
     if (all.text_prefix.empty()) all.text_prefix = one.text_prefix;
     all.is_rendered = all.is_rendered || one.is_rendered;
     all.template_opens_answer = all.template_opens_answer && one.template_opens_answer;

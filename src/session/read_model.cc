@@ -13,6 +13,8 @@
 #include "model/config_reader.h"
 #include "model/lora.h"
 #include "model/peft.h"
+#include "model/registry.h"
+#include "weights/checkpoint_files.h"
 
 namespace tandem::session {
 
@@ -35,6 +37,21 @@ void check_bf16(const config::ModelOptions& options) {
       config.dtype == model::Dtype::kBFloat16,
       fmt::format("--bf16: the model computes in {}, {}; give --dtype bfloat16 in its place", config.dtype_name(),
                   options.dtype == "auto" ? "the dtype of --hf-checkpoint" : "as --dtype says"));
+}
+
+void check_model_directory(const std::string& flag, const std::string& directory) {
+  TANDEM_USER_CHECK(base::directory_exists(directory),
+                    fmt::format("{}: no such directory; name a Hugging Face model directory{}", flag,
+                                base::hub_remedy(directory, base::HubKind::kModel)));
+  TANDEM_USER_CHECK(
+      !model::is_adapter_directory(directory),
+      fmt::format("{}: is an adapter, and a model is needed here: write the merged one with tandem export", flag));
+}
+
+void check_weights(const ModelPlace& place, const model::ModelConfig& config, bool random_init) {
+  if (!random_init) weights::check_hf_checkpoint(place.directory, model::build_layout(config));
+  if (!place.adapter.empty())
+    weights::check_hf_checkpoint(place.adapter, model::adapter_layout(config), weights::kAdapterFile);
 }
 
 void take_dtype(model::ModelConfig& config, const config::ModelOptions& options) {

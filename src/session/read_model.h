@@ -19,6 +19,14 @@ struct ModelPlace {
 // Throws UserError if there is no such directory, or if an adapter does not name one.
 ModelPlace find_model(const std::string& hf_checkpoint);
 
+// Throws UserError unless the directory is there and holds a model, and no adapter. `flag` is "--ref-load DIR", for
+// messages.
+void check_model_directory(const std::string& flag, const std::string& directory);
+
+// Throws UserError unless the files have the tensors of the model, and of its adapter if there is one. No number is
+// read. With `random_init` the model needs no file of weights.
+void check_weights(const ModelPlace& place, const model::ModelConfig& config, bool random_init = false);
+
 // Gives the model the dtype that the flags ask for. Throws UserError for a device that has no quantised matrices, or
 // none of experts.
 void take_dtype(model::ModelConfig& config, const config::ModelOptions& options);

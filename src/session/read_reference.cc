@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "base/files.h"
-#include "base/hub_name.h"
-#include "model/peft.h"
+#include "session/read_model.h"
 
 namespace tandem::session {
 
@@ -14,22 +12,17 @@ namespace {
 // Refuses a reference of another shape.
 template <typename T>
 void demand_same_shape(const std::string& directory, const char* key, const T& reference, const T& policy) {
-  TANDEM_USER_CHECK(reference == policy,
-                    fmt::format("--ref-load {}: not the shape of --hf-checkpoint: {} of config.json is {} there and {} "
-                                "here; the reference must be the same model",
-                                directory, key, reference, policy));
+  TANDEM_USER_CHECK(
+      reference == policy,
+      fmt::format("--ref-load {}: not the shape of --hf-checkpoint: {} is {} in its config.json and {} in "
+                  "that of --hf-checkpoint; name a model of the same shape",
+                  directory, key, reference, policy));
 }
 
 }  // namespace
 
 model::ModelConfig read_reference(const std::string& directory, const model::ModelConfig& policy) {
-  TANDEM_USER_CHECK(base::directory_exists(directory),
-                    fmt::format("--ref-load {}: no such directory; name a Hugging Face model directory{}", directory,
-                                base::hub_remedy(directory, base::HubKind::kModel)));
-  TANDEM_USER_CHECK(!model::is_adapter_directory(directory),
-                    fmt::format("--ref-load {}: is an adapter, and a model is needed here: write the merged one with "
-                                "tandem export",
-                                directory));
+  check_model_directory("--ref-load " + directory, directory);
   const model::ModelConfig own = model::read_model_config(directory);
   demand_same_shape(directory, "architectures", own.architecture, policy.architecture);
   demand_same_shape(directory, "vocab_size", own.vocab, policy.vocab);

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "base/files.h"
-#include "base/hub_name.h"
-#include "model/peft.h"
+#include "session/read_model.h"
 
 namespace tandem::session {
 
@@ -16,13 +14,7 @@ std::vector<model::ModelConfig> read_teachers(const config::LossOptions& options
     if (teacher.is_elsewhere()) continue;
     const std::string& directory = teacher.directory;
     const std::string flag = "--opd-teacher-load " + directory;
-    TANDEM_USER_CHECK(base::directory_exists(directory),
-                      fmt::format("{}: no such directory; name a Hugging Face model directory{}", flag,
-                                  base::hub_remedy(directory, base::HubKind::kModel)));
-    TANDEM_USER_CHECK(!model::is_adapter_directory(directory),
-                      fmt::format("{}: is an adapter, and a model is needed here: write the merged one with tandem "
-                                  "export",
-                                  flag));
+    check_model_directory(flag, directory);
     model::ModelConfig config = model::read_model_config(directory);
     TANDEM_USER_CHECK(config.vocab >= student.vocab,
                       fmt::format("{}: has a vocabulary of {} tokens, --hf-checkpoint one of {}; a teacher scores the "

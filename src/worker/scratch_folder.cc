@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <system_error>
 
 #include "base/check.h"
+#include "base/env.h"
 #include "base/log.h"
 
 namespace tandem::worker {
@@ -16,11 +16,9 @@ namespace tandem::worker {
 namespace fs = std::filesystem;
 
 ScratchFolder::ScratchFolder() {
-  std::error_code error;
-  fs::path parent = fs::temp_directory_path(error);
-  if (error) parent = "/tmp";
-  path_ = fs::absolute(parent / "tandem-graders-XXXXXX").string();
-  TANDEM_ENV_CHECK(::mkdtemp(path_.data()) != nullptr, parent.string() + ": no scratch folder for graders:",
+  const std::string parent = base::temporary_directory();
+  path_ = fs::absolute(parent + "/tandem-graders-XXXXXX").string();
+  TANDEM_ENV_CHECK(::mkdtemp(path_.data()) != nullptr, parent + ": no scratch folder for graders:",
                    std::string(std::strerror(errno)) + "; set TMPDIR to a folder that can be written");
 }
 

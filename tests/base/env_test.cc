@@ -4,8 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <optional>
 #include <string>
+
+#include "tests/base/variable.h"
 
 namespace tandem::base {
 namespace {
@@ -41,22 +42,8 @@ TEST(Redaction, KnowsTheEnvironment) {
   }
 }
 
-// Sets a variable for its lifetime, or unsets it (nullptr).
-class VariableForATime {
- public:
-  VariableForATime(const char* name, const char* value) : name_(name) {
-    if (const char* const before = std::getenv(name)) before_ = before;
-    value == nullptr ? unsetenv(name) : setenv(name, value, 1);
-  }
-  ~VariableForATime() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
-
 TEST(CacheDirectory, NeedsNeitherAHomeNorTmpdir) {
-  const VariableForATime cache("XDG_CACHE_HOME", nullptr), home("HOME", nullptr), temporary("TMPDIR", "/none");
+  const Variable cache("XDG_CACHE_HOME", nullptr), home("HOME", nullptr), temporary("TMPDIR", "/none");
   EXPECT_EQ(cache_directory(), "/tmp");
 }
 

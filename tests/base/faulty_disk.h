@@ -37,10 +37,10 @@ class FullAtTimes : public UnsyncedFileCalls {
   std::atomic<bool> is_full = false;
 };
 
-// Fails to look at and to read what has `part` in its path, as a network file system does that has lost its server.
-class UnreadableAtTimes : public UnsyncedFileCalls {
+// Fails to stat and to read each path that contains `part`, as a network file system does that has lost its server.
+class UnreadablePaths : public UnsyncedFileCalls {
  public:
-  UnreadableAtTimes(std::string part, int error) : part_(std::move(part)), error_(error) {}
+  UnreadablePaths(std::string part, int error) : part_(std::move(part)), error_(error) {}
   int stat(const char* path, struct stat* info) override {
     return !only_reads_fail && fails_at(path) ? -1 : UnsyncedFileCalls::stat(path, info);
   }

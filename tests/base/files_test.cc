@@ -286,7 +286,7 @@ TEST(Files, ThatADiskCannotShowAreNotTakenForAbsent) {
   make_directories(directory / "run");
   write_file_durably(directory / "run/a", "x");
   for (const int error : {EIO, ESTALE, ETIMEDOUT}) {
-    UnreadableAtTimes disk("/run", error);
+    UnreadablePaths disk("/run", error);
     const ReplacedFileCalls replaced(disk);
     const std::string said = ": cannot look at: " + std::generic_category().message(error) + "; the disk or";
     EXPECT_ERROR(EnvironmentError, directory / "run" + said, directory_exists(directory / "run"));
@@ -303,7 +303,7 @@ TEST(Files, ThatADiskCannotShowAreNotTakenForAbsent) {
 TEST(Files, ThatADiskCannotReadAreTheMachinesFault) {
   const TemporaryDirectory directory;
   write_file_durably(directory / "a", "x");
-  UnreadableAtTimes disk("/a", EIO);
+  UnreadablePaths disk("/a", EIO);
   disk.only_reads_fail = true;
   const ReplacedFileCalls replaced(disk);
   EXPECT_ERROR(EnvironmentError, "a: cannot read: Input/output error; the disk or", read_file(directory / "a"));

@@ -126,7 +126,7 @@ TEST_F(CheckpointsTest, ThatCannotBeReadNowAreNotCalledDamaged) {
   const Checkpoints checkpoints(run.path());
   for (const int64_t step : {1, 2}) save(checkpoints, step);
   for (const bool only_reads_fail : {false, true}) {
-    base::UnreadableAtTimes disk("step_000002/shard", EIO);
+    base::UnreadablePaths disk("step_000002/shard", EIO);
     disk.only_reads_fail = only_reads_fail;
     const base::ReplacedFileCalls replaced(disk);
     try {

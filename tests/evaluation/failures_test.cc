@@ -71,9 +71,11 @@ TEST(FailureWarnings, SayHowManyAreLeftOut) {
             "was exception");
 }
 
-// A reward that raises is the user's to mend, as in training; a service that does not answer is not.
+// A reward that raises is the user's to mend, as in training, and so is a request that a service refuses; a service
+// that does not answer is not.
 TEST(FailureCauses, AreTheEnvironmentsIfAllOfThemAre) {
-  EXPECT_TRUE(failed_for_environment(graded_rollout({{"service"}, {"http"}, {"not_started"}, {"none"}})));
+  EXPECT_TRUE(failed_for_environment(graded_rollout({{"service"}, {"not_started"}, {"none"}})));
+  EXPECT_FALSE(failed_for_environment(graded_rollout({{"service"}, {"http"}})));
   EXPECT_FALSE(failed_for_environment(graded_rollout({{"service"}, {"exception"}})));
   EXPECT_FALSE(failed_for_environment(graded_rollout({{"none"}, {"none"}})));
   EXPECT_FALSE(failed_for_environment(graded_rollout({{"exception"}, {"wrong_type"}})));

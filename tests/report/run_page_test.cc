@@ -251,7 +251,6 @@ TEST_F(RunPage, SamplesSayWhatTheScriptSortsAndFiltersBy) {
   EXPECT_NE(page.find("<form class=\"finder\" hidden>"), std::string::npos) << "without the script it does nothing";
 }
 
-// Its script is tried by hand only: it looks into these parts of an article, and all captions are outside of them.
 // What the data or a teacher answered is no sample of the model, and lacks a reward by right.
 TEST_F(RunPage, GivenAnswersAreCalledSo) {
   base::Json given = base::parse_json(sample("1+2=", "3", 0.0), "sample");
@@ -266,6 +265,7 @@ TEST_F(RunPage, GivenAnswersAreCalledSo) {
   EXPECT_NE(page.find("2 of 2 samples, 1 given answer, mean reward 0.5"), std::string::npos);
 }
 
+// The page's script is tried by hand only. It searches these parts of an article, and no caption is within them.
 TEST_F(RunPage, TheTextsOfASampleAreMarkedForTheSearch) {
   base::Json record = base::parse_json(sample("12+30=", "42", -0.5), "sample");
   record["failure"] = "timeout: 30 s";

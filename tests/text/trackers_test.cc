@@ -13,8 +13,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <optional>
 #include <string>
 
 #include "base/files.h"
@@ -22,6 +20,7 @@
 #include "base/log.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/variable.h"
 #include "tests/cli/workers/process_sockets.h"
 #include "tests/text/tracker_packages.h"
 #include "tests/worker/process_facts.h"
@@ -30,31 +29,7 @@
 namespace tandem::text {
 namespace {
 
-// An environment variable for the time of a test.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* const before = std::getenv(name); before != nullptr) before_ = before;
-    if (value == nullptr) {
-      ::unsetenv(name);
-    } else {
-      ::setenv(name, value, 1);
-    }
-  }
-  ~Variable() {
-    if (before_) {
-      ::setenv(name_, before_->c_str(), 1);
-    } else {
-      ::unsetenv(name_);
-    }
-  }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
+using base::Variable;
 
 // Returns what a script of tests/text prints, which reads a folder through the package itself.
 base::Json read_by(const std::string& script, const std::string& folder) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <string_view>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "reward/graders.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/variable.h"
 #include "text/text_worker.h"
 #include "worker/child_environment.h"
 #include "worker/spawn.h"
@@ -103,15 +103,7 @@ TEST(WorkerPlace, OfAWheelIsBesideTheProgramAloneAndItsLauncherNamesTheInterpret
   EXPECT_EQ(place.python, folder / "bin/python3");
 }
 
-// A variable of this process until the object goes.
-class Variable {
- public:
-  Variable(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
-  ~Variable() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
+using base::Variable;
 
 reward::GraderConfig exact_graders() {
   reward::GraderConfig config;

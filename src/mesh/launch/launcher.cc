@@ -119,7 +119,8 @@ class Launcher {
       if (num_running() < static_cast<int>(ranks_.size())) end_others_of_a_failure();
     }
     LaunchEnd result = end();
-    result.was_told_to_stop = !passed_on_.empty() || is_stdin_open_ != plan_.ends_with_stdin;
+    const bool has_stdin_ended = plan_.ends_with_stdin && !is_stdin_open_;
+    result.was_told_to_stop = !passed_on_.empty() || has_stdin_ended;
     return result;
   }
 

@@ -35,8 +35,8 @@ struct LaunchEnd {
   // workers alone it is 0 when one of them ended so.
   int code = 0;
   bool failed = false;  // false too if ranks ended as a passed-on signal asks
-  // true: a signal was passed on to the ranks, or standard input ended while that ends them. Who then fails is not to
-  // be started again.
+  // true: a signal was passed on to the ranks, or standard input ended while that ends them. A run that fails after
+  // that is not restarted.
   bool was_told_to_stop = false;
   std::string message;  // message of a failure: "rank 2 of 4 (host) was killed by signal 9; ..."
 };

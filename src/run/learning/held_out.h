@@ -24,8 +24,9 @@ class HeldOut {
 
   bool empty() const { return sets_.empty(); }
 
-  // Scores all sets of preferences; the model has the reference's weights. Call it before evaluate().
-  bool score_reference(const model::Model& model, const trainer::BatchConfig& batch);
+  // Scores all sets of preferences; the model has the reference's weights. Call it before evaluate(). Returns whether
+  // all log-probs are finite, and stops at the first part where one is not.
+  [[nodiscard]] bool score_reference(const model::Model& model, const trainer::BatchConfig& batch);
 
   // The metrics are "eval/NAME/loss", the mean negative log-probability of a set's trained tokens, each counted alike,
   // and "eval/NAME/perplexity", e to the power of it; of preferences the mean loss and the means of preference/* with

@@ -137,10 +137,9 @@ TEST(Preferences, RefuseAReferenceWithOtherHeads) {
   config["num_attention_heads"] = 12;
   config["num_key_value_heads"] = 4;
   base::write_file_durably(other + "/config.json", config.dump());
-  expect_one_line_failure(
-      run(with_flag(arguments("sigmoid", folder / "run", {"--ref-load", other, "--dry-run"}), "--hf-checkpoint",
-                    model)),
-      2, "not the shape of --hf-checkpoint: num_attention_heads of config.json is 12 there and 6 here");
+  expect_one_line_failure(run(with_flag(arguments("sigmoid", folder / "run", {"--ref-load", other, "--dry-run"}),
+                                        "--hf-checkpoint", model)),
+                          2, "num_attention_heads is 12 in its config.json and 6 in that of --hf-checkpoint");
 }
 
 // The reference is the weights that the first run began with, also of a run that goes on.

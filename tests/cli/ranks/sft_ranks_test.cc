@@ -2,8 +2,6 @@
 // held-out losses have the same bytes for any number of ranks, also if a run resumes with another number.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "mesh/network.h"
 #include "tests/base/soak.h"
 #include "tests/cli/ranks/rank_runs.h"
 
@@ -182,17 +181,7 @@ TEST_F(SftRanks, ALauncherMayStartThem) {
   expect_equal(results("launched"), *alone_, "tandem launch");
 }
 
-int unused_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
+int unused_port() { return mesh::port_of(mesh::listen_at("127.0.0.1", 0)); }
 
 // Each rank opens its files by itself: with a stale one on a host, the ranks trained a mixture and said nothing.
 TEST_F(SftRanks, FilesThatDifferBetweenRanksAreRefused) {

@@ -44,8 +44,7 @@ class LiveRollouts : public WorkerRuns {
     for (int64_t i = first; i < 6; ++i) text += base::read_file(samples_of(name, i));
     return text;
   }
-  // A reward that takes a drawn time, so that groups are graded in an order of their own.
-  // It is the length modulo `values`.
+  // Writes a reward, the length modulo `values`, that takes a random time, so that groups are graded in another order.
   static std::string random_reward(int values = 5) {
     base::write_file_durably(path("random.py"),
                              "import random, time\n"

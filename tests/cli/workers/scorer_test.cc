@@ -116,8 +116,8 @@ TEST_F(ScorerRuns, SeveralShareTheSamplesOfARunOfTwoRanks) {
   for (const char* const file : {"first.err", "second.err"}) EXPECT_TRUE(says(path(file), "has gone")) << file;
 }
 
-// One is killed while a run of many rollouts goes on; when the other one is killed too, the run waits until one is
-// back.
+// One is killed while a run of many rollouts goes on, and the other one scores its samples; when that one is killed
+// too, the run waits until one is back.
 TEST_F(ScorerRuns, WhatIsKilledIsMissedAndWaitedFor) {
   const auto many = [&](const Arguments& words) { return with_flag(words, "--num-rollout", "40"); };
   const Captured here = run(many(arguments("here40", {"--opd-teacher-load", kTeacher})));
@@ -127,8 +127,11 @@ TEST_F(ScorerRuns, WhatIsKilledIsMissedAndWaitedFor) {
   auto two = std::make_unique<Program>(scorer(second), 0, path("k2.err"));
   const Program run(many(asking("killed", {first, second}, {"--save-interval", "1"})), 0, path("killed.err"));
   wait_until_said(path("killed/metrics.jsonl"), "\"rollout/step\"");
-  for (const auto& scores : {one.get(), two.get()}) scores->signal(SIGKILL);
-  for (const auto& scores : {one.get(), two.get()}) scores->wait();
+  one->signal(SIGKILL);
+  one->wait();
+  wait_until_said(path("killed.err"), "the others score its samples");
+  two->signal(SIGKILL);
+  two->wait();
   wait_until_said(path("killed.err"), "the run waits for it");
   EXPECT_FALSE(run.wait_for(0.3)) << base::read_file(path("killed.err"));
   two = std::make_unique<Program>(scorer(second), 0, path("k3.err"));
