@@ -22,6 +22,8 @@ constexpr std::array<const char*, 3> kLossKeys = {"train", "step_loss_mask", "we
 constexpr const char* kConversations = "conversations";
 constexpr const char* kInstruction = "instruction";
 constexpr const char* kOutput = "output";
+constexpr const char* kDollyOutput = "response";
+constexpr const char* kSystem = "system";
 constexpr const char* kText = "text";
 constexpr const char* kChosen = "chosen";
 constexpr const char* kRejected = "rejected";
@@ -113,6 +115,18 @@ std::string find_response(const Json& object, const SftOptions& options, const P
              (is_default ? "\"response\", \"completion\" or \"messages\"" : "its key is --label-key's") + named);
 }
 
+// Returns the system message of a line with a prompt, if it has one in a key of its own; "" otherwise. It is no error
+// where something else than a text stands there: such lines have whatever columns they like.
+std::string system_beside_prompt(const Json& object, const SftOptions& options) {
+  const Json* const system = find_present(object, kSystem);
+  const bool is_read_otherwise = options.prompt_key == kSystem || options.response_key == kSystem;
+  return system != nullptr && system->is_string() && !is_read_otherwise ? system->get<std::string>() : "";
+}
+
+bool begins_with_system(const Json& messages) {
+  return messages[0]["role"] == "system" || messages[0]["role"] == "developer";
+}
+
 void read_answer(SftRecord& record, const Json& object, const SftOptions& options, const Place& place) {
   Json prompt = read_prompt_value(object, options.prompt_key, place);
   const std::string key = find_response(object, options, place);
@@ -126,7 +140,12 @@ void read_answer(SftRecord& record, const Json& object, const SftOptions& option
     }
     record.prompt = prompt;
     record.response = answer;
+    record.system = system_beside_prompt(object, options);
     return;
+  }
+  if (const std::string system = system_beside_prompt(object, options);
+      !system.empty() && !begins_with_system(prompt)) {
+    prompt.insert(prompt.begin(), {{"role", "system"}, {"content", system}});
   }
   add_messages(record, std::move(prompt), /*by_default=*/false, options.prompt_key, place);
   Json messages = Json::array();
@@ -174,9 +193,9 @@ Json message_of(const Json& turn, const std::string& which, const Place& place) 
 
 // Adds a system message before the conversation, if the line has one in a key of its own.
 void add_system(Json& messages, const Json& object, const Place& place) {
-  const auto found = object.find("system");
-  if (found == object.end() || found->is_null() || *found == "") return;
-  if (!found->is_string()) place.fail("system", "system is", base::with_article(found->type_name()), "- write a text");
+  const Json* const found = find_present(object, kSystem);
+  if (found == nullptr || *found == "") return;
+  if (!found->is_string()) place.fail(kSystem, "system is", base::with_article(found->type_name()), "- write a text");
   messages.push_back({{"role", "system"}, {"content", *found}});
 }
 
@@ -213,11 +232,15 @@ void add_history(Json& messages, const Json& object, const Place& place) {
   }
 }
 
-// Reads an Alpaca line: the user's message is the instruction, followed by the input if there is one.
+// Reads an Alpaca line: the user's message is the instruction, followed by the input if there is one. Dolly's lines are
+// the same under other names.
 void read_alpaca(SftRecord& record, const Json& object, const Place& place) {
+  const bool is_dolly = !object.contains(kOutput);
   std::string asked = text_at(object[kInstruction], kInstruction, place);
-  if (const auto input = object.find("input"); input != object.end() && !input->is_null()) {
-    const std::string& text = text_at(*input, "input", place);
+  for (const char* const key : {"input", "context"}) {
+    const Json* const input = find_present(object, key);
+    if (input == nullptr || (key == std::string_view("context") && !is_dolly)) continue;
+    const std::string& text = text_at(*input, key, place);
     if (!text.empty()) asked += (asked.empty() ? "" : "\n") + text;
   }
   if (asked.empty()) place.fail(kInstruction, "instruction and input are empty - write one, or delete the line");
@@ -225,7 +248,8 @@ void read_alpaca(SftRecord& record, const Json& object, const Place& place) {
   add_system(messages, object, place);
   add_history(messages, object, place);
   messages.push_back({{"role", "user"}, {"content", asked}});
-  messages.push_back({{"role", "assistant"}, {"content", text_at(object[kOutput], kOutput, place)}});
+  const char* const output = is_dolly ? kDollyOutput : kOutput;
+  messages.push_back({{"role", "assistant"}, {"content", text_at(object[output], output, place)}});
   add_messages(record, std::move(messages), /*by_default=*/true, kInstruction, place);
 }
 
@@ -244,9 +268,11 @@ std::vector<std::string> keys_read(const SftOptions& options) {
           kConversations,
           kInstruction,
           "input",
+          "context",
           kOutput,
+          kDollyOutput,
           kText,
-          "system",
+          kSystem,
           "history",
           kChosen,
           kRejected,
@@ -349,7 +375,7 @@ SftRecord read_sft_record(const SftOptions& options, const Place& place) {
     read_answer(record, object, options, place);
   } else if (has_value(object, kConversations)) {
     read_share_gpt(record, object, place);
-  } else if (has_value(object, kInstruction) && object.contains(kOutput)) {
+  } else if (has_value(object, kInstruction) && (object.contains(kOutput) || object.contains(kDollyOutput))) {
     read_alpaca(record, object, place);
   } else if (has_value(object, kText)) {
     read_text(record, object, place);

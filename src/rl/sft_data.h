@@ -6,6 +6,7 @@
 //   {"prompt": text, "response": text}                on the text; "completion" is read like "response"
 //   {"conversations": [{"from", "value"}, ...]}       on every assistant's turn (ShareGPT's format)
 //   {"instruction", "input", "output"}                on the output, as an assistant's message (Alpaca's format)
+//   {"instruction", "context", "response"}            on the response, as the same (Dolly's format)
 //   {"text": text}                                    on all of it
 //
 // Preferences are lines of their own (Answers): {"prompt", "chosen", "rejected"}, where each answer is read like a
@@ -14,6 +15,9 @@
 // false}.
 //
 // A key whose value is null counts as absent where the format is chosen: a table of several formats has such columns.
+//
+// A text under "system" is the system message of a line whose messages have none, except where the line is one of
+// "messages", which have their own.
 //
 // A message with "train": false, slime's "step_loss_mask": 0 or OpenAI's "weight": 0 is not trained on and stays in the
 // conversation; with true or 1 a message of the prompt is trained on too.
@@ -46,6 +50,7 @@ struct SftRecord {
   base::Json messages;           // a conversation that ends with an assistant's message, or null
   std::vector<size_t> trained;   // indices of the messages to train on, ascending: one or more, never 0
   std::string prompt, response;  // both texts of a line without messages; the prompt of a {"text"} line is empty
+  std::string system;            // its system message, beside a prompt that is a text; "": none
   base::Json tools;              // list, or null
   bool is_desirable = true;      // false: the rejected answer of a pair, or one with "label": false
 };

@@ -164,6 +164,7 @@ class SampleMaker {
   void log_left_out() const;
   void warn_of_ends();
   void warn_of_reasoning() const;
+  void warn_of_unread_systems() const;
 
   const config::DataOptions& data_;
   const rl::Answers kind_;
@@ -181,7 +182,9 @@ class SampleMaker {
   int64_t num_units_ = 0, num_too_long_ = 0, num_beyond_context_ = 0;  // units: unit_end()
   std::string first_beyond_context_;                                   // what is wrong with the first of them
   int64_t num_with_reasoning_ = 0, num_without_it_ = 0;  // answers with reasoning, and those whose text lacks it
-  std::map<int32_t, int64_t> ends_;                      // tokens with which the template ends answers, to how many
+  std::set<int64_t> unread_systems_;  // plain lines with a system message, which has no place in them
+  std::string first_unread_system_;   // FILE:LINE
+  std::map<int32_t, int64_t> ends_;   // tokens with which the template ends answers, to how many
 };
 
 SftSamples SampleMaker::make() {
@@ -204,6 +207,7 @@ SftSamples SampleMaker::make() {
   if (kind_ == rl::Answers::kPairs) join_pairs();
   warn_of_ends();
   warn_of_reasoning();
+  warn_of_unread_systems();
   result_.file_sizes = {std::ssize(result_.samples)};
   return std::move(result_);
 }
@@ -219,11 +223,15 @@ void SampleMaker::add(const rl::SftRecord& record) {
     TANDEM_USER_CHECK(!is_whole_text, fmt::format("{}: a line of text alone asks nothing that a chat template could "
                                                   "render; leave --apply-chat-template out",
                                                   form.place));
-    const base::Json messages = base::Json::array(
-        {{{"role", "user"}, {"content", record.prompt}}, {{"role", "assistant"}, {"content", record.response}}});
-    return add_conversation(messages, {1}, record.tools, form);
+    base::Json messages = base::Json::array();
+    if (!record.system.empty()) messages.push_back({{"role", "system"}, {"content", record.system}});
+    messages.push_back({{"role", "user"}, {"content", record.prompt}});
+    messages.push_back({{"role", "assistant"}, {"content", record.response}});
+    return add_conversation(messages, {messages.size() - 1}, record.tools, form);
   }
   check_plain_text(data_, form.place);
+  if (!record.system.empty() && unread_systems_.insert(record.line).second && unread_systems_.size() == 1)
+    first_unread_system_ = form.place;
   form.prompt_text = record.prompt;
   form.text = record.response;
   form.is_whole_text = is_whole_text;
@@ -328,6 +336,15 @@ void SampleMaker::warn_of_reasoning() const {
       "{}: {} of {} answers with reasoning are trained on without it, because the chat template does not render it "
       "(--allow-unrendered-reasoning)",
       data_.lines.path, num_without_it_, num_with_reasoning_);
+}
+
+void SampleMaker::warn_of_unread_systems() const {
+  if (unread_systems_.empty()) return;
+  base::log_warning(
+      "{}: {} a text under system, which has no place in a plain text and is not read: give --apply-chat-template, "
+      "which makes it the system message, or rename the column",
+      first_unread_system_,
+      unread_systems_.size() == 1 ? "1 line has" : fmt::format("{} lines have", unread_systems_.size()));
 }
 
 // White space that a template writes after the token that ends an answer does not belong to the answer: generation has

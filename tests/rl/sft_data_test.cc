@@ -134,6 +134,8 @@ TEST(Sft, NamesWhatIsWrongInTheFormatsOfOthers) {
   expect_refusal(R"({"instruction": "", "input": "", "output": "a"})", "instruction and input are empty");
   expect_refusal(R"({"instruction": 7, "output": "a"})", "instruction is a number");
   expect_refusal(R"({"instruction": "a", "output": null})", "output is a null");
+  expect_refusal(R"({"instruction": "a", "context": 7, "response": "b"})", "context is a number");
+  expect_refusal(R"({"instruction": "a", "response": null})", "response is a null");
   expect_refusal(R"({"instruction": "a", "output": "b", "history": ["c"]})",
                  "history is no list of [question, answer]");
   expect_refusal(R"({"instruction": "a", "output": "b", "system": 7})", "system is a number");
@@ -173,6 +175,23 @@ TEST(Sft, APairOfConversationsMayRepeatItsPromptAsText) {
       EXPECT_EQ(data.records[i].trained, expected.records[i].trained) << line;
     }
   }
+}
+
+// Orca's pairs have a system message in a column of its own.
+TEST(Sft, APromptMayHaveItsSystemMessageBeside) {
+  const SftData pair = read_pairs(R"({"system": "short", "prompt": "hi", "chosen": "ho", "rejected": "hm"})");
+  for (const SftRecord& record : pair.records) EXPECT_EQ(record.system, "short");
+  const SftRecord list = read_line(R"({"system": "short", "prompt": [)" + kUser + R"(], "response": "ho"})");
+  EXPECT_EQ(list.messages.size(), 3U);
+  EXPECT_EQ(list.messages[0]["content"], "short");
+  EXPECT_EQ(list.trained, std::vector<size_t>{2});
+  const std::string own = R"({"role": "system", "content": "long"})";
+  const SftRecord kept =
+      read_line(R"({"system": "short", "prompt": [)" + own + "," + kUser + R"(], "response": "ho"})");
+  EXPECT_EQ(kept.messages.size(), 3U);
+  EXPECT_EQ(kept.messages[0]["content"], "long");
+  // Other data have columns of that name that hold no message.
+  EXPECT_EQ(read_line(R"({"system": {"os": "linux"}, "prompt": "hi", "response": "ho"})").system, "");
 }
 
 TEST(Sft, OneAnswerOfAPairOfConversationsCanBeImitated) {

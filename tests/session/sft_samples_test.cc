@@ -225,6 +225,9 @@ TEST_F(SftSamplesTest, OtherFormatsAreTheConversationsThatTheyStandFor) {
       {R"({"instruction": "1 + 1?", "input": "", "output": "2"})", messages(kAsk + "," + kTwo)},
       {R"({"instruction": "1", "input": "+ 1?", "output": "2", "text": "Below is an instruction"})",
        messages(R"({"role": "user", "content": "1\n+ 1?"},)" + kTwo)},
+      {R"({"instruction": "1", "context": "+ 1?", "response": "2", "category": "open_qa"})",
+       messages(R"({"role": "user", "content": "1\n+ 1?"},)" + kTwo)},
+      {R"({"instruction": "1 + 1?", "context": "", "response": "2"})", messages(kAsk + "," + kTwo)},
       {R"({"instruction": "1 + 2?", "output": "3", "system": "short", "history": [["1 + 1?", "2"]]})",
        messages(system + "," + kAsk + "," + kTwo + "," + kAskAgain + "," + kThree)}};
   for (const auto& [row, same] : rows) {
@@ -235,6 +238,22 @@ TEST_F(SftSamplesTest, OtherFormatsAreTheConversationsThatTheyStandFor) {
       EXPECT_EQ(found.samples[i].completion, expected.samples[i].completion) << row;
     }
   }
+}
+
+TEST_F(SftSamplesTest, ASystemMessageBesideATextIsRenderedOrCounted) {
+  const std::string line = R"({"system": "short", "prompt": "1 + 1?", "response": "2"})"
+                           "\n";
+  const auto warned = [&] {
+    testing::internal::CaptureStderr();
+    load(line + line + R"({"system": "", "prompt": "1 + 1?", "response": "2"})");
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_NE(warned().find("data.jsonl:1: 2 lines have a text under system, which has no place in a plain text"),
+            std::string::npos);
+  data_.apply_chat_template = true;
+  EXPECT_EQ(warned(), "");
+  expect_tokens(load(line).samples.at(0), "<|im_start|>system\nshort<|im_end|>\n" + kAsked,
+                kNoThoughts + "2<|im_end|>");
 }
 
 TEST_F(SftSamplesTest, TextsBeginAsTheTokenizerHasThem) {
