@@ -92,7 +92,7 @@ void check_shard_contents(const std::string& index_path, const SafetensorsFile& 
 
 bool is_loadable(const std::string& dtype) { return dtype == "F32" || dtype == "BF16" || dtype == "F16"; }
 
-void check_tensor(const Slice& slice, const CheckpointFiles::Location& source) {
+void check_tensor(const CheckpointFiles& files, const Slice& slice, const CheckpointFiles::Location& source) {
   const std::string place = source.file->path() + ": tensor " + quoted_name(slice.hf_name);
   const TensorInfo& tensor = *source.tensor;
   // The shape of a quantised tensor is another one too, which would not say why.
@@ -100,9 +100,10 @@ void check_tensor(const Slice& slice, const CheckpointFiles::Location& source) {
                     fmt::format("{} has dtype {}; only F32, BF16 and F16 weights are read: take an unquantised "
                                 "checkpoint",
                                 place, tensor.dtype));
-  TANDEM_USER_CHECK(tensor.shape == slice.hf_shape(),
-                    fmt::format("{} has shape [{}], config.json asks for [{}]; check that both belong to one model",
-                                place, fmt::join(tensor.shape, ", "), fmt::join(slice.hf_shape(), ", ")));
+  TANDEM_USER_CHECK(
+      tensor.shape == slice.hf_shape(),
+      fmt::format("{} has shape [{}], {} asks for [{}]; check that both belong to one model", place,
+                  fmt::join(tensor.shape, ", "), files.described_in(), fmt::join(slice.hf_shape(), ", ")));
 }
 
 // Returns "tensor "x" and 3 more".
@@ -112,12 +113,14 @@ std::string shown_names(const std::vector<std::string>& names) {
   return text;
 }
 
-void refuse_missing(const std::vector<std::string>& missing, const std::string& directory) {
+void refuse_missing(const std::vector<std::string>& missing, const CheckpointFiles& files) {
   if (missing.empty()) return;
   const bool only_head = missing.size() == 1 && missing.front() == kHead;
-  const char* remedy = only_head ? "if it is shared with the embedding, set tie_word_embeddings to true in config.json"
-                                 : "check that config.json belongs to them, or take them from their source again";
-  throw UserError(fmt::format("{}: the weights lack {}; {}", directory, shown_names(missing), remedy));
+  const std::string remedy =
+      only_head
+          ? "if it is shared with the embedding, set tie_word_embeddings to true in config.json"
+          : fmt::format("check that {} belongs to them, or take them from their source again", files.described_in());
+  throw UserError(fmt::format("{}: the weights lack {}; {}", files.directory(), shown_names(missing), remedy));
 }
 
 void refuse_extra(const CheckpointFiles& files, const Layout& layout, const std::set<std::string>& wanted) {
@@ -127,10 +130,9 @@ void refuse_extra(const CheckpointFiles& files, const Layout& layout, const std:
     if (!ignored && !wanted.contains(name)) extra.push_back(name);
   }
   if (extra.empty()) return;
-  throw UserError(
-      fmt::format("{}: {} is not part of the model that config.json describes; check that both belong "
-                  "together",
-                  files.tensors().at(extra.front()).file->path(), shown_names(extra)));
+  throw UserError(fmt::format("{}: {} is not part of the {} that {} describes; check that both belong together",
+                              files.tensors().at(extra.front()).file->path(), shown_names(extra),
+                              files.is_adapter() ? "adapter" : "model", files.described_in()));
 }
 
 // Visits each slice that the files have twice, with the places of both.
@@ -194,13 +196,14 @@ std::set<std::string> wanted_names(const CheckpointFiles& files, const Layout& l
       }
     }
   }
-  refuse_missing(missing, files.directory());
+  refuse_missing(missing, files);
   return wanted;
 }
 
 }  // namespace
 
-CheckpointFiles::CheckpointFiles(const std::string& directory, const std::string& name) : directory_(directory) {
+CheckpointFiles::CheckpointFiles(const std::string& directory, const std::string& name)
+    : directory_(directory), is_adapter_(name == kAdapterFile) {
   const std::string single_path = fmt::format("{}/{}.safetensors", directory, name);
   const std::string index_path = single_path + ".index.json";
   const bool has_index = base::file_exists(index_path);
@@ -252,7 +255,7 @@ std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout
       if (is_stored) {
         check_stored(files, slice, layout.quantisation());
       } else {
-        check_tensor(slice, source);
+        check_tensor(files, slice, source);
       }
       num_quantised += packed.is_quantised() ? 1 : 0;
       num_stored += is_stored && packed.is_quantised() ? 1 : 0;

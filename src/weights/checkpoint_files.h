@@ -33,6 +33,9 @@ class CheckpointFiles {
   CheckpointFiles& operator=(const CheckpointFiles&) = delete;
 
   const std::string& directory() const { return directory_; }
+  bool is_adapter() const { return is_adapter_; }
+  // Returns the file of the directory that says which tensors there should be.
+  const char* described_in() const { return is_adapter_ ? "adapter_config.json" : "config.json"; }
   std::vector<std::string> paths() const;                                      // paths of the files, ascending
   const std::map<std::string, Location>& tensors() const { return tensors_; }  // by HF name
 
@@ -41,6 +44,7 @@ class CheckpointFiles {
   void add_file(const std::string& path);
 
   std::string directory_;
+  bool is_adapter_;
   std::deque<SafetensorsFile> files_;  // a deque, since locations point into it
   std::map<std::string, Location> tensors_;
 };

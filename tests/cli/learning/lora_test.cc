@@ -589,9 +589,10 @@ TEST_F(LoraRun, AnAdapterWithoutItsBaseOrOfAnotherModelIsRefused) {
   with_key("target_modules", {"q_proj", "experts"});
   expect_one_line_failure(generate(), 2, "adapter_config.json: target_modules: \"experts\" is no module");
   with_key("r", 5);
-  expect_one_line_failure(generate(), 2, "shape");
+  expect_one_line_failure(generate(), 2, "adapter_config.json asks for [");
   with_key("target_modules", {"q_proj", "v_proj", "o_proj", "up_proj", "down_proj", "gate_proj"});
   expect_one_line_failure(generate(), 2, "gate_proj.lora_A.weight");
+  expect_one_line_failure(generate(), 2, "check that adapter_config.json belongs to them");
   std::filesystem::remove(path + "/adapter_model.safetensors");
   expect_one_line_failure(generate(), 2, "adapter_model.safetensors");
 }
