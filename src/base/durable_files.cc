@@ -144,7 +144,8 @@ void remove_tree(const std::string& path) {
 }
 
 void remove_durably(const std::string& path) {
-  if (::access(path.c_str(), F_OK) < 0 && errno == ENOENT) return;
+  struct stat info = {};
+  if (::lstat(path.c_str(), &info) < 0 && errno == ENOENT) return;  // a link that leads nowhere is there
   const std::string aside = temporary_name(path);
   if (file_calls().rename(path.c_str(), aside.c_str()) < 0) fail_write(path, "put aside", errno);
   sync_directory(parent_directory(path));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "base/check.h"
@@ -114,6 +115,15 @@ Manifest write_shard(const std::string& directory, int64_t step, const std::stri
   weights::write_safetensors(path, std::move(bytes), {}, kDurable);
   manifest.files[name] = described(path);
   return manifest;
+}
+
+// Returns a text for a manifest that cannot be read, too: one that is not asked for makes no other one fail.
+std::string manifest_checksum(const std::string& directory) {
+  try {
+    return base::file_checksum(fmt::format("{}/{}", directory, kManifest));
+  } catch (const std::runtime_error&) {
+    return "unreadable";
+  }
 }
 
 }  // namespace
@@ -233,9 +243,7 @@ std::string Checkpoints::identity() const {
   const std::string latest = folder_ + "/latest";
   std::string text = base::file_exists(latest) ? base::read_file(latest, 4096) : "";
   for (const int64_t step : steps()) {
-    const std::string manifest = fmt::format("{}/{}", path(step), kManifest);
-    const std::string checksum = base::file_exists(manifest) ? base::file_checksum(manifest) : "no manifest";
-    text += fmt::format("{} {}\n", step_name(step), checksum);
+    text += fmt::format("{} {}\n", step_name(step), manifest_checksum(path(step)));
   }
   return text;
 }
@@ -276,7 +284,7 @@ void Checkpoints::refuse(const std::string& what) const {
   for (auto step = there.rbegin(); step != there.rend(); ++step) {
     try {
       if (Checkpoint(path(*step)).step() != *step) continue;  // whole, but of another step
-    } catch (const UserError&) {
+    } catch (const std::runtime_error&) {                     // damaged, or on a disk that does not answer
       continue;
     }
     throw UserError(

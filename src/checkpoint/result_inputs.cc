@@ -41,6 +41,9 @@ constexpr const char* kFlagOfTrain = "rollout-batch-size";
 // The entries of ResultInputs::frozen begin with this, except that of a base. Checkpoints of older versions lack them.
 constexpr const char* kFrozenWeights = "the weights of the ";
 constexpr const char* kReferenceWeights = "the weights of the reference ";
+// So do those of the configuration beside such weights, which says what their forward computes.
+constexpr const char* kFrozenConfig = "config.json of the ";
+constexpr const char* kReferenceConfig = "config.json of the reference ";
 
 // The entries of ResultInputs::adapter begin with this. Checkpoints of older versions lack them.
 constexpr const char* kAdapter = "the adapter's ";
@@ -174,6 +177,10 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
     const std::string name = frozen.kind.empty() ? fmt::format("the weights of {}", frozen.flag)
                                                  : fmt::format("{}{} {}", kFrozenWeights, frozen.kind, frozen.flag);
     result[name] = frozen.checksum.empty() ? weights::weights_checksum(frozen.directory, file) : frozen.checksum;
+    const bool has_own_config = !frozen.directory.empty() && frozen.directory != inputs.model_directory;
+    if (frozen.kind.empty() || frozen.kind == "adapter" || !has_own_config) continue;
+    result[fmt::format("{}{} {}", kFrozenConfig, frozen.kind, frozen.flag)] =
+        base::file_checksum(frozen.directory + "/config.json");
   }
   for (const auto& [name, value] : inputs.adapter) result[kAdapter + name] = value;
   if (!inputs.group_filter.empty()) {
@@ -193,17 +200,24 @@ std::map<std::string, std::string> result_inputs(ResultInputs inputs) {
   return result;
 }
 
+bool is_from_file(const std::string& input) {
+  return input.find(" --") != std::string::npos || input.starts_with(kAdapter);
+}
+
 void check_can_resume(const Checkpoint& checkpoint, const std::map<std::string, std::string>& result_inputs,
                       const std::map<std::string, std::string>& values_where_absent,
                       const std::map<std::string, std::string>& texts, bool allow_changes, int64_t num_records) {
   RunState saved = read_state(checkpoint);
   std::map<std::string, std::string> now = result_inputs;
   std::erase_if(now, [&](const auto& entry) {
-    const bool may_lack = entry.first.starts_with(kFrozenWeights) || entry.first.starts_with(kAdapter);
+    const bool may_lack = entry.first.starts_with(kFrozenWeights) || entry.first.starts_with(kFrozenConfig) ||
+                          entry.first.starts_with(kAdapter);
     return may_lack && !saved.result_inputs.contains(entry.first);
   });
   if (saved.reference_step > 0) {  // the checkpoint holds the reference, which the policy has renewed since the start
-    const auto is_of_reference = [](const auto& entry) { return entry.first.starts_with(kReferenceWeights); };
+    const auto is_of_reference = [](const auto& entry) {
+      return entry.first.starts_with(kReferenceWeights) || entry.first.starts_with(kReferenceConfig);
+    };
     std::erase_if(now, is_of_reference);
     std::erase_if(saved.result_inputs, is_of_reference);
   }

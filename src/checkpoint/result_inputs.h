@@ -27,7 +27,7 @@ struct ResultInputs {
   std::string kernels;                              // device::Ops::name()
   const trainer::Schedule& schedule;                // compared by the end of the learning rate's decay
   std::string model_directory;                      // compared by checksums of its configuration and tokenizer
-  std::vector<FrozenWeights> frozen = {};           // compared by checksums of their files
+  std::vector<FrozenWeights> frozen = {};           // compared by checksums of their files and of config.json
   std::map<std::string, std::string> adapter = {};  // what an adapter computes with (session::adapter_inputs())
   std::vector<std::string> prompt_data;             // compared by checksums of these files
   std::vector<int32_t> text_prefix;                 // tokens that --add-special-tokens puts before texts; empty: none
@@ -44,6 +44,9 @@ struct ResultInputs {
   std::map<std::string, std::string> definitions = {};
 };
 std::map<std::string, std::string> result_inputs(ResultInputs inputs);
+// Returns whether an entry of result_inputs() comes from a file, which each rank opens by itself, and not from a flag:
+// "config.json of --hf-checkpoint", "the adapter's scale".
+bool is_from_file(const std::string& input);
 
 // Throws UserError if the run that saved the checkpoint is of another command than the one that has these flags
 // (RunMode::result_options).

@@ -199,17 +199,18 @@ void RunDirectory::check_exports_may_go() const {
   }
 }
 
+// It is no error of the environment: by a restart the run would go on from the other one's files, or replace them.
 void RunDirectory::check_nothing_came() const {
   if (folder_ == RunFolder::kOverwrite) return;
-  TANDEM_ENV_CHECK(
+  TANDEM_USER_CHECK(
       Checkpoints(path_).empty(),
       fmt::format("--save {0}: another process has saved a checkpoint there since this run began; start again, with "
                   "--load {0}, to go on with it",
                   path_));
-  TANDEM_ENV_CHECK(folder_ == RunFolder::kFresh || !base::file_exists(config_file()),
-                   fmt::format("--save {}: another process has begun a run there since this one began; start again "
-                               "with another --save",
-                               path_));
+  TANDEM_USER_CHECK(folder_ == RunFolder::kFresh || !base::file_exists(config_file()),
+                    fmt::format("--save {}: another process has begun a run there since this one began; start again "
+                                "with another --save",
+                                path_));
   if (folder_ == RunFolder::kFresh) check_exports_may_go();
 }
 

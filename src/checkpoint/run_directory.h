@@ -42,9 +42,9 @@ class RunDirectory {
                int64_t resumed_step = 0);
 
   // Creates the folder, checkpoints/ and hf/ in it, and takes the lock. Except with kGoOn, files of an earlier run
-  // under the names above are removed first. Throws EnvironmentError, and removes nothing, when another process writes
-  // here, or has begun a run here (kNew) or saved a checkpoint (kFresh) since the constructor looked, and UserError for
-  // exports as the constructor does (kFresh).
+  // under the names above are removed first. Removes nothing and throws EnvironmentError when another process writes
+  // here, UserError when one has begun a run here (kNew) or saved a checkpoint (kFresh) since the constructor looked,
+  // and for exports as the constructor does (kFresh).
   void create();
   // Throws EnvironmentError as create() does when another process writes here, and changes nothing.
   void check_not_written() const { base::DirectoryLock::check_free(path_); }
@@ -89,8 +89,7 @@ class RunDirectory {
   // Throws UserError if the folder has exports and no checkpoints/, which every run makes when it begins: somebody has
   // removed it, and kept the exports.
   void check_exports_may_go() const;
-  // Throws EnvironmentError if another process has worked here since the constructor looked, and UserError as
-  // check_exports_may_go() does.
+  // Throws UserError if another process has worked here since the constructor looked, and as check_exports_may_go().
   void check_nothing_came() const;
   // Returns whether create() removes what is there.
   bool replaces() const { return folder_ == RunFolder::kOverwrite || folder_ == RunFolder::kFresh; }

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/env.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/printable.h"
@@ -90,11 +91,15 @@ mesh::LaunchPlan plan_of(const RankedRun& run, const std::vector<std::string>& a
 }
 
 bool has_checkpoint(const std::string& run) {
-  std::error_code none;
-  const std::filesystem::directory_iterator entries(run + "/checkpoints", none);
-  return !none && std::any_of(begin(entries), end(entries), [](const std::filesystem::directory_entry& entry) {
-    return entry.path().filename().string().starts_with("step_");
-  });
+  const std::string folder = run + "/checkpoints";
+  return base::directory_exists(folder) &&
+         std::ranges::any_of(base::list_directory(folder),
+                             [](const std::string& name) { return name.starts_with("step_"); });
+}
+
+bool are_same_folder(const std::string& a, const std::string& b) {
+  std::error_code unknown;
+  return std::filesystem::weakly_canonical(a, unknown) == std::filesystem::weakly_canonical(b, unknown);
 }
 
 int run_with_restarts(const LaunchOptions& launch, const RankedRun& run, const std::vector<std::string>& arguments) {
@@ -182,11 +187,15 @@ RankedRun read_ranked_run(const std::string& verb, const std::vector<std::string
 }
 
 std::string saved_state(const std::string& save) {
-  std::error_code none;
-  const auto time = std::filesystem::last_write_time(save + "/checkpoints/latest", none);
-  if (!none) return fmt::format("checkpoint of {}", time.time_since_epoch().count());
-  const bool is_empty = std::filesystem::is_empty(save, none);
-  return none || is_empty ? kNothingSaved : kNoCheckpoint;
+  const std::string latest = save + "/checkpoints/latest";
+  if (base::file_exists(latest)) {
+    std::error_code error;
+    const auto time = std::filesystem::last_write_time(latest, error);
+    TANDEM_ENV_CHECK(!error, fmt::format("{}: cannot be looked at: {}", latest, error.message()));
+    return fmt::format("checkpoint of {}", time.time_since_epoch().count());
+  }
+  const bool is_empty = !base::directory_exists(save) || base::list_directory(save).empty();
+  return is_empty ? kNothingSaved : kNoCheckpoint;
 }
 
 std::vector<std::string> restarted(std::vector<std::string> arguments, const RankedRun& run,
@@ -200,9 +209,9 @@ std::vector<std::string> restarted(std::vector<std::string> arguments, const Ran
     if (run.names_step) arguments.insert(arguments.end(), {"--ckpt-step", "-1"});  // --config may name a step, too
   } else if (was_empty && run.load.empty()) {  // the folder exists already, without a checkpoint
     arguments.insert(arguments.end(), {"--load", run.save, "--allow-fresh-start"});
-  } else if (was_empty) {  // what is there is the beginning of this run
+  } else if (was_empty && !are_same_folder(run.load, run.save)) {  // what is there is the beginning of this run
     arguments.emplace_back("--overwrite");
-  }  // else the run replaces another one's files, and begins again by the arguments as they are
+  }  // else the run replaces another one's files or has --allow-fresh-start, and begins again by the same arguments
   return arguments;
 }
 

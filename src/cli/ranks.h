@@ -34,7 +34,8 @@ RankedRun ranked_run(const config::SftConfig& config);
 // every rank. Contradictions are checked later.
 RankedRun read_ranked_run(const std::string& verb, const std::vector<std::string>& arguments);
 
-// Returns what the folder of --save holds, as text that changes when a run there saves a checkpoint.
+// Returns what the folder of --save holds, as text that changes when a run there saves a checkpoint. Throws
+// EnvironmentError if the disk does not tell: a run that was restarted then might replace its own checkpoints.
 std::string saved_state(const std::string& save);
 constexpr const char* kNothingSaved = "nothing";        // of a folder that is empty or does not exist
 constexpr const char* kNoCheckpoint = "no checkpoint";  // of a folder that holds something else

@@ -298,6 +298,16 @@ void Rollouts::restore(const checkpoint::Checkpoint& checkpoint, const checkpoin
   order_.set_cursor(state.cursor);
   const std::optional<std::string> bytes = checkpoint::in_flight_of(checkpoint);
   if (!bytes) return;
+  if (!inputs_.config.keeps_groups()) {  // whatever the flags are that these groups were sampled with
+    const int64_t count = groups::num_groups_in(*bytes, checkpoint.directory());
+    if (count > 0 && phase_->speaks()) {
+      base::log_warning(
+          "{} of the checkpoint that had begun are dropped, because neither --partial-rollout nor "
+          "--max-weight-staleness is given",
+          base::counted(count, "group"));
+    }
+    return;
+  }
   const groups::InFlightLimits limits = {.file = checkpoint.directory(),
                                          .num_prompts = std::ssize(inputs_.prompts.prompts),
                                          .num_begun = order_.num_taken(),
@@ -306,14 +316,6 @@ void Rollouts::restore(const checkpoint::Checkpoint& checkpoint, const checkpoin
                                          .vocab = inputs_.session.config().vocab,
                                          .max_new_tokens = inputs_.config.rollout.response_len(),
                                          .has_behavior_logprobs = inputs_.config.rollout.sampling().truncates()};
-  if (!inputs_.config.keeps_groups()) {
-    if (const size_t count = groups::records_in(*bytes, limits).size(); count > 0 && phase_->speaks())
-      base::log_warning(
-          "{} of the checkpoint that had begun are dropped, because neither --partial-rollout nor "
-          "--max-weight-staleness is given",
-          base::counted(static_cast<int64_t>(count), "group"));
-    return;
-  }
   const auto line_at = [this](int64_t record) -> const session::PromptLine& {
     return inputs_.prompts.prompts[static_cast<size_t>(record)];
   };

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "checkpoint/result_inputs.h"
 #include "mesh/network.h"
 #include "model/peft.h"
 #include "session/together.h"
@@ -20,8 +21,7 @@ ReadFiles read_files(const std::optional<checkpoint::Checkpoint>& checkpoint,
                      const config::ModelOptions& model) {
   ReadFiles read;
   for (const auto& [name, value] : result_inputs) {
-    // Inputs that come from files are called "config.json of --hf-checkpoint"; flags were compared when the ranks met.
-    if (name.find(" --") != std::string::npos) read[name] = value;
+    if (checkpoint::is_from_file(name)) read[name] = value;  // flags were compared when the ranks met
   }
   read["the checkpoint of --load"] =
       checkpoint ? fmt::format("step {}, checksum {}", checkpoint->step(), checkpoint->checksum()) : "none";

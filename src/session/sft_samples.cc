@@ -296,12 +296,12 @@ void SampleMaker::render() {
     if (!refused_.contains(answer.line) && !wholes[i].starts_with(prompts[i])) {
       refuse(answer, why_no_answer(prompts[i], wholes[i], answer.place));
     }
-    if (refused_.contains(answer.line)) {
-      wholes[i].clear();
-      continue;
-    }
+    if (refused_.contains(answer.line)) continue;
     answer.prompt_text = prompts[i];
     answer.text = wholes[i].substr(prompts[i].size());
+  }
+  for (size_t i = 0; i < rendered.size(); ++i) {  // a line may be refused for its last answer
+    if (refused_.contains(rendered[i]->line)) wholes[i].clear();
   }
   check_parts(wholes);
   prompts_.clear();

@@ -140,6 +140,9 @@ TEST_F(CheckpointsTest, ThatCannotBeReadNowAreNotCalledDamaged) {
     }
   }
   EXPECT_EQ(checkpoints.open(std::nullopt).step(), 2);
+  base::UnreadablePaths disk("step_000001", EIO);
+  const base::ReplacedFileCalls replaced(disk);
+  EXPECT_EQ(checkpoints.open(std::nullopt).step(), 2) << "the other one was not asked for";
 }
 
 TEST_F(CheckpointsTest, ShowWhetherAnotherRunHasWorkedOnThemSince) {

@@ -116,6 +116,33 @@ TEST(FrozenWeights, WeightsOfAnotherProcessAreWhatItHasSaid) {
   EXPECT_EQ(inputs.at("the weights of the teacher --opd-teacher-address"), "1 in float32");
 }
 
+// Its rotation, windows and epsilon are those of its own config.json: a changed file was resumed with in silence.
+TEST_F(ResultInputsTest, ConfigurationsBesideFrozenWeightsAreCompared) {
+  const std::string model = "tests/golden/models/qwen2-tied", reference = folder_ / "reference";
+  std::filesystem::copy(model, reference);
+  const trainer::Schedule schedule;
+  const auto inputs = [&] {
+    return result_inputs({.flags = flags_of<config::TrainConfig>(),
+                          .kernels = "",
+                          .schedule = schedule,
+                          .model_directory = model,
+                          .frozen = {{.kind = "reference", .flag = "--ref-load", .directory = reference},
+                                     {.kind = "teacher", .flag = "--opd-teacher-load", .directory = model}},
+                          .prompt_data = {},
+                          .text_prefix = {},
+                          .custom_rm_paths = {}});
+  };
+  const Flags before = inputs();
+  EXPECT_FALSE(before.contains("config.json of the teacher --opd-teacher-load")) << "it is that of --hf-checkpoint";
+  const std::string name = "config.json of the reference --ref-load";
+  EXPECT_TRUE(is_from_file(name));
+  base::Json config = base::read_json_file(reference + "/config.json");
+  config["rope_theta"] = 123456.0;
+  base::write_file_durably(reference + "/config.json", config.dump());
+  EXPECT_NE(refusal(before, inputs(), false).find(name + " was "), std::string::npos);
+  EXPECT_EQ(refusal(without(before, {name}), inputs(), false), "") << "it is of a version that did not compare them";
+}
+
 TEST(ModelFiles, AllChatTemplatesCount) {
   const base::TemporaryDirectory model;
   const std::string folder = model / "additional_chat_templates";

@@ -47,6 +47,18 @@ TEST(RunDirectory, EarlierRunIsReplacedOnlyWithOverwrite) {
   EXPECT_TRUE(base::file_exists(notes));  // the user's own files stay
 }
 
+// The folder that the link led to was removed, as scratch folders are.
+TEST(RunDirectory, ALinkThatLeadsNowhereIsReplaced) {
+  for (const RunFolder how : {RunFolder::kOverwrite, RunFolder::kFresh}) {
+    base::TemporaryDirectory folder;
+    base::make_directories(folder / "run");
+    base::write_file_durably(folder / "run/config.toml", "lr = 1.0\n");
+    fs::create_symlink(folder / "gone", folder / "run/checkpoints");
+    RunDirectory(folder / "run", how, 0).create();
+    EXPECT_TRUE(fs::is_directory(fs::symlink_status(folder / "run/checkpoints")));
+  }
+}
+
 // A run looked at an empty folder, loaded its model for minutes, and then removed what another one had trained there.
 TEST(RunDirectory, WhatAnotherRunHasMadeMeanwhileIsKept) {
   for (const RunFolder how : {RunFolder::kNew, RunFolder::kFresh}) {
@@ -66,14 +78,14 @@ TEST(RunDirectory, WhatAnotherRunHasMadeMeanwhileIsKept) {
     try {
       late->create();
       ADD_FAILURE() << "it began a run there";
-    } catch (const EnvironmentError& error) {
+    } catch (const UserError& error) {
       EXPECT_NE(std::string(error.what()).find("start again, with --load"), std::string::npos) << error.what();
     }
     EXPECT_TRUE(base::file_exists(weights));
     EXPECT_TRUE(base::directory_exists(folder / "run/checkpoints/step_000002"));
     late.reset();
     fs::remove_all(folder / "run/checkpoints");
-    EXPECT_ANY_THROW(later.create()) << "another run has begun, or its weights are there";
+    EXPECT_THROW(later.create(), UserError) << "another run has begun, or its weights are there";
     EXPECT_TRUE(base::file_exists(weights));
   }
 }

@@ -258,11 +258,11 @@ TEST(Launch, ARestartBeginsAgainWhereOnlyTheOtherRunHasACheckpoint) {
   const base::TemporaryDirectory folder;
   const std::string other = folder / "other", run_path = folder / "run";
   ASSERT_EQ(program(saving_run(other, 1)).code, 0);
-  const Captured result = launched_and_killed_once(saving_run(run_path, 6, {"--load", other, "--save-interval", "100"}),
-                                                   run_path, "rollout 2/6");
+  const Captured result = launched_and_killed_once(
+      saving_run(run_path, 20, {"--load", other, "--save-interval", "100"}), run_path, "rollout 2/20");
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.err.find("restart 1 of 1"), std::string::npos) << result.err;
-  EXPECT_TRUE(base::directory_exists(run_path + "/checkpoints/step_000006"));
+  EXPECT_TRUE(base::directory_exists(run_path + "/checkpoints/step_000020"));
 }
 
 // A user who stops a run does not want it back because a rank failed meanwhile.
@@ -467,6 +467,25 @@ TEST(Placement, OfARestartGoesBackToNoNamedStep) {
   std::filesystem::create_directories(folder / "run/checkpoints/step_000002");
   words.insert(words.end(), {"--load", folder / "run", "--ckpt-step", "-1"});
   EXPECT_EQ(placement({"--restart"}, train)["train"], words);
+}
+
+// With --overwrite it would also replace what another process has saved there meanwhile.
+TEST(Placement, OfARestartInPlaceReplacesNothing) {
+  const base::TemporaryDirectory folder;
+  const Arguments train = train_arguments(folder / "run", {"--load", folder / "run/", "--allow-fresh-start"});
+  const Arguments words(train.begin() + 1, train.end());
+  EXPECT_EQ(placement({"--restart"}, train)["train"], words);
+  base::make_directories(folder / "run/checkpoints");
+  EXPECT_EQ(placement({"--restart"}, train)["train"], words);
+}
+
+// A folder that cannot be looked at is not taken for an empty one.
+TEST(Placement, OfARestartWhoseFolderCannotBeReadIsRefused) {
+  const base::TemporaryDirectory folder;
+  std::filesystem::create_symlink("loop", folder / "loop");
+  Arguments train = train_arguments(folder / "loop/run", {"--load", folder / "other"});
+  train.insert(train.begin(), {"placement", "--restart"});
+  expect_one_line_failure(program(train), 3, "loop/run");
 }
 
 // The run that --overwrite replaces may still be there after a failure.

@@ -317,10 +317,18 @@ TEST_F(PartialRollout, ARunThatGoesOnOtherwiseIsTold) {
   const auto tokens = std::ranges::find(whole, "--rollout-phase-tokens");
   whole.erase(tokens, tokens + 2);
   expect_one_line_failure(run(whole), 2, "partial-rollout");
+  // The remedy that the refusal of other flags names.
+  Arguments shorter_words = with_flag(words, "--rollout-max-response-len", "1");
+  shorter_words.push_back("--allow-changed-config");
+  const Captured shorter = run(shorter_words);
+  EXPECT_EQ(shorter.code, 2);
+  EXPECT_NE(shorter.err.find("or leave out --partial-rollout and --max-weight-staleness"), std::string::npos)
+      << shorter.err;
+  whole = with_flag(whole, "--rollout-max-response-len", "1");
   whole.push_back("--allow-changed-config");
   const Captured dropped = run(whole);
   EXPECT_EQ(dropped.code, 0) << dropped.err;
-  EXPECT_NE(dropped.err.find("that have begun are dropped"), std::string::npos) << dropped.err;
+  EXPECT_NE(dropped.err.find("that had begun are dropped"), std::string::npos) << dropped.err;
 }
 
 }  // namespace
