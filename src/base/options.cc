@@ -571,8 +571,9 @@ ParsedAction Options::parse(const std::vector<std::string>& arguments) {
         const Option* const option = find(name);
         const bool is_switch = option != nullptr && option->kind() == OptionKind::kBool;
         const std::string& word = flag.words[num_used];
-        TANDEM_USER_CHECK(!is_switch || !is_switch_value(word),
-                          fmt::format("{}: is a switch, without a value: --{} or --no-{}", flag.shown, name, name));
+        TANDEM_USER_CHECK(
+            !is_switch || !is_switch_value(word),
+            fmt::format("{}: is a switch, without a value: --{} or --{}", flag.shown, name, "no-" + name));
         throw UserError(unexpected_text(word));
       }
       if (!all_positional) {

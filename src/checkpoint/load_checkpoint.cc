@@ -64,7 +64,8 @@ bool resumes_in_place(const config::CheckpointOptions& options, const std::strin
   // Paths that cannot be resolved count as different: then the run refuses a folder that holds anything.
   std::error_code of_load, of_save;
   namespace fs = std::filesystem;
-  const bool are_same = fs::weakly_canonical(options.load, of_load) == fs::weakly_canonical(save, of_save);
+  const bool are_same = fs::weakly_canonical(base::without_trailing_slashes(options.load), of_load) ==
+                        fs::weakly_canonical(base::without_trailing_slashes(save), of_save);
   return are_same && !of_load && !of_save;
 }
 

@@ -99,7 +99,8 @@ bool has_checkpoint(const std::string& run) {
 
 bool are_same_folder(const std::string& a, const std::string& b) {
   std::error_code unknown;
-  return std::filesystem::weakly_canonical(a, unknown) == std::filesystem::weakly_canonical(b, unknown);
+  return std::filesystem::weakly_canonical(base::without_trailing_slashes(a), unknown) ==
+         std::filesystem::weakly_canonical(base::without_trailing_slashes(b), unknown);
 }
 
 int run_with_restarts(const LaunchOptions& launch, const RankedRun& run, const std::vector<std::string>& arguments) {
@@ -168,8 +169,7 @@ RankedRun run_of(const char* verb, const Config& config, int64_t num_workers) {
                         .joins = config.mesh.joins()},
           .device = config.model.device,
           .save = config.output.save,
-          .load = config.checkpoints.load,
-          .names_step = config.checkpoints.ckpt_step.has_value(),
+          .checkpoints = config.checkpoints,
           .check = [config] { config.check(); }};
 }
 
@@ -200,18 +200,24 @@ std::string saved_state(const std::string& save) {
 
 std::vector<std::string> restarted(std::vector<std::string> arguments, const RankedRun& run,
                                    const std::string& saved_before) {
+  const std::string saved = saved_state(run.save);
   const bool was_empty = saved_before == kNothingSaved;
   // A checkpoint that lay there before, of a run that --overwrite replaces, is none of this one's.
-  const std::string saved = saved_state(run.save);
   const bool has_new_one = saved != saved_before && saved != kNothingSaved && saved != kNoCheckpoint;
   if (has_new_one || (was_empty && has_checkpoint(run.save))) {
     arguments.insert(arguments.end(), {"--load", run.save});
-    if (run.names_step) arguments.insert(arguments.end(), {"--ckpt-step", "-1"});  // --config may name a step, too
-  } else if (was_empty && run.load.empty()) {  // the folder exists already, without a checkpoint
+    // A file of --config may name a step, too.
+    if (run.checkpoints.ckpt_step) arguments.insert(arguments.end(), {"--ckpt-step", "-1"});
+    return arguments;
+  }
+  // A run that replaces another one's files, or that may begin in place, begins again by the same arguments.
+  if (!was_empty || are_same_folder(run.checkpoints.load, run.save)) return arguments;
+  // What is in the folder is the beginning of this run.
+  if (run.checkpoints.load.empty()) {
     arguments.insert(arguments.end(), {"--load", run.save, "--allow-fresh-start"});
-  } else if (was_empty && !are_same_folder(run.load, run.save)) {  // what is there is the beginning of this run
+  } else {
     arguments.emplace_back("--overwrite");
-  }  // else the run replaces another one's files or has --allow-fresh-start, and begins again by the same arguments
+  }
   return arguments;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/verbs.h"
+#include "config/checkpoint_options.h"
 #include "config/run_mode.h"
 #include "config/sft_config.h"
 #include "config/train_config.h"
@@ -19,10 +20,10 @@ namespace tandem::cli {
 struct RankedRun {
   const char* verb;  // "train" or "sft"
   config::MeshOptions mesh;
-  mesh::Placement placement;    // processes that the flags ask for
-  std::string device;           // --device
-  std::string save, load;       // --save, --load
-  bool names_step;              // --ckpt-step is given
+  mesh::Placement placement;  // processes that the flags ask for
+  std::string device;         // --device
+  std::string save;           // --save
+  config::CheckpointOptions checkpoints;
   std::function<void()> check;  // throws UserError if flags contradict each other
 
   int64_t num_processes() const { return placement.num_trainers() + placement.num_workers; }

@@ -145,7 +145,8 @@ void read_answer(SftRecord& record, const Json& object, const SftOptions& option
   }
   if (const std::string system = system_beside_prompt(object, options);
       !system.empty() && !begins_with_system(prompt)) {
-    prompt.insert(prompt.begin(), {{"role", "system"}, {"content", system}});
+    const Json message = {{"role", "system"}, {"content", system}};  // insert() takes a list for several elements
+    prompt.insert(prompt.begin(), message);
   }
   add_messages(record, std::move(prompt), /*by_default=*/false, options.prompt_key, place);
   Json messages = Json::array();

@@ -133,9 +133,9 @@ TEST(InFlight, OtherFlagsAreNamed) {
   fewer.n_samples_per_prompt = 2;
   const std::string bytes = bytes_of(members_of_a_function());
   EXPECT_EQ(refusal(bytes, shorter, empty()),
-            "state: a completion in flight has 5 tokens, and --rollout-max-response-len is 4; give it as it was, or "
-            "neither --partial-rollout nor --max-weight-staleness");
-  EXPECT_NE(refusal(bytes, fewer, empty()).find("has 4 samples, and --n-samples-per-prompt is 2; give it as it was"),
+            "state: a completion in flight has 5 tokens, and --rollout-max-response-len is 4; give the same "
+            "values as before, or leave out --partial-rollout and --max-weight-staleness, which drops these groups");
+  EXPECT_NE(refusal(bytes, fewer, empty()).find("has 4 samples, and --n-samples-per-prompt is 2; give the same values"),
             std::string::npos);
 }
 

@@ -475,11 +475,12 @@ TEST(ExportHfCheckpoint, AFailedExportLeavesNothing) {
   const WeightStore store = load(tied_path());
   EXPECT_THROW(export_hf_checkpoint(directory / "out", store, {.source_directory = directory / "absent"}), UserError);
   EXPECT_TRUE(names_in(directory.path()).empty());
-  // The source fails after the weights are written: its tokenizer.json cannot be read as a file.
+  // The source fails after the weights are written: a read of its tokenizer.json is an input/output error.
   fs::create_directory(directory / "source");
   fs::copy_file(tied_path() + "/config.json", directory / "source/config.json");
   fs::create_symlink("/proc/self/mem", directory / "source/tokenizer.json");
-  EXPECT_THROW(export_hf_checkpoint(directory / "out", store, {.source_directory = directory / "source"}), UserError);
+  EXPECT_THROW(export_hf_checkpoint(directory / "out", store, {.source_directory = directory / "source"}),
+               EnvironmentError);
   EXPECT_EQ(names_in(directory.path()), std::set<std::string>{"source"});
   // A chat template that is no regular file stops it at the same place.
   fs::remove(directory / "source/tokenizer.json");

@@ -485,7 +485,7 @@ TEST(Placement, OfARestartWhoseFolderCannotBeReadIsRefused) {
   std::filesystem::create_symlink("loop", folder / "loop");
   Arguments train = train_arguments(folder / "loop/run", {"--load", folder / "other"});
   train.insert(train.begin(), {"placement", "--restart"});
-  expect_one_line_failure(program(train), 3, "loop/run");
+  expect_one_line_failure(program(train), 2, "loop/run");
 }
 
 // The run that --overwrite replaces may still be there after a failure.

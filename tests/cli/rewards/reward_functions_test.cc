@@ -189,7 +189,7 @@ TEST(RewardFunctions, SeeTheVariablesThatTheyAreGiven) {
                          folder / "eval.json"};
   arguments = with_custom_reward(arguments, folder / "reward.py:reward");
   ::setenv("FACTOR_OF_A_TEST", "0.5", 1);
-  expect_one_line_failure(run(arguments), 3, "--rm-env FACTOR_OF_A_TEST lets this one through");
+  expect_one_line_failure(run(arguments), 2, "--rm-env FACTOR_OF_A_TEST lets this one through");
   arguments.insert(arguments.end(), {"--rm-env", "FACTOR_OF_A_TEST"});
   const Captured result = run(arguments);
   EXPECT_EQ(result.code, 0) << result.err;
