@@ -97,6 +97,7 @@ bool has_checkpoint(const std::string& run) {
                              [](const std::string& name) { return name.starts_with("step_"); });
 }
 
+// Paths that cannot be resolved count as the same folder, so that a restart replaces nothing there.
 bool are_same_folder(const std::string& a, const std::string& b) {
   std::error_code unknown;
   return std::filesystem::weakly_canonical(base::without_trailing_slashes(a), unknown) ==
@@ -212,7 +213,7 @@ std::vector<std::string> restarted(std::vector<std::string> arguments, const Ran
   }
   // A run that replaces another one's files, or that may begin in place, begins again by the same arguments.
   if (!was_empty || are_same_folder(run.checkpoints.load, run.save)) return arguments;
-  // What is in the folder is the beginning of this run.
+  // Here the folder was empty at first, so all that it holds was written by this run, which has saved nothing yet.
   if (run.checkpoints.load.empty()) {
     arguments.insert(arguments.end(), {"--load", run.save, "--allow-fresh-start"});
   } else {

@@ -116,7 +116,8 @@ TEST(FrozenWeights, WeightsOfAnotherProcessAreWhatItHasSaid) {
   EXPECT_EQ(inputs.at("the weights of the teacher --opd-teacher-address"), "1 in float32");
 }
 
-// Its rotation, windows and epsilon are those of its own config.json: a changed file was resumed with in silence.
+// A reference computes with the rotation, windows and epsilon of its own config.json. A run once resumed with a changed
+// file without a word.
 TEST_F(ResultInputsTest, ConfigurationsBesideFrozenWeightsAreCompared) {
   const std::string model = "tests/golden/models/qwen2-tied", reference = folder_ / "reference";
   std::filesystem::copy(model, reference);
@@ -135,7 +136,8 @@ TEST_F(ResultInputsTest, ConfigurationsBesideFrozenWeightsAreCompared) {
   const Flags before = inputs();
   EXPECT_FALSE(before.contains("config.json of the teacher --opd-teacher-load")) << "it is that of --hf-checkpoint";
   const std::string name = "config.json of the reference --ref-load";
-  EXPECT_TRUE(is_from_file(name));
+  for (const std::string& of_file : {name, std::string("the adapter's scale")}) EXPECT_TRUE(is_from_file(of_file));
+  for (const std::string of_flag : {"lr", "the kernels"}) EXPECT_FALSE(is_from_file(of_flag)) << of_flag;
   base::Json config = base::read_json_file(reference + "/config.json");
   config["rope_theta"] = 123456.0;
   base::write_file_durably(reference + "/config.json", config.dump());

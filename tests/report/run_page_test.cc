@@ -251,7 +251,7 @@ TEST_F(RunPage, SamplesSayWhatTheScriptSortsAndFiltersBy) {
   EXPECT_NE(page.find("<form class=\"finder\" hidden>"), std::string::npos) << "without the script it does nothing";
 }
 
-// What the data or a teacher answered is no sample of the model, and lacks a reward by right.
+// Answers that the data or a teacher gave are no samples of the model: they have no reward, and nothing has failed.
 TEST_F(RunPage, GivenAnswersAreCalledSo) {
   base::Json given = base::parse_json(sample("1+2=", "3", 0.0), "sample");
   given["reward"] = nullptr;

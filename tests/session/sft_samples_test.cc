@@ -516,6 +516,20 @@ TEST_F(SftSamplesTest, LinesThatTheTemplateCannotRenderMayBeLeftOut) {
 }
 
 // A prompt whose answer cannot be rendered is no bad line for those who sample from it.
+// The first answer has reasoning that is not rendered, which is the template's fault, but the line is not used at all.
+TEST_F(SftSamplesTest, ALineThatIsLeftOutForItsLastAnswerIsNotAskedForItsFirst) {
+  use_template(
+      "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}"
+      "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  const std::string good = messages(kAsk + "," + kTwo);
+  const std::string first = kAsk + R"(, {"role": "assistant", "content": "2", "reasoning_content": "one and one"})";
+  data_.lines.skip_bad_lines = true;
+  expect_refusal(good + messages(first), "data.jsonl:2: an answer has reasoning_content");
+  const SftSamples left = load(good + messages(first + R"(, {"role": "robot", "content": "x"}, )" + kThree) + good);
+  EXPECT_EQ(left.places, (std::vector<std::string>{data_.lines.path + ":1", data_.lines.path + ":3"}));
+}
+
 TEST_F(SftSamplesTest, AnswersThatAreLeftOutAreMissedWhereTheyAreAskedFor) {
   const std::string line = R"({"prompt": [)" + kAsk + R"(], "response": [{"role": "assistant", "content": "2")";
   base::write_file_durably(folder_ / "data.jsonl",

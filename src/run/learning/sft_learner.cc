@@ -117,8 +117,8 @@ std::optional<report::Metrics> SftLearner::step(int64_t step, RunLog& log) {
     return std::nullopt;
   }
   if (preferences_) {
-    // What the trainer says of its own terms has the same gradient, and no meaning. It adds the one that balances
-    // experts to the loss.
+    // The trainer's loss has the right gradient, but its value and those of its terms mean nothing for preferences.
+    // Only the term that balances experts, which it has added, is kept.
     const double balance = raw.contains("moe/aux_loss") ? raw.at("loss") - raw.at("pg_loss") : 0.0;
     for (const char* const name : {"pg_loss", "pg_clipfrac", "ppo_kl"}) raw.erase(name);
     raw["loss"] = judged.loss + balance;

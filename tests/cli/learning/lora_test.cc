@@ -237,7 +237,7 @@ TEST_F(LoraRun, Int8WeightsInAnotherOrderAreRefused) {
   expect_one_line_failure(dry(), 2, "is I8 [], and U8 []");
 }
 
-// What an adapter's file says of it is in no flag: such a run once resumed with another scale without a word.
+// The scale and the dropout of an adapter's file stand in no flag: a run once resumed with others without a word.
 TEST_F(LoraRun, ResumesWithTheScaleAndDropoutOfItsAdapterAlone) {
   const std::string adapter = folder_ / "adapter";
   std::filesystem::copy("tests/golden/lora", adapter);
