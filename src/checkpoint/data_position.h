@@ -6,13 +6,13 @@
 #include <string>
 
 #include "checkpoint/checkpoints.h"
-#include "rl/prompt_order.h"
+#include "data/prompt_order.h"
 
 namespace tandem::checkpoint {
 
 // The place in the data from which the next step goes on.
 struct DataPosition {
-  rl::PromptCursor cursor;
+  data::PromptCursor cursor;
   // With --partial-rollout, on rank 0: the groups that have begun and are not trained on (groups/in_flight.h).
   std::shared_ptr<const std::string> in_flight = nullptr;
 };

@@ -19,7 +19,7 @@
 #include "base/message_text.h"
 #include "base/sha256.h"
 #include "checkpoint/run_state.h"
-#include "rl/data_lines.h"
+#include "data/lines.h"
 #include "weights/chat_templates.h"
 #include "weights/checkpoint_files.h"
 
@@ -65,7 +65,7 @@ std::map<std::string, std::string> input_checksums(const std::string& model_dire
   std::map<std::string, std::string> result;
   for (size_t i = 0; i < prompt_data.size(); ++i) {
     const std::string which = i == 0 ? "the file" : fmt::format("file {}", i + 1);
-    result[which + " of --prompt-data"] = base::file_checksum(rl::parse_data_path(prompt_data[i]).file);
+    result[which + " of --prompt-data"] = base::file_checksum(data::parse_data_path(prompt_data[i]).file);
   }
   for (size_t i = 0; i < custom_rm_paths.size(); ++i) {
     const std::string& path = custom_rm_paths[i];

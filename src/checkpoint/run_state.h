@@ -8,7 +8,7 @@
 
 #include "base/json.h"
 #include "checkpoint/checkpoints.h"
-#include "rl/prompt_order.h"
+#include "data/prompt_order.h"
 #include "trainer/optimizer_progress.h"
 
 namespace tandem::checkpoint {
@@ -34,7 +34,7 @@ struct RunState {
   uint64_t weight_version = 0;
   int64_t reference_step = 0;   // finished rollouts of the policy that the KL reference is a copy of; 0: it is no copy
   std::string advantage_state;  // JSON of what --custom-advantage-path keeps from rollout to rollout; "": nothing
-  rl::PromptCursor cursor;
+  data::PromptCursor cursor;
   std::optional<BestEvaluation> best;
   std::map<std::string, int64_t> file_bytes;         // sizes of the run's growing files: metrics.jsonl, tensorboard/...
   std::map<std::string, std::string> result_inputs;  // flags and input files (their checksums) that results depend on

@@ -15,11 +15,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/option_mistakes.h"
-#include "base/options_help.h"
 #include "base/printable.h"
 #include "base/version.h"
 #include "cli/verbs.h"
+#include "options/help.h"
+#include "options/mistakes.h"
+#include "options/names.h"
 #include "tandem/error.h"
 #include "worker/worker_config.h"
 
@@ -40,7 +41,7 @@ std::string usage() {
   for (const Verb& verb : verbs()) longest = std::max(longest, std::string_view(verb.name).size());
   for (const Verb& verb : verbs()) {
     text += fmt::format("  {:<{}}  ", verb.name, longest);
-    base::append_wrapped(text, verb.description, /*indent=*/longest + 4, base::help_columns(STDOUT_FILENO));
+    options::append_wrapped(text, verb.description, /*indent=*/longest + 4, options::help_columns(STDOUT_FILENO));
   }
   return text + "\n`tandem VERB --help` lists a verb's options.\n";
 }
@@ -53,7 +54,7 @@ const Verb& find_verb(const std::string& name) {
   }
   const std::string ours = verb_of_other_trainer(name);
   TANDEM_USER_CHECK(ours.empty(), fmt::format("unknown verb '{}': here it is `tandem {} ...`", name, ours));
-  const std::optional<std::string> nearest = base::nearest_name(name, names);
+  const std::optional<std::string> nearest = options::nearest_name(name, names);
   throw UserError(fmt::format("unknown verb '{}'{}; `tandem --help` lists them", name,
                               nearest ? fmt::format(": did you mean {}?", *nearest) : ""));
 }
@@ -116,11 +117,11 @@ std::string verb_of_other_trainer(const std::string& word) {
   return "";
 }
 
-bool was_answered(base::ParsedAction action, const base::Options& options, const std::string& usage,
+bool was_answered(options::ParsedAction action, const options::Options& options, const std::string& usage,
                   const std::string& description) {
-  if (action == base::ParsedAction::kRun) return false;
-  const std::string text = action == base::ParsedAction::kHelp ? options.help_text(usage, description)
-                                                               : base::printable(options.config_text());
+  if (action == options::ParsedAction::kRun) return false;
+  const std::string text = action == options::ParsedAction::kHelp ? options.help_text(usage, description)
+                                                                  : base::printable(options.config_text());
   print_text(text);
   return true;
 }
@@ -163,7 +164,7 @@ int run_command_line(const std::vector<std::string>& arguments) {
   try {
     check_stack();
     return dispatch(arguments);
-  } catch (const base::OptionsError& error) {
+  } catch (const options::OptionsError& error) {
     std::fflush(stdout);
     std::fputs(base::printable(error.list("tandem " + arguments[0])).c_str(), stderr);
     return fail(kExitUser, error.what());

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/options.h"
+#include "options/options.h"
 
 namespace tandem::cli {
 
@@ -23,7 +23,7 @@ std::string verb_of_other_trainer(const std::string& word);
 
 // Prints the answer to --help or --print-config; returns false if there is something to run instead. `usage` shows how
 // the command is typed. Throws EnvironmentError as check_printed() does.
-bool was_answered(base::ParsedAction action, const base::Options& options, const std::string& usage,
+bool was_answered(options::ParsedAction action, const options::Options& options, const std::string& usage,
                   const std::string& description);
 
 // Flushes standard output. Throws EnvironmentError when some of a verb's output could not be written.

@@ -8,11 +8,11 @@
 
 #include "base/check.h"
 #include "base/json.h"
-#include "base/options.h"
 #include "base/standard_output.h"
 #include "cli/command_line.h"
 #include "cli/ranks.h"
 #include "device/backends.h"
+#include "options/options.h"
 
 namespace tandem::cli {
 
@@ -24,10 +24,10 @@ struct PlacementOptions {
   bool restart = false;
   std::string saved_before = kNothingSaved;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
 };
 
-void PlacementOptions::visit(base::Options& options) {
+void PlacementOptions::visit(options::Options& options) {
   const char* const group = "placement";
   options
       .option(max_restarts, "max-restarts", group,
@@ -57,9 +57,9 @@ int print_placement(const Verb& verb, const std::vector<std::string>& arguments)
     TANDEM_USER_CHECK(ours.empty(), fmt::format("placement: {}: here it is {} ...", *word, ours));
   }
   PlacementOptions own;
-  base::Options options;
+  options::Options options;
   own.visit(options);
-  const base::ParsedAction action = options.parse({arguments.begin(), verb_of_run});
+  const options::ParsedAction action = options.parse({arguments.begin(), verb_of_run});
   if (was_answered(action, options, "tandem placement [options] train|sft [options of it]", verb.description)) return 0;
   TANDEM_USER_CHECK(
       verb_of_run != arguments.end(),

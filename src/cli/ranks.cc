@@ -13,11 +13,11 @@
 #include "base/env.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/options.h"
 #include "base/printable.h"
 #include "cli/command_line.h"
 #include "config/other_trainers/unsupported_flags.h"
 #include "mesh/launch/launcher.h"
+#include "options/options.h"
 #include "tandem/error.h"
 
 namespace tandem::cli {
@@ -31,11 +31,11 @@ struct LaunchOptions {
   int64_t max_restarts = 0;
   bool end_with_stdin = false;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   void check() const;
 };
 
-void LaunchOptions::visit(base::Options& options) {
+void LaunchOptions::visit(options::Options& options) {
   const char* const group = "launch";
   options.option(nproc_per_node, "nproc-per-node", group, "processes to start on this machine, one for each device")
       .at_least(1)
@@ -146,12 +146,12 @@ template <typename Config>
 RankedRun read_run(const char* verb, const std::vector<std::string>& arguments) {
   Config config;
   bool ignored = false;
-  base::Options options(base::home_directory());
+  options::Options options(base::home_directory());
   config.visit(options);
   options.option(ignored, "dry-run", "general", "");
   options.option(ignored, "quiet", "general", "");
   declare_other_names(options, verb);
-  TANDEM_USER_CHECK(options.parse(config::without_harmless_flags(arguments)) == base::ParsedAction::kRun,
+  TANDEM_USER_CHECK(options.parse(config::without_harmless_flags(arguments)) == options::ParsedAction::kRun,
                     fmt::format("launch: --help and --print-config start nothing; give them to tandem {}", verb));
   return ranked_run(config);
 }
@@ -267,9 +267,9 @@ int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) 
       dashes != arguments.end() || stray == arguments.end(),
       fmt::format("launch: {0} and its flags come after --: tandem launch --nproc-per-node 2 -- {0} ...", *stray));
   LaunchOptions launch;
-  base::Options options;
+  options::Options options;
   launch.visit(options);
-  const base::ParsedAction action = options.parse({arguments.begin(), dashes});
+  const options::ParsedAction action = options.parse({arguments.begin(), dashes});
   if (was_answered(action, options, "tandem launch [options] -- train|sft [options of it]", verb.description)) return 0;
   launch.check();
   TANDEM_USER_CHECK(arguments.end() - dashes > 1 && is_started(dashes[1]),

@@ -19,7 +19,6 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/options.h"
 #include "base/sha256.h"
 #include "base/utf8.h"
 #include "bench/bench.h"
@@ -31,6 +30,7 @@
 #include "device_check/device_check.h"
 #include "mesh/launch/launch.h"
 #include "mesh/launch/launcher_link.h"
+#include "options/options.h"
 #include "plan/plan.h"
 #include "run/verbs.h"
 #include "scorer/serve_scores.h"
@@ -68,7 +68,7 @@ std::vector<std::string> config_files(const std::vector<std::string>& arguments)
 }
 
 // Adds the texts whose fingerprints a checkpoint would remember, by fingerprint.
-void add_texts(const base::Options& options, std::map<std::string, std::string>& texts) {
+void add_texts(const options::Options& options, std::map<std::string, std::string>& texts) {
   const base::Redaction redaction;
   const std::string home = base::home_directory();
   const base::Json values = options.values();
@@ -92,7 +92,7 @@ void add_texts_of_run(const std::string& run, std::map<std::string, std::string>
   const std::string path = run + "/config.toml";
   if (run.empty() || !base::file_exists(path)) return;
   Config config;
-  base::Options options(base::home_directory());
+  options::Options options(base::home_directory());
   config.visit(options);
   try {
     options.parse({"--config", path});
@@ -101,7 +101,7 @@ void add_texts_of_run(const std::string& run, std::map<std::string, std::string>
   add_texts(options, texts);
 }
 
-// Returns the folder in which the relative paths of a run's config.toml begin (base/options_toml.cc); "" if that folder
+// Returns the folder in which the relative paths of a run's config.toml begin (options/toml.cc); "" if that folder
 // has no name in UTF-8.
 std::string working_directory_text() {
   std::error_code error;
@@ -132,7 +132,7 @@ int run_fitting(const Verb& verb, const config::TrainConfig& config, const confi
 template <typename Config>
 bool has_option(const std::string& name) {
   Config config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   const base::Json values = options.values();
   const bool is_negated = name.starts_with("no-") && values.contains(name.substr(3));
@@ -154,7 +154,7 @@ template <typename Config, auto kRun>
 int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
   Config config;
   config::RunMode mode;
-  base::Options options(base::home_directory());
+  options::Options options(base::home_directory());
   config.visit(options);
   bool quiet = false;
   options.option(mode.dry_run, "dry-run", "general", "check everything, read the data, say what would happen, and stop")
@@ -166,7 +166,7 @@ int run_verb(const Verb& verb, const std::vector<std::string>& arguments) {
       .does_not_affect_results();
   declare_other_names(options, verb.name);
   mode.values_where_absent = options.values_where_absent();
-  const base::ParsedAction action = options.parse(config::without_harmless_flags(arguments));
+  const options::ParsedAction action = options.parse(config::without_harmless_flags(arguments));
   if (was_answered(action, options, fmt::format("tandem {}", verb.name), verb.description)) return 0;
   fill_in(config);
   base::set_log_level(quiet ? base::LogLevel::kWarning : base::LogLevel::kInfo);
@@ -233,7 +233,7 @@ constexpr auto kVerbs = std::to_array<Verb>({
 
 std::span<const Verb> verbs() { return kVerbs; }
 
-void declare_other_names(base::Options& options, const std::string& verb) {
+void declare_other_names(options::Options& options, const std::string& verb) {
   config::declare_other_trainers(options);
   options.known_to_other_commands([verb](const std::string& name) -> std::string {
     for (const Verb& other : kVerbs) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/options.h"
+#include "options/options.h"
 
 namespace tandem::cli {
 
@@ -23,6 +23,6 @@ std::span<const Verb> verbs();
 
 // Declares what the options of a verb answer to names that it does not have: those of other trainers and of other
 // verbs.
-void declare_other_names(base::Options& options, const std::string& verb);
+void declare_other_names(options::Options& options, const std::string& verb);
 
 }  // namespace tandem::cli

@@ -10,7 +10,7 @@
 
 namespace tandem::config {
 
-void AsyncOptions::visit(base::Options& options) {
+void AsyncOptions::visit(options::Options& options) {
   const char* const group = "loop";
   options.option(partial_rollout, "partial-rollout", group,
                  "completions that have not ended go on in the next rollout, with the newest weights, in phases of "

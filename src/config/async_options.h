@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "base/options.h"
+#include "options/options.h"
 #include "rl/loss_config.h"
 
 namespace tandem::config {
@@ -17,7 +17,7 @@ struct AsyncOptions {
   std::optional<int64_t> max_weight_staleness = {};  // in rollouts
   std::string replay_schedule = {};                  // run whose schedule is replayed; "": none
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   // Throws UserError for options that need others, a bound that leaves no room for the groups in flight, and a loss
   // that must not train on samples of older weights. `groups_at_once` groups are in flight.
   void check(bool colocate, int64_t rollout_batch_size, int64_t groups_at_once, const rl::LossConfig& loss) const;

@@ -17,7 +17,7 @@ constexpr int64_t kMaxSequences = 4096;
 
 }  // namespace
 
-void BenchConfig::visit(base::Options& options) {
+void BenchConfig::visit(options::Options& options) {
   const char* const model_group = "model";
   options
       .option(shape, "shape", model_group,

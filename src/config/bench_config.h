@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/options.h"
 #include "config/model_options.h"
 #include "config/optimizer_options.h"
+#include "options/options.h"
 #include "rl/sample.h"
 #include "rollout/batch_limits.h"
 
@@ -41,7 +41,7 @@ struct BenchConfig {
 
   std::string json;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   // Throws UserError when two flags contradict.
   void check() const;
   // Gives what nobody gave: less where the host itself computes, and as many tokens a forward as suit the device.

@@ -5,7 +5,7 @@
 
 namespace tandem::config {
 
-void CheckpointOptions::visit(base::Options& options) {
+void CheckpointOptions::visit(options::Options& options) {
   const char* const group = "checkpoints";
   options
       .option(load, "load", group,

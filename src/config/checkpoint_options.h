@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/options.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -20,7 +20,7 @@ struct CheckpointOptions {
   int64_t max_skipped_steps = 10;
   int64_t max_failed_rollouts = 3;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   void check() const;
   bool continues_after_save_error() const { return on_save_error == "continue"; }
 };

@@ -6,7 +6,7 @@
 
 namespace tandem::config {
 
-void CustomGenerateOptions::visit(base::Options& options) {
+void CustomGenerateOptions::visit(options::Options& options) {
   const char* const group = "rollout";
   options
       .option(function, "custom-generate-function-path", group,

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "base/options.h"
+#include "options/options.h"
 #include "reward/generator_limits.h"
 
 namespace tandem::config {
@@ -15,7 +15,7 @@ struct CustomGenerateOptions {
   bool endpoint = false;      // an OpenAI-style endpoint on loopback in its processes
   int64_t max_sequences = 1;  // sequences of which a sample may be made, > 0
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   // Throws UserError for a function that is not FILE.py:function.
   void check() const;
 

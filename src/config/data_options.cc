@@ -7,11 +7,11 @@
 
 namespace tandem::config {
 
-void DataOptions::visit_prompt_data(base::Options& options, const std::string& help) {
+void DataOptions::visit_prompt_data(options::Options& options, const std::string& help) {
   options.option(prompt_data, "prompt-data", "data", help).one_or_more().required().path().does_not_affect_results();
 }
 
-void DataOptions::visit_prompt_data_weights(base::Options& options) {
+void DataOptions::visit_prompt_data_weights(options::Options& options) {
   options
       .option(
           prompt_data_weights, "prompt-data-weights", "data",
@@ -36,7 +36,7 @@ DataOptions DataOptions::for_file(const std::string& path) const {
   return own;
 }
 
-void DataOptions::visit(base::Options& options) {
+void DataOptions::visit(options::Options& options) {
   const char* const group = "data";
   options.option(lines.input_key, "input-key", group,
                  "key of the prompt, a text or a list of messages; a.b: the key b of the object under a");
@@ -48,7 +48,7 @@ void DataOptions::visit(base::Options& options) {
   visit_rendering(options);
 }
 
-void DataOptions::visit_template(base::Options& options) {
+void DataOptions::visit_template(options::Options& options) {
   const char* const group = "data";
   options.option(lines.tool_key, "tool-key", group, "key of the list of tools that the chat template shows");
   options.option(system_prompt, "system-prompt", group,
@@ -66,7 +66,7 @@ void DataOptions::visit_template(base::Options& options) {
       .does_not_affect_results();
 }
 
-void DataOptions::visit_rendering(base::Options& options) {
+void DataOptions::visit_rendering(options::Options& options) {
   const char* const group = "data";
   visit_template(options);
   options

@@ -6,7 +6,7 @@
 
 namespace tandem::config {
 
-void DeviceConfig::visit(base::Options& options) {
+void DeviceConfig::visit(options::Options& options) {
   const char* const group = "check";
   model.visit_device(options);
   options.option(

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "base/options.h"
 #include "config/model_options.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -15,7 +15,7 @@ struct DeviceConfig {
   int64_t ranks = 1;
   std::string report;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   // Throws UserError when two flags contradict.
   void check_flags() const;
 };

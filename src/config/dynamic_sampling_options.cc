@@ -17,7 +17,7 @@ constexpr std::string_view kSlimeNonzeroStd = "check_reward_nonzero_std";
 
 }  // namespace
 
-void DynamicSamplingOptions::visit(base::Options& options) {
+void DynamicSamplingOptions::visit(options::Options& options) {
   const char* const group = "loop";
   options
       .option(filter_path, "dynamic-sampling-filter-path", group,

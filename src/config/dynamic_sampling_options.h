@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "base/options.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -15,7 +15,7 @@ struct DynamicSamplingOptions {
   std::optional<int64_t> max_sampled_groups = {};  // limit for one rollout
   std::string on_too_few_groups = "train";
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   // Throws UserError for a filter that is neither built in nor FILE.py:function, and for too few groups in all.
   void check(int64_t rollout_batch_size) const;
 

@@ -9,7 +9,7 @@
 
 namespace tandem::config {
 
-void EvalOptions::visit_data_sets(base::Options& options) {
+void EvalOptions::visit_data_sets(options::Options& options) {
   options
       .option(eval_prompt_data, "eval-prompt-data", "evaluation",
               "data sets to evaluate on, JSONL or Parquet: NAME FILE.jsonl NAME FILE.parquet ...")
@@ -17,7 +17,7 @@ void EvalOptions::visit_data_sets(base::Options& options) {
       .does_not_affect_results();
 }
 
-void EvalOptions::visit(base::Options& options) {
+void EvalOptions::visit(options::Options& options) {
   const char* const group = "evaluation";
   visit_data_sets(options);
   options
@@ -128,7 +128,7 @@ RolloutOptions EvalOptions::rollout(RolloutOptions base) const {
 DataOptions EvalOptions::data(DataOptions base, const std::string& path) const {
   base.lines.path = path;
   base.prompt_data.clear();
-  rl::PromptOptions& lines = base.lines;
+  data::PromptOptions& lines = base.lines;
   lines.input_key = input_key.value_or(lines.input_key);
   lines.label_key = label_key.value_or(lines.label_key);
   lines.label_flag = label_key ? "--eval-label-key" : lines.label_flag + " or --eval-label-key";

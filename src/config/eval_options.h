@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/options.h"
 #include "config/data_options.h"
 #include "config/rollout_options.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -22,8 +22,8 @@ struct EvalOptions {
   std::optional<int64_t> top_k, max_response_len, max_prompt_len, max_context_len;
   std::optional<std::string> input_key, label_key, reward_key;
 
-  void visit(base::Options& options);
-  void visit_data_sets(base::Options& options);  // declares --eval-prompt-data alone
+  void visit(options::Options& options);
+  void visit_data_sets(options::Options& options);  // declares --eval-prompt-data alone
 
   // Returns whether there is anything to evaluate on. Throws UserError if both ways to give it are used.
   bool given() const;

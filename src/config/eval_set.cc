@@ -10,7 +10,7 @@
 
 namespace tandem::config {
 
-void EvalSet::visit_defaults(base::Options& table) {
+void EvalSet::visit_defaults(options::Options& table) {
   const char* const group = "data set";
   table.option(options.n_samples_per_eval_prompt, "n_samples_per_eval_prompt", group, "completions of each prompt")
       .at_least(1)
@@ -43,7 +43,7 @@ void EvalSet::visit_defaults(base::Options& table) {
   table.option(pass_threshold, "pass_threshold", group, "value from which on it lets a sample pass").finite();
 }
 
-void EvalSet::visit(base::Options& table) {
+void EvalSet::visit(options::Options& table) {
   table.option(name, "name", "data set", "name in metrics and files");
   table.option(path, "path", "data set", "JSONL file").path();
   visit_defaults(table);

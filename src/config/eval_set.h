@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "base/options.h"
 #include "config/data_options.h"
 #include "config/eval_options.h"
 #include "config/reward_options.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -26,8 +26,8 @@ struct EvalSet {
   bool names_reward() const { return !rm_type.empty() || !custom_rm_path.empty(); }
 
   // Declares the keys that [eval.defaults] may have: all but name and path.
-  void visit_defaults(base::Options& table);
-  void visit(base::Options& table);
+  void visit_defaults(options::Options& table);
+  void visit(options::Options& table);
 
   // Returns a copy of these defaults without their reward and what belongs to it, into which a table of the file is
   // read: a table that names a reward does not use the defaults' reward.

@@ -16,7 +16,7 @@ constexpr int64_t kMaxBytesPerSecond = int64_t{1} << 50;
 
 }  // namespace
 
-void FailureOptions::visit(base::Options& options) {
+void FailureOptions::visit(options::Options& options) {
   const char* const group = "failures";
   options
       .option(hosts, "hosts", group,

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "base/options.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -20,7 +20,7 @@ struct FailureOptions {
   double repair_hours = 24.0;                     // that a host which failed is missing
   std::optional<double> step_seconds = {};        // that a rollout takes with its training
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   // Throws UserError if `processes` processes, one for each device, are no whole number a host.
   void check(int64_t processes) const;
 };

@@ -4,7 +4,7 @@
 
 namespace tandem::config {
 
-void LoraOptions::visit(base::Options& options) {
+void LoraOptions::visit(options::Options& options) {
   const char* const group = "LoRA";
   options
       .option(

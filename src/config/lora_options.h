@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/options.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -20,7 +20,7 @@ struct LoraOptions {
   std::vector<std::string> modules_to_save;  // modules that are trained whole
   std::optional<double> dropout;             // unset: 0, or that of the adapter that is trained on
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   // UserError for a flag that needs --lora-rank.
   void check() const;
 };

@@ -39,7 +39,7 @@ std::function<bool()> LossOptions::has_surrogate(std::string_view name) const {
   return [this, name] { return rl::find_surrogate(loss).name == name; };
 }
 
-void LossOptions::visit(base::Options& options) {
+void LossOptions::visit(options::Options& options) {
   visit_policy_term(options);
   visit_token_choice(options);
   visit_other_terms(options);
@@ -49,7 +49,7 @@ void LossOptions::visit(base::Options& options) {
   visit_distillation(options);
 }
 
-void LossOptions::visit_policy_term(base::Options& options) {
+void LossOptions::visit_policy_term(options::Options& options) {
   const char* const group = "policy loss";
   options
       .option(loss.advantage_estimator, "advantage-estimator", group,
@@ -161,7 +161,7 @@ void LossOptions::visit_policy_term(base::Options& options) {
       .used_if(has_surrogate("vespo"), "--pg-loss-type vespo");
 }
 
-void LossOptions::visit_token_choice(base::Options& options) {
+void LossOptions::visit_token_choice(options::Options& options) {
   const char* const group = "policy loss";
   options
       .option(loss.clip_cov_ratio, "clip-cov-ratio", group,
@@ -201,7 +201,7 @@ void LossOptions::visit_token_choice(base::Options& options) {
       .at_most(1.0);
 }
 
-void LossOptions::visit_other_terms(base::Options& options) {
+void LossOptions::visit_other_terms(options::Options& options) {
   const char* const group = "policy loss";
   options.option(use_kl_loss, "use-kl-loss", group,
                  "score the reference and report the KL; needs --kl-loss-coef, which adds it to the loss");
@@ -241,7 +241,7 @@ void LossOptions::visit_other_terms(base::Options& options) {
       .finite();
 }
 
-void LossOptions::visit_corrections(base::Options& options) {
+void LossOptions::visit_corrections(options::Options& options) {
   const char* const group = "policy loss";
   options
       .option(loss.old_logprobs, "old-logprobs", group,
@@ -305,7 +305,7 @@ void LossOptions::visit_corrections(base::Options& options) {
       .does_not_affect_results();
 }
 
-void LossOptions::visit_advantages(base::Options& options) {
+void LossOptions::visit_advantages(options::Options& options) {
   const char* const group = "advantages";
   options.option(loss.disable_rewards_normalization, "disable-rewards-normalization", group,
                  "use rewards as they are: nothing of the group is subtracted or divided by");
@@ -356,7 +356,7 @@ void LossOptions::visit_advantages(base::Options& options) {
                "--advantage-estimator reinforce_plus_plus");
 }
 
-void LossOptions::visit_reward_shaping(base::Options& options) {
+void LossOptions::visit_reward_shaping(options::Options& options) {
   const char* const group = "advantages";
   options
       .option(loss.kl_coef, "kl-coef", group,

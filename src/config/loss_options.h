@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/options.h"
+#include "options/options.h"
 #include "rl/loss_config.h"
 
 namespace tandem::config {
@@ -29,7 +29,7 @@ struct LossOptions {
   std::string opd_teacher_key;              // key of a data line whose value names its teacher
   std::string opd_answer_key = "response";  // key of a data line's answer, with opd.has_given_answers()
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   // Returns whether the reference is scored. That is so for the KL's metrics too, with --use-kl-loss at coefficient 0.
   bool needs_reference() const { return use_kl_loss || loss.kl_coef > 0.0; }
   // A teacher's name is "" if there is one alone, which scores every sample.
@@ -48,14 +48,14 @@ struct LossOptions {
  private:
   // Returns the question whether the policy loss has that surrogate, for Option::used_if().
   std::function<bool()> has_surrogate(std::string_view name) const;
-  void visit_policy_term(base::Options& options);
-  void visit_token_choice(base::Options& options);
-  void visit_other_terms(base::Options& options);
-  void visit_corrections(base::Options& options);
-  void visit_advantages(base::Options& options);
-  void visit_reward_shaping(base::Options& options);
+  void visit_policy_term(options::Options& options);
+  void visit_token_choice(options::Options& options);
+  void visit_other_terms(options::Options& options);
+  void visit_corrections(options::Options& options);
+  void visit_advantages(options::Options& options);
+  void visit_reward_shaping(options::Options& options);
   void check_reward_aggregation() const;
-  void visit_distillation(base::Options& options);  // opd_options.cc
+  void visit_distillation(options::Options& options);  // opd_options.cc
   void check_reference() const;
   void check_distillation() const;
   void check_given_answers() const;

@@ -7,7 +7,7 @@
 
 namespace tandem::config {
 
-void MemoryOptions::visit(base::Options& options) {
+void MemoryOptions::visit(options::Options& options) {
   const char* const group = "memory plan";
   options
       .option(gpu_memory_utilization, "gpu-memory-utilization", group,

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "base/options.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -23,7 +23,7 @@ struct MemoryOptions {
   bool offloads_teacher() const { return offload_train || offload_teacher; }
   bool offloads_rm_model() const { return offload_train || offload_rm_model; }
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
 };
 
 }  // namespace tandem::config

@@ -36,7 +36,7 @@ std::string unset_communicators() {
 
 }  // namespace
 
-void MeshOptions::visit_trainers(base::Options& options) {
+void MeshOptions::visit_trainers(options::Options& options) {
   options.option(actor_num_nodes, "actor-num-nodes", kGroup, "machines that the run computes on")
       .at_least(1)
       .at_most(kMaxNodes)
@@ -97,7 +97,7 @@ void MeshOptions::visit_trainers(base::Options& options) {
       .does_not_affect_results();
 }
 
-void MeshOptions::visit(base::Options& options) {
+void MeshOptions::visit(options::Options& options) {
   visit_trainers(options);
   options
       .option(

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/options.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -28,9 +28,9 @@ struct MeshOptions {
   double rollout_health_check_timeout = 60.0;
   int64_t update_weight_buffer_size = int64_t{64} << 20;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   // Declares those of the devices that train alone, without the ones about sampling.
-  void visit_trainers(base::Options& options);
+  void visit_trainers(options::Options& options);
 
   // Throws UserError, with the remedy, if these flags contradict each other or --device.
   void check(const std::string& device) const;

@@ -5,7 +5,7 @@
 
 namespace tandem::config {
 
-void ModelOptions::visit(base::Options& options) {
+void ModelOptions::visit(options::Options& options) {
   const char* const group = "model";
   options.option(hf_checkpoint, "hf-checkpoint", group, "Hugging Face directory: config.json, weights, tokenizer.json")
       .required()
@@ -15,7 +15,7 @@ void ModelOptions::visit(base::Options& options) {
   visit_device(options);
 }
 
-void ModelOptions::visit_dtype(base::Options& options) {
+void ModelOptions::visit_dtype(options::Options& options) {
   const char* const group = "model";
   options
       .option(dtype, "dtype", group,
@@ -32,7 +32,7 @@ void ModelOptions::visit_dtype(base::Options& options) {
       .at_least(0);
 }
 
-void ModelOptions::visit_device(base::Options& options) {
+void ModelOptions::visit_device(options::Options& options) {
   const char* const group = "device";
   options.option(device, "device", group, "where to compute: " + device::device_help());
   options.option(cpu_isa, "cpu-isa", group, "instruction set of the kernels; auto: the best that the machine has")

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/options.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -18,10 +18,10 @@ struct ModelOptions {
   std::string cpu_isa = "auto";
   int64_t num_threads = 0;  // 0: all cores
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   // These are the parts of visit() after --hf-checkpoint, for a verb that needs none.
-  void visit_dtype(base::Options& options);
-  void visit_device(base::Options& options);
+  void visit_dtype(options::Options& options);
+  void visit_device(options::Options& options);
 };
 
 }  // namespace tandem::config

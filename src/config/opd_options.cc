@@ -12,7 +12,7 @@
 
 namespace tandem::config {
 
-void LossOptions::visit_distillation(base::Options& options) {
+void LossOptions::visit_distillation(options::Options& options) {
   const char* const group = "distillation";
   rl::OpdConfig& opd = loss.opd;
   options.option(opd.is_on, "use-opd", group,

@@ -10,7 +10,7 @@ namespace tandem::config {
 
 constexpr int64_t kMostOfAGroup = 64;  // devices of a host; a longer chain would be added up between hosts anyway
 
-void OptimizerOptions::visit(base::Options& options) {
+void OptimizerOptions::visit(options::Options& options) {
   const char* const group = "optimizer";
   options.option(schedule.max_lr, "lr", group, "learning rate").at_least(0.0).finite();
   options.option(schedule.min_lr, "min-lr", group, "learning rate that a decay ends at").at_least(0.0).finite();
@@ -63,7 +63,7 @@ void OptimizerOptions::visit(base::Options& options) {
   visit_memory(options);
 }
 
-void OptimizerOptions::visit_routers(base::Options& options) {
+void OptimizerOptions::visit_routers(options::Options& options) {
   const char* const group = "optimizer";
   options.option(freeze_moe_router, "freeze-moe-router", group,
                  "the routers of a sparse model keep their weights, while everything else is trained");
@@ -85,7 +85,7 @@ void OptimizerOptions::visit_routers(base::Options& options) {
       .does_not_affect_results();
 }
 
-void OptimizerOptions::visit_memory(base::Options& options) {
+void OptimizerOptions::visit_memory(options::Options& options) {
   const char* const group = "training memory";
   visit_batch(batch, options, group);
   options
@@ -116,7 +116,7 @@ void OptimizerOptions::visit_memory(base::Options& options) {
       .does_not_affect_results();
 }
 
-void visit_batch(trainer::BatchConfig& batch, base::Options& options, const std::string& group) {
+void visit_batch(trainer::BatchConfig& batch, options::Options& options, const std::string& group) {
   options
       .option(batch.max_tokens_per_gpu, "max-tokens-per-gpu", group,
               "packed tokens of one forward (training: of one micro-batch)")

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/options.h"
+#include "options/options.h"
 #include "trainer/trainer_config.h"
 
 namespace tandem::config {
@@ -19,11 +19,11 @@ struct OptimizerOptions {
   std::string recompute_granularity = "auto";
   int64_t recompute_num_layers = 0;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   // Declares the part of visit() that is about the routers of sparse models.
-  void visit_routers(base::Options& options);
+  void visit_routers(options::Options& options);
   // Declares the part of visit() that limits a micro-batch.
-  void visit_memory(base::Options& options);
+  void visit_memory(options::Options& options);
   // Throws UserError when two flags contradict.
   void check() const;
   // Returns the schedule of a run of this many optimizer steps. Throws UserError for a decay that ends before its
@@ -35,6 +35,6 @@ struct OptimizerOptions {
 };
 
 // Declares the two options that every forward over given samples has: `train`, `sft` and `score`.
-void visit_batch(trainer::BatchConfig& batch, base::Options& options, const std::string& group);
+void visit_batch(trainer::BatchConfig& batch, options::Options& options, const std::string& group);
 
 }  // namespace tandem::config

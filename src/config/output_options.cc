@@ -6,7 +6,7 @@
 
 namespace tandem::config {
 
-void OutputOptions::visit_run(base::Options& options) {
+void OutputOptions::visit_run(options::Options& options) {
   const char* const group = "output";
   options.option(save, "save", group, "run directory: metrics, samples, logs, checkpoints")
       .required()
@@ -29,7 +29,7 @@ void OutputOptions::visit_run(base::Options& options) {
   trackers.visit(options);
 }
 
-void OutputOptions::visit(base::Options& options) {
+void OutputOptions::visit(options::Options& options) {
   visit_run(options);
   const char* const group = "output";
   options

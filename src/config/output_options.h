@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "base/options.h"
 #include "config/tracker_options.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -27,8 +27,8 @@ struct OutputOptions {
   bool log_passrate = false;
   std::string save_best;  // metric of evaluations, "eval/NAME"; "": none
 
-  void visit(base::Options& options);
-  void visit_run(base::Options& options);  // all but the options about rollouts
+  void visit(options::Options& options);
+  void visit_run(options::Options& options);  // all but the options about rollouts
   // Returns what is written after `step`, if anything.
   std::optional<SavedParts> parts_due(int64_t step, int64_t num_steps) const;
   // Returns the number of checkpoints and exports that a run of `num_steps` writes; those of the first `begin` steps

@@ -88,7 +88,7 @@ double finite_number(const std::string& text) {
 
 }  // namespace
 
-void RewardOptions::visit(base::Options& options) {
+void RewardOptions::visit(options::Options& options) {
   const char* const group = "reward";
   options
       .option(rm_type, "rm-type", group,
@@ -369,7 +369,7 @@ DataOptions RewardOptions::data(DataOptions base) const {
   base.lines.label_holds_tests = comparing == types.end();
   const auto needing = base.lines.label_holds_tests ? testing : comparing;
   if (needing != types.end()) base.lines.label_needed_by = "--rm-type " + *needing;
-  rl::LineRewards& rewards = base.lines.rewards;
+  data::LineRewards& rewards = base.lines.rewards;
   rewards.names = reward::rule_names();
   if (rm_url.empty()) {
     std::erase(rewards.names, reward::kRemoteRule);

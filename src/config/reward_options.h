@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "base/options.h"
 #include "config/data_options.h"
+#include "options/options.h"
 #include "reward/grader_limits.h"
 
 namespace tandem::config {
@@ -50,7 +50,7 @@ struct RewardOptions {
   // The rewards that lines of the data ask for (metadata.rm_type), once they are read. This is no flag.
   std::set<std::string> line_types;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   bool given() const { return !rm_type.empty() || !custom_rm_path.empty() || !rm_url.empty() || !rm_model.empty(); }
   // Throws UserError for another number of weights than of rewards, a service without an address or with an invalid
   // one, a key that no built-in reward has, a pass_reward that is none of the rewards, and for failure()'s errors.

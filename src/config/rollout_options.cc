@@ -9,12 +9,12 @@
 
 namespace tandem::config {
 
-void RolloutOptions::visit(base::Options& options) {
+void RolloutOptions::visit(options::Options& options) {
   visit_sampling(options);
   visit_engine(options);
 }
 
-void RolloutOptions::visit_sampling(base::Options& options) {
+void RolloutOptions::visit_sampling(options::Options& options) {
   const char* const group = "rollout";
   options.option(n_samples_per_prompt, "n-samples-per-prompt", group, "completions of one prompt: the group")
       .at_least(1)
@@ -57,7 +57,7 @@ void RolloutOptions::visit_sampling(base::Options& options) {
   options.option(rollout_seed, "rollout-seed", group, "seed of sampling and of the order of prompts").at_least(0);
 }
 
-void RolloutOptions::visit_engine(base::Options& options) {
+void RolloutOptions::visit_engine(options::Options& options) {
   const char* const engine = "engine";
   options
       .option(kv_cache_bytes, "kv-cache-bytes", engine,

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/options.h"
+#include "options/options.h"
 #include "rl/sample.h"
 #include "rollout/batch_limits.h"
 
@@ -39,9 +39,9 @@ struct RolloutOptions {
 
   LengthFlags flags;
 
-  void visit(base::Options& options);
-  void visit_sampling(base::Options& options);  // options that one request may override
-  void visit_engine(base::Options& options);    // options that are fixed for an engine's life
+  void visit(options::Options& options);
+  void visit_sampling(options::Options& options);  // options that one request may override
+  void visit_engine(options::Options& options);    // options that are fixed for an engine's life
   // Gives what the user left to the device of --device. Call it when the options are read.
   void fill_in(const std::string& device);
   int64_t response_len() const { return max_response_len.value_or(rl::kDefaultResponseTokens); }

@@ -4,18 +4,18 @@
 
 #include "base/check.h"
 #include "base/size.h"
-#include "rl/sft_data.h"
+#include "data/sft.h"
 
 namespace tandem::config {
 
 SftConfig::SftConfig() {
-  data.lines.label_key = rl::SftOptions().response_key;
+  data.lines.label_key = data::SftOptions().response_key;
   optimizer.schedule.max_lr = 1e-5;
   optimizer.adamw.weight_decay = 0.0;
   output.default_save_interval = 100;  // a step is shorter than a rollout, which has sampling and several steps
 }
 
-void SftConfig::visit(base::Options& options) {
+void SftConfig::visit(options::Options& options) {
   model.visit(options);
   data.visit_prompt_data(options,
                          "JSONL or Parquet files, a line {\"messages\": [...]}, {\"prompt\": ..., \"response\": ...}, "
@@ -75,7 +75,7 @@ void SftConfig::visit(base::Options& options) {
   checkpoints.visit(options);
 }
 
-void SftConfig::visit_preferences(base::Options& options) {
+void SftConfig::visit_preferences(options::Options& options) {
   const char* const group = "preferences";
   options
       .option(preference.loss, "preference-loss", group,
@@ -139,9 +139,9 @@ void SftConfig::check() const {
   checkpoints.check();
 }
 
-rl::Answers SftConfig::answers() const {
-  if (!preference.is_on()) return rl::Answers::kToImitate;
-  return preference.takes_pairs() ? rl::Answers::kPairs : rl::Answers::kLabelled;
+data::Answers SftConfig::answers() const {
+  if (!preference.is_on()) return data::Answers::kToImitate;
+  return preference.takes_pairs() ? data::Answers::kPairs : data::Answers::kLabelled;
 }
 
 int64_t SftConfig::steps(int64_t num_samples, const RunProgress& done) const {

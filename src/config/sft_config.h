@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 
-#include "base/options.h"
 #include "config/checkpoint_options.h"
 #include "config/data_options.h"
 #include "config/eval_options.h"
@@ -15,8 +14,9 @@
 #include "config/optimizer_options.h"
 #include "config/output_options.h"
 #include "config/run_length.h"
+#include "data/sft.h"
+#include "options/options.h"
 #include "rl/preference_loss.h"
-#include "rl/sft_data.h"
 
 namespace tandem::config {
 
@@ -43,13 +43,13 @@ struct SftConfig {
   std::optional<int64_t> eval_interval;
   bool skip_eval_before_train = false;
 
-  void visit(base::Options& options);
-  void visit_preferences(base::Options& options);
+  void visit(options::Options& options);
+  void visit_preferences(options::Options& options);
 
   // Throws UserError, with the remedy, if flags contradict each other. It reads no file.
   void check() const;
 
-  rl::Answers answers() const;  // what a line of data has
+  data::Answers answers() const;  // what a line of data has
 
   // Returns the optimizer steps of the run over this many samples; of preferences: pairs, or labelled answers. With
   // --num-epoch they depend on what a run that resumes has done.

@@ -5,13 +5,13 @@
 
 namespace tandem::config {
 
-void TrackerOptions::visit(base::Options& options) {
+void TrackerOptions::visit(options::Options& options) {
   visit_wandb(options);
   visit_trackio(options);
   visit_mlflow(options);
 }
 
-void TrackerOptions::visit_wandb(base::Options& options) {
+void TrackerOptions::visit_wandb(options::Options& options) {
   const char* const group = "Weights & Biases";
   options
       .option(use_wandb, "use-wandb", group,
@@ -50,7 +50,7 @@ void TrackerOptions::visit_wandb(base::Options& options) {
       .does_not_affect_results();
 }
 
-void TrackerOptions::visit_trackio(base::Options& options) {
+void TrackerOptions::visit_trackio(options::Options& options) {
   const char* const group = "trackio";
   options
       .option(use_trackio, "use-trackio", group,
@@ -75,7 +75,7 @@ void TrackerOptions::visit_trackio(base::Options& options) {
       .does_not_affect_results();
 }
 
-void TrackerOptions::visit_mlflow(base::Options& options) {
+void TrackerOptions::visit_mlflow(options::Options& options) {
   const char* const group = "MLflow";
   options
       .option(

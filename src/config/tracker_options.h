@@ -1,7 +1,7 @@
 // Declares the options for experiment trackers: Weights & Biases, trackio, MLflow. None of them affects results.
 #pragma once
 
-#include "base/options.h"
+#include "options/options.h"
 #include "text/trackers.h"
 
 namespace tandem::config {
@@ -12,12 +12,12 @@ struct TrackerOptions {
   text::TrackioConfig trackio;
   text::MlflowConfig mlflow;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
 
  private:
-  void visit_wandb(base::Options& options);
-  void visit_trackio(base::Options& options);
-  void visit_mlflow(base::Options& options);
+  void visit_wandb(options::Options& options);
+  void visit_trackio(options::Options& options);
+  void visit_mlflow(options::Options& options);
 };
 
 }  // namespace tandem::config

@@ -18,7 +18,7 @@ constexpr int64_t kMaxEpochsPerRollout = 1000;
 // The default estimator compares the completions of a prompt.
 TrainConfig::TrainConfig() { rollout.n_samples_per_prompt = 8; }
 
-void TrainConfig::visit(base::Options& options) {
+void TrainConfig::visit(options::Options& options) {
   model.visit(options);
   data.visit_prompt_data(options,
                          "JSONL or Parquet files, one prompt a line or row; FILE@[a:b] takes rows a to b of it");

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 
-#include "base/options.h"
 #include "config/async_options.h"
 #include "config/checkpoint_options.h"
 #include "config/custom_generate_options.h"
@@ -22,6 +21,7 @@
 #include "config/reward_options.h"
 #include "config/rollout_options.h"
 #include "config/run_length.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -62,7 +62,7 @@ struct TrainConfig {
   std::optional<int64_t> eval_interval;
   bool skip_eval_before_train = false;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
 
   // Throws UserError, with the remedy, if flags contradict each other or do not divide. It reads no file.
   void check() const;

@@ -7,7 +7,7 @@
 
 namespace tandem::config {
 
-void GenerateConfig::visit(base::Options& options) {
+void GenerateConfig::visit(options::Options& options) {
   model.visit(options);
   data.visit_prompt_data(options,
                          "JSONL or Parquet files, one prompt a line or row; FILE@[a:b] takes rows a to b of it");
@@ -16,7 +16,7 @@ void GenerateConfig::visit(base::Options& options) {
   options.option(output, "output", "output", "JSONL file, one line a prompt; -: standard output").path();
 }
 
-void EngineProcessConfig::visit(base::Options& options) {
+void EngineProcessConfig::visit(options::Options& options) {
   model.visit(options);
   data.visit_rendering(options);
   rollout.visit(options);
@@ -33,7 +33,7 @@ void EngineProcessConfig::visit(base::Options& options) {
       .does_not_affect_results();
 }
 
-void ScoreConfig::visit(base::Options& options) {
+void ScoreConfig::visit(options::Options& options) {
   model.visit(options);
   options
       .option(prompt_data, "prompt-data", "data",
@@ -49,7 +49,7 @@ void ScoreConfig::visit(base::Options& options) {
   options.option(output, "output", "output", "JSONL file, one line a sequence; -: standard output").path();
 }
 
-void ScorerConfig::visit(base::Options& options) {
+void ScorerConfig::visit(options::Options& options) {
   model.visit(options);
   const char* const group = "scoring";
   options
@@ -65,7 +65,7 @@ void ScorerConfig::visit(base::Options& options) {
   visit_batch(batch, options, "memory");
 }
 
-void EvalConfig::visit(base::Options& options) {
+void EvalConfig::visit(options::Options& options) {
   model.visit(options);
   eval.visit(options);
   data.visit(options);
@@ -86,7 +86,7 @@ void EvalConfig::check() const {
   reward.check_key("--eval-reward-key", eval.reward_key.value_or(""));
 }
 
-void ExportConfig::visit(base::Options& options) {
+void ExportConfig::visit(options::Options& options) {
   const char* const group = "export";
   options.option(run, "run", group, "run directory (--save of the run); this or --hf-checkpoint").path();
   options.option(step, "step", group, "which export of --run, by the number of its rollout; -1: the latest")
@@ -108,7 +108,7 @@ void ExportConfig::check() const {
   TANDEM_USER_CHECK(step < 0 || !run.empty(), "--step: needs --run, whose checkpoints it numbers");
 }
 
-void ViewConfig::visit(base::Options& options) {
+void ViewConfig::visit(options::Options& options) {
   const char* const group = "view";
   options.option(run, "run", group, "run directory (--save of the run); up to ten of them share the page")
       .positional()
@@ -120,7 +120,7 @@ void ViewConfig::visit(base::Options& options) {
       .path();
 }
 
-void PlanConfig::visit(base::Options& options) {
+void PlanConfig::visit(options::Options& options) {
   train.visit(options);
   failures.visit(options);
   options.require_only({"hf-checkpoint"});

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "base/options.h"
 #include "config/custom_generate_options.h"
 #include "config/data_options.h"
 #include "config/eval_options.h"
@@ -14,6 +13,7 @@
 #include "config/reward_options.h"
 #include "config/rollout_options.h"
 #include "config/train_config.h"
+#include "options/options.h"
 #include "trainer/trainer_config.h"
 #include "weights/export_options.h"
 
@@ -26,7 +26,7 @@ struct GenerateConfig {
   RolloutOptions rollout;
   std::string output = "-";
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
 };
 
 // `tandem engine` answers requests on standard input with completions.
@@ -37,7 +37,7 @@ struct EngineProcessConfig {
   int64_t max_request_bytes = int64_t{64} << 20;  // limit of a line; reading one takes about nine times as much memory
   int64_t max_request_samples = 16384;            // limit over all prompts of a request
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
 };
 
 // `tandem score` writes log-probs and entropies of given sequences, as JSONL.
@@ -49,7 +49,7 @@ struct ScoreConfig {
   double temperature = 1.0;
   trainer::BatchConfig batch;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
 };
 
 // `tandem scorer` scores samples for the runs that ask it.
@@ -59,7 +59,7 @@ struct ScorerConfig {
   bool trust_network = false;
   trainer::BatchConfig batch;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
 };
 
 // `tandem eval` computes mean reward and pass@k of a checkpoint.
@@ -73,7 +73,7 @@ struct EvalConfig {
   std::string output;
   std::string sample_output;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   void check() const;
 };
 
@@ -84,7 +84,7 @@ struct ExportConfig {
   std::string dtype = "auto";
   weights::ExportOptions files;  // without the source, which --run or --hf-checkpoint names
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
   void check() const;
 };
 
@@ -93,7 +93,7 @@ struct ViewConfig {
   std::vector<std::string> run;
   std::string output;  // empty: RUN/view.html
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
 };
 
 // `tandem plan` has the options of `tandem train`, of which only --hf-checkpoint must be given.
@@ -102,7 +102,7 @@ struct PlanConfig {
   FailureOptions failures;
   bool json = false;
 
-  void visit(base::Options& options);
+  void visit(options::Options& options);
 };
 
 }  // namespace tandem::config

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/env.h"
-#include "base/option_tables.h"
+#include "options/tables.h"
 
 namespace tandem::evaluation {
 
@@ -22,16 +22,16 @@ std::vector<config::EvalSet> read_eval_sets(const config::EvalOptions& eval) {
   }
   if (eval.eval_config.empty()) return sets;
 
-  const base::OptionTables file(eval.eval_config, "eval", "defaults", "datasets");
+  const options::OptionTables file(eval.eval_config, "eval", "defaults", "datasets");
   config::EvalSet defaults;
   defaults.options = eval;
-  base::Options default_options(base::home_directory());
+  options::Options default_options(base::home_directory());
   defaults.visit_defaults(default_options);
   file.read_defaults(default_options);
   for (size_t i = 0; i < file.size(); ++i) {
     config::EvalSet set = defaults.without_reward();
     set.place = file.place(i);
-    base::Options options(base::home_directory());
+    options::Options options(base::home_directory());
     set.visit(options);
     file.read(i, options);
     set.inherit_reward(defaults, eval);

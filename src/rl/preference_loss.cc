@@ -13,11 +13,11 @@ double logistic(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 double softplus_of_minus(double x) { return x > 0 ? std::log1p(std::exp(-x)) : std::log1p(std::exp(x)) - x; }
 
 // A loss of one number, and its derivative by it.
-struct Term {
+struct LossTerm {
   double loss, slope;
 };
 
-Term pair_term(const PreferenceConfig& config, double margin) {
+LossTerm pair_term(const PreferenceConfig& config, double margin) {
   const double beta = config.beta, smoothing = config.label_smoothing;
   if (config.loss == "ipo") {
     const double off = margin - 1.0 / (2.0 * beta);
@@ -25,14 +25,14 @@ Term pair_term(const PreferenceConfig& config, double margin) {
   }
   const double x = beta * margin;
   if (std::isnan(x)) return {x, x};  // a comparison with it would give a number
-  if (config.loss == "hinge") return x < 1.0 ? Term{1.0 - x, -beta} : Term{0.0, 0.0};
+  if (config.loss == "hinge") return x < 1.0 ? LossTerm{1.0 - x, -beta} : LossTerm{0.0, 0.0};
   if (config.loss == "sigmoid") return {softplus_of_minus(x), -beta * logistic(-x)};
   const double scale = 1.0 / (1.0 - 2.0 * smoothing);
   return {scale * ((1.0 - smoothing) * softplus_of_minus(x) - smoothing * softplus_of_minus(-x)),
           -scale * beta * ((1.0 - smoothing) * logistic(-x) + smoothing * logistic(x))};
 }
 
-Term answer_term(const PreferenceConfig& config, const JudgedAnswer& answer, double kl) {
+LossTerm answer_term(const PreferenceConfig& config, const JudgedAnswer& answer, double kl) {
   const double sign = answer.is_desirable ? 1.0 : -1.0;
   const double weight = answer.is_desirable ? config.desirable_weight : config.undesirable_weight;
   const double s = logistic(config.beta * sign * (answer.log_ratio() - kl));
@@ -48,7 +48,7 @@ PreferenceTerms preference_terms(const PreferenceConfig& config, std::span<const
   const double share = answers.empty() ? 0.0 : static_cast<double>(step) / static_cast<double>(answers.size());
   for (size_t i = 0; i < answers.size(); i += step) {
     if (step == 1) {
-      const Term term = answer_term(config, answers[i], kl);
+      const LossTerm term = answer_term(config, answers[i], kl);
       terms.loss += share * term.loss;
       terms.gradients[i] = share * term.slope;
       continue;
@@ -58,7 +58,7 @@ PreferenceTerms preference_terms(const PreferenceConfig& config, std::span<const
     const bool takes_means = config.loss == "ipo";
     const double of_chosen = takes_means ? 1.0 / static_cast<double>(chosen.num_tokens) : 1.0;
     const double of_rejected = takes_means ? 1.0 / static_cast<double>(rejected.num_tokens) : 1.0;
-    const Term term = pair_term(config, of_chosen * chosen.log_ratio() - of_rejected * rejected.log_ratio());
+    const LossTerm term = pair_term(config, of_chosen * chosen.log_ratio() - of_rejected * rejected.log_ratio());
     terms.loss += share * term.loss;
     terms.gradients[i] = share * term.slope * of_chosen;
     terms.gradients[i + 1] = -share * term.slope * of_rejected;

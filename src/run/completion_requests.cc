@@ -11,9 +11,9 @@
 
 #include "base/check.h"
 #include "base/message_text.h"
-#include "base/option_mistakes.h"
-#include "base/options.h"
-#include "rl/messages.h"
+#include "data/messages.h"
+#include "options/mistakes.h"
+#include "options/options.h"
 #include "session/conversations.h"
 
 namespace tandem::run {
@@ -41,12 +41,12 @@ config::RolloutOptions read_flags(const base::Json& line, config::RolloutOptions
     TANDEM_USER_CHECK(flag.is_string(), "flags: expects a list of words, as they are typed");
     words.push_back(flag.get<std::string>());
   }
-  base::Options options;
+  options::Options options;
   sampling.visit_sampling(options);
   try {
-    TANDEM_USER_CHECK(options.parse(words) == base::ParsedAction::kRun,
+    TANDEM_USER_CHECK(options.parse(words) == options::ParsedAction::kRun,
                       "flags: --help and --print-config are for the command line");
-  } catch (const base::OptionsError& error) {
+  } catch (const options::OptionsError& error) {
     // All mistakes go into one line: an answer has no other place to list them in.
     throw UserError(fmt::format("{}", fmt::join(error.others(), "; ")));
   }
@@ -76,9 +76,9 @@ void check_length(const std::string& text, const std::string& place, const Reque
                                 place, text.size(), limits.context_tokens, limits.max_token_bytes, most));
 }
 
-base::Json messages_of(const base::Json& prompt, const std::string& name, const rl::Place& place) {
+base::Json messages_of(const base::Json& prompt, const std::string& name, const data::Place& place) {
   try {
-    return rl::read_messages(prompt, name, place);
+    return data::read_messages(prompt, name, place);
   } catch (const UserError& error) {
     throw UserError(fmt::format("{}: {}", name, error.what()));  // a line has many prompts
   }
@@ -90,7 +90,7 @@ base::Json request_id(const base::Json& line) {
   return line.is_object() && line.contains("id") ? line.at("id") : base::Json(nullptr);
 }
 
-CompletionRequest read_request(const base::Json& line, const rl::Place& place, const config::RolloutOptions& sampling,
+CompletionRequest read_request(const base::Json& line, const data::Place& place, const config::RolloutOptions& sampling,
                                const config::DataOptions& data, const RequestLimits& limits, text::TextWorker& text) {
   check_members(line);
   CompletionRequest request{.id = request_id(line), .sampling = read_flags(line, sampling), .prompts = {}};

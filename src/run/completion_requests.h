@@ -17,7 +17,7 @@
 #include "base/json.h"
 #include "config/data_options.h"
 #include "config/rollout_options.h"
-#include "rl/data_lines.h"
+#include "data/lines.h"
 #include "rl/sample.h"
 #include "session/prompt_set.h"
 #include "text/text_worker.h"
@@ -46,7 +46,7 @@ base::Json request_id(const base::Json& line);
 // tokenized), or whose token ids the model does not have; "--rollout-top-p: ..." for flags; also for more completions
 // than the limit, and for a member that requests do not have. Throws worker::WorkerError if the tokenizer process was
 // lost.
-CompletionRequest read_request(const base::Json& line, const rl::Place& place, const config::RolloutOptions& sampling,
+CompletionRequest read_request(const base::Json& line, const data::Place& place, const config::RolloutOptions& sampling,
                                const config::DataOptions& data, const RequestLimits& limits, text::TextWorker& text);
 
 // Returns a completion as JSON, for the answers of `tandem engine` and the lines of `tandem generate`: text,

@@ -32,7 +32,7 @@ void write_batch(const session::PromptSet& data, const sampling::RolloutRequest&
                  const sampling::Rollout& rollout, report::JsonOutput& output) {
   const auto n = static_cast<size_t>(request.n_samples_per_prompt);
   for (size_t p = 0; p < request.prompts.size(); ++p) {
-    const rl::PromptRecord& line = request.prompts[p]->record;
+    const data::PromptRecord& line = request.prompts[p]->record;
     const rl::SharedPrompt& prompt = request.prompts[p]->prompt;
     base::Json record = base::Json::object();
     record["line"] = line.line;

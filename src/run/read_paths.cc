@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "data/lines.h"
 #include "evaluation/eval_sets.h"
 #include "model/peft.h"
 #include "report/json_output.h"
-#include "rl/data_lines.h"
 
 namespace tandem::run {
 
@@ -31,7 +31,7 @@ class Paths {
     }
   }
   // Adds a file of data, PATH or PATH@[a:b].
-  void add_data(const std::string& flag, const std::string& path) { add(flag, rl::parse_data_path(path).file); }
+  void add_data(const std::string& flag, const std::string& path) { add(flag, data::parse_data_path(path).file); }
   void add_prompt_data(const std::vector<std::string>& data) {
     for (const std::string& path : data) add_data("--prompt-data", path);
   }

@@ -9,12 +9,12 @@
 
 #include "checkpoint/data_position.h"
 #include "checkpoint/run_state.h"
+#include "data/prompt_order.h"
 #include "evaluation/rewards.h"
 #include "groups/in_flight.h"
 #include "mesh/launch/launch.h"
 #include "mesh/mesh.h"
 #include "report/report.h"
-#include "rl/prompt_order.h"
 #include "run/train_inputs.h"
 #include "sampling/rollout_phase.h"
 #include "session/own_engine.h"
@@ -82,8 +82,8 @@ class Rollouts {
   const TrainInputs& inputs_;
   const std::unique_ptr<session::OwnEngine> engine_;  // null: rollout workers sample
   const std::unique_ptr<Workers> workers_;            // null: every rank samples
-  rl::PromptOrder order_;
-  std::vector<rl::PromptCursor> cursors_;  // cursors after each prompt that dynamic sampling has drawn for a rollout
+  data::PromptOrder order_;
+  std::vector<data::PromptCursor> cursors_;  // cursors after each prompt that dynamic sampling has drawn for a rollout
   std::unique_ptr<groups::InFlight> in_flight_;  // null: this is not rank 0, or no group is in flight between rollouts
   std::optional<sampling::RolloutRequest> begun_;       // rollout that go_on() began
   bool goes_on_by_itself_ = false;                      // a schedule was replayed to its end

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/message_text.h"
-#include "rl/messages.h"
+#include "data/messages.h"
 
 namespace tandem::run {
 
@@ -27,20 +27,21 @@ std::vector<int32_t> token_list(const base::Json& value, const std::string& plac
 
 }  // namespace
 
-std::vector<ScoreLine> read_score_lines(const std::string& path, const rl::OpenTable& open_parquet,
+std::vector<ScoreLine> read_score_lines(const std::string& path, const data::OpenTable& open_parquet,
                                         const std::string& tool_key) {
   std::vector<ScoreLine> lines;
   std::exception_ptr refusal;  // of the first wrong line: no flag leaves it out
-  const auto read = [&](const rl::Place& place) {
+  const auto read = [&](const data::Place& place) {
     if (refusal) return;
     try {
-      lines.push_back({place.file, place.line, fmt::format("{}:{}", place.file, place.line), rl::parse_object(place)});
+      lines.push_back(
+          {place.file, place.line, fmt::format("{}:{}", place.file, place.line), data::parse_object(place)});
     } catch (const UserError&) {
       refusal = std::current_exception();
     }
   };
-  const rl::LeftOut left_out = rl::for_each_row(path, {"tokens", "prompt_length", "prompt", "response", tool_key},
-                                                /*skip_bad_lines=*/true, open_parquet, read);
+  const data::LeftOut left_out = data::for_each_row(path, {"tokens", "prompt_length", "prompt", "response", tool_key},
+                                                    /*skip_bad_lines=*/true, open_parquet, read);
   if (refusal) std::rethrow_exception(refusal);
   if (left_out.bad_lines.count > 0) throw UserError(left_out.bad_lines.messages.front());
   return lines;
@@ -49,7 +50,7 @@ std::vector<ScoreLine> read_score_lines(const std::string& path, const rl::OpenT
 rl::Sample token_sample(const ScoreLine& line, int64_t vocab) {
   const std::vector<int32_t> tokens = token_list(line.record.at("tokens"), line.place, vocab);
   int64_t prompt_length = 1;
-  if (const base::Json* const given = rl::find_present(line.record, "prompt_length")) {
+  if (const base::Json* const given = data::find_present(line.record, "prompt_length")) {
     TANDEM_USER_CHECK(given->is_number_integer(), fmt::format("{}: prompt_length is not a whole number", line.place));
     prompt_length = given->get<int64_t>();
   }
@@ -65,17 +66,17 @@ rl::Sample token_sample(const ScoreLine& line, int64_t vocab) {
 
 base::Json prompt_of(const ScoreLine& line) {
   if (!line.record.contains("prompt") || !line.record.at("prompt").is_array()) return text_of(line, "prompt");
-  return rl::read_messages(line.record.at("prompt"), "prompt", line.at());
+  return data::read_messages(line.record.at("prompt"), "prompt", line.at());
 }
 
 base::Json tools_of(const ScoreLine& line, const std::string& key) {
-  return rl::read_tools(line.record, key, line.at());
+  return data::read_tools(line.record, key, line.at());
 }
 
 const std::string& text_of(const ScoreLine& line, const char* key) {
   TANDEM_USER_CHECK(line.record.contains(key) && line.record.at(key).is_string(),
                     fmt::format("{}: has no text under \"{}\": {}; give tokens, or prompt and response", line.place,
-                                key, rl::keys_text(line.record)));
+                                key, data::keys_text(line.record)));
   return line.record.at(key).get_ref<const std::string&>();
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "rl/data_lines.h"
+#include "data/lines.h"
 #include "rl/sample.h"
 
 namespace tandem::run {
@@ -19,13 +19,13 @@ struct ScoreLine {
   base::Json record;  // an object
 
   // Returns the place for the reader of messages, without columns.
-  rl::Place at() const { return {file, line, {}, /*has_columns=*/false}; }
-  bool has_tokens() const { return rl::find_present(record, "tokens") != nullptr; }
+  data::Place at() const { return {file, line, {}, /*has_columns=*/false}; }
+  bool has_tokens() const { return data::find_present(record, "tokens") != nullptr; }
 };
 
-// Returns the lines of a JSONL file without the blank ones, or the rows of a Parquet file (rl::for_each_row); with
+// Returns the lines of a JSONL file without the blank ones, or the rows of a Parquet file (data::for_each_row); with
 // PATH@[a:b] some of them. Throws UserError, with the place, if a line is no JSON object, or if there is none.
-std::vector<ScoreLine> read_score_lines(const std::string& path, const rl::OpenTable& open_parquet = {},
+std::vector<ScoreLine> read_score_lines(const std::string& path, const data::OpenTable& open_parquet = {},
                                         const std::string& tool_key = "tools");
 
 // Reads {"tokens": [...], "prompt_length": n}: everything after the first n tokens (1 when absent) is scored. Throws

@@ -36,7 +36,7 @@ rl::SampleStatus status_of(rl::FinishReason reason) {
 }
 
 // The engine knows a loan by its key: it may have two of one group.
-void EngineSampler::add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& /*record*/) {
+void EngineSampler::add(uint64_t key, rollout::GroupRequest request, const data::PromptRecord& /*record*/) {
   const uint64_t group_id = std::exchange(request.group_id, key);
   engine_.add(std::move(request));
   group_ids_[key] = group_id;

@@ -6,8 +6,8 @@
 #include <map>
 #include <vector>
 
+#include "data/prompts.h"
 #include "groups/group.h"
-#include "rl/prompts.h"
 #include "rollout/engine.h"
 
 namespace tandem::sampling {
@@ -18,7 +18,7 @@ class GroupSampler {
 
   // Adds a loan. `key` is the loan's; the request names its group. `record` must stay valid until the loan has come
   // out.
-  virtual void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) = 0;
+  virtual void add(uint64_t key, rollout::GroupRequest request, const data::PromptRecord& record) = 0;
   // Works a little, without waiting for anybody but engines that share steps. Call it while a loan is in flight, and
   // always where the engine shares steps.
   virtual void step() = 0;
@@ -38,7 +38,7 @@ class EngineSampler final : public GroupSampler {
  public:
   explicit EngineSampler(rollout::Engine& engine) : engine_(engine) {}  // borrowed
 
-  void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) override;
+  void add(uint64_t key, rollout::GroupRequest request, const data::PromptRecord& record) override;
   void step() override;
   bool engine_works() const override { return engine_.num_unfinished_groups() > 0; }
   std::vector<groups::SampledLoan> take_finished() override;

@@ -13,8 +13,8 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/message_text.h"
+#include "data/lines.h"
 #include "report/sample_file.h"
-#include "rl/data_lines.h"
 
 namespace tandem::sampling {
 
@@ -28,8 +28,8 @@ constexpr size_t kMaxNameBytes = 800;  // the bound of reward/grade_messages.cc
 // Reads one line of the file. Every mistake names its place and key.
 class SampleReader {
  public:
-  SampleReader(const rl::Place& place, const RolloutBounds& bounds)
-      : place_(place), bounds_(bounds), record_(rl::parse_object(place)) {}
+  SampleReader(const data::Place& place, const RolloutBounds& bounds)
+      : place_(place), bounds_(bounds), record_(data::parse_object(place)) {}
 
   rl::Sample sample() const {
     rl::Sample sample;
@@ -269,7 +269,7 @@ class SampleReader {
     fail("status", base::one_line(word, 40) + " is none: use completed, truncated or aborted");
   }
 
-  const rl::Place& place_;
+  const data::Place& place_;
   const RolloutBounds& bounds_;
   const Json record_;
 };
@@ -284,7 +284,7 @@ Rollout read_rollout(const std::string& path, const RolloutBounds& bounds) {
   int64_t line = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    const rl::Place place{path, ++line, std::string_view(text).substr(begin, end - begin)};
+    const data::Place place{path, ++line, std::string_view(text).substr(begin, end - begin)};
     begin = end + 1;
     const SampleReader reader(place, bounds);
     rl::Sample sample = reader.sample();

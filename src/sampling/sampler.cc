@@ -19,7 +19,7 @@ namespace tandem::sampling {
 
 namespace {
 
-reward::GradeRequest grade_request(const rl::PromptRecord& record, const groups::Member& member) {
+reward::GradeRequest grade_request(const data::PromptRecord& record, const groups::Member& member) {
   const rl::Sample& sample = member.sample;
   reward::GradeRequest request;
   request.group_id = sample.group_id;

@@ -251,7 +251,7 @@ TurnSampler::~TurnSampler() {
   }
 }
 
-void TurnSampler::add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) {
+void TurnSampler::add(uint64_t key, rollout::GroupRequest request, const data::PromptRecord& record) {
   TANDEM_CHECK(request.begun.empty() && request.budgets.empty(), "a generate function makes whole samples");
   const auto num_prompt = std::ssize(request.prompt->tokens);
   const int64_t asked_context = request.sampling.max_context_tokens;

@@ -65,7 +65,7 @@ class TurnSampler final : public GroupSampler {
       : engine_(engine), generators_(generators), settings_(std::move(settings)) {}
   ~TurnSampler() override;
 
-  void add(uint64_t key, rollout::GroupRequest request, const rl::PromptRecord& record) override;
+  void add(uint64_t key, rollout::GroupRequest request, const data::PromptRecord& record) override;
   void step() override;
   bool engine_works() const override { return engine_.num_unfinished_groups() > 0; }
   std::vector<int> descriptors() const override { return {generators_.descriptor()}; }
@@ -78,7 +78,7 @@ class TurnSampler final : public GroupSampler {
   struct Group {  // the part of a group that is one loan
     uint64_t group_id = 0;
     rl::SharedPrompt prompt;
-    const rl::PromptRecord* record = nullptr;
+    const data::PromptRecord* record = nullptr;
     rl::SamplingParams sampling;
     int64_t max_tokens = 0;  // bound on prompt and response
     std::vector<uint64_t> sample_ids;

@@ -10,16 +10,17 @@
 #include <vector>
 
 #include "base/check.h"
-#include "rl/data_lines.h"
-#include "rl/sft_data.h"
+#include "data/lines.h"
+#include "data/sft.h"
 #include "session/sft_samples.h"
 
 namespace tandem::session {
 
 namespace {
 
-const base::Json* find_answer(const rl::PromptRecord& record, const config::DataOptions& data, const std::string& key) {
-  if (key != data.lines.label_key) return rl::find_present(record.metadata, key);
+const base::Json* find_answer(const data::PromptRecord& record, const config::DataOptions& data,
+                              const std::string& key) {
+  if (key != data.lines.label_key) return data::find_present(record.metadata, key);
   return record.label.is_null() ? nullptr : &record.label;
 }
 
@@ -64,7 +65,7 @@ std::vector<std::vector<int32_t>> tokenize_answers(const config::DataOptions& da
                                                    text::TextWorker& text, const model::ModelConfig& model) {
   config::DataOptions one = data;
   one.lines.label_key = key;
-  SftSamples answers = load_sft_samples(one, rl::Answers::kToImitate, /*append_eos=*/true, text, model);
+  SftSamples answers = load_sft_samples(one, data::Answers::kToImitate, /*append_eos=*/true, text, model);
   std::unordered_map<std::string, rl::Sample*> of_place;
   for (size_t i = 0; i < answers.samples.size(); ++i) of_place[answers.places[i]] = &answers.samples[i];
   std::vector<std::vector<int32_t>> tokens;
@@ -97,12 +98,12 @@ void read_given_answers(const config::DataOptions& data, const GivenAnswerOption
     const auto size = static_cast<size_t>(prompts.file_sizes[f]);
     const std::span<PromptLine> lines = rest.first(size);
     rest = rest.subspan(size);
-    const std::string file = rl::parse_data_path(data.prompt_data[f]).file;
+    const std::string file = data::parse_data_path(data.prompt_data[f]).file;
     const auto place = [&](size_t i) { return fmt::format("{}:{}", file, lines[i].record.line); };
     std::vector<std::vector<int32_t>> tokens;
     const base::Json* const first = find_answer(lines.front().record, data, options.key);
     const bool has_token_lists = first != nullptr && is_token_list(*first);
-    const bool takes_completion = options.key == rl::SftOptions().response_key && !has_token_lists;
+    const bool takes_completion = options.key == data::SftOptions().response_key && !has_token_lists;
     check_that_all_have_one(lines, file, data, options.key, takes_completion);
     if (has_token_lists) {
       for (size_t i = 0; i < size; ++i) {

@@ -16,7 +16,7 @@
 #include "base/check.h"
 #include "base/env.h"
 #include "base/message_text.h"
-#include "base/options.h"
+#include "options/names.h"
 #include "reward/reward_rules.h"
 
 namespace tandem::session {
@@ -85,7 +85,7 @@ void check_columns(const std::string& function, const std::vector<std::string>& 
       const std::set<std::string> columns = columns_of(*set, label_key);
       std::vector<std::string> names(kOfEveryLine.begin(), kOfEveryLine.end());
       names.insert(names.end(), columns.begin(), columns.end());
-      const std::optional<std::string> nearest = base::nearest_name(name, names);
+      const std::optional<std::string> nearest = options::nearest_name(name, names);
       const size_t num_more = names.size() - std::min(names.size(), kMaxNames);
       names.resize(names.size() - num_more);
       for (std::string& shown : names) shown = base::one_line(shown, 80);
@@ -145,7 +145,7 @@ void check_lines_of(const reward::RewardSource& source, const PromptSet& set, co
     }
     for (const auto& [i, reason] : faults) {
       const PromptLine& line = set.prompts[i];
-      refuse(i, fmt::format("{}:{}: --rm-type {}: {}; mend or remove the line", rl::parse_data_path(set.path).file,
+      refuse(i, fmt::format("{}:{}: --rm-type {}: {}; mend or remove the line", data::parse_data_path(set.path).file,
                             line.record.line, rule_of(line, source), reason));
     }
   }

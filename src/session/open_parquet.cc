@@ -9,10 +9,10 @@
 
 namespace tandem::session {
 
-rl::Table open_parquet(const std::string& file, const std::vector<std::string>& keys) {
+data::Table open_parquet(const std::string& file, const std::vector<std::string>& keys) {
   const auto parquet = std::make_shared<text::ParquetFile>(worker::default_worker_config(), file, keys);
   const auto read = [parquet](int64_t begin, int64_t end) {
-    std::vector<rl::TableRow> rows;
+    std::vector<data::TableRow> rows;
     for (text::ParquetRow& row : parquet->read(begin, end)) {
       rows.push_back({std::move(row.json), std::move(row.wrong), std::move(row.left_out)});
     }

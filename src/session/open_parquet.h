@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "rl/data_lines.h"
+#include "data/lines.h"
 
 namespace tandem::session {
 
 // Throws UserError and EnvironmentError as text::ParquetFile does.
-rl::Table open_parquet(const std::string& file, const std::vector<std::string>& keys);
+data::Table open_parquet(const std::string& file, const std::vector<std::string>& keys);
 
 }  // namespace tandem::session

@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kPromptsAtOnce =
     512;  // rendered and encoded together, which bounds the copies of them that exist at once
 
-void log_left_out(const config::DataOptions& options, const rl::BadLines& bad, int64_t num_too_long,
+void log_left_out(const config::DataOptions& options, const data::BadLines& bad, int64_t num_too_long,
                   size_t num_prompts) {
   if (bad.count > 0) {
     base::log_warning("{}: {} left out (--skip-bad-lines), the first: {}", options.lines.path,
@@ -35,7 +35,7 @@ void log_left_out(const config::DataOptions& options, const rl::BadLines& bad, i
 }
 
 // Removes the records whose numbers are in `refused`, with their texts and tokens.
-void remove_records(const std::set<size_t>& refused, rl::PromptData& data, std::vector<std::string>& texts,
+void remove_records(const std::set<size_t>& refused, data::PromptData& data, std::vector<std::string>& texts,
                     std::vector<std::vector<int32_t>>& tokens) {
   if (refused.empty()) return;
   size_t kept = 0;
@@ -62,14 +62,14 @@ void remove_refused(const CheckLines& check, const Refuse& refuse, PromptSet& se
   std::erase_if(set.prompts, [&](const PromptLine& line) { return refused.contains(line.prompt.get()); });
 }
 
-void check_some_are_left(const config::DataOptions& options, const rl::BadLines& bad, size_t num_left) {
+void check_some_are_left(const config::DataOptions& options, const data::BadLines& bad, size_t num_left) {
   TANDEM_USER_CHECK(num_left > 0, fmt::format("{}: no record to work on: {}; the first bad one: {}", options.lines.path,
                                               base::counted(bad.count, "bad line"), bad.messages.front()));
 }
 
 // Warns of a key that was asked for and that no line has, which is a mistake; the default key may be absent.
-void warn_of_missing_labels(const config::DataOptions& options, const rl::PromptData& data) {
-  const auto has_none = [](const rl::PromptRecord& record) { return record.label.is_null(); };
+void warn_of_missing_labels(const config::DataOptions& options, const data::PromptData& data) {
+  const auto has_none = [](const data::PromptRecord& record) { return record.label.is_null(); };
   if (options.lines.label_key == config::DataOptions().lines.label_key || !std::ranges::all_of(data.records, has_none))
     return;
   base::log_warning("{}: no line has a label under {} ({})", options.lines.path, options.lines.label_key,
@@ -77,11 +77,11 @@ void warn_of_missing_labels(const config::DataOptions& options, const rl::Prompt
 }
 
 // Logs the forms that lines ask for in addition to the flags.
-void log_forms(const config::DataOptions& options, const rl::PromptData& data) {
-  const auto is_continued = [](const rl::PromptRecord& record) {
+void log_forms(const config::DataOptions& options, const data::PromptData& data) {
+  const auto is_continued = [](const data::PromptRecord& record) {
     return ending_of(record.prompt) == Ending::kContinued;
   };
-  const auto has_system = [](const rl::PromptRecord& record) { return has_system_message(record.prompt); };
+  const auto has_system = [](const data::PromptRecord& record) { return has_system_message(record.prompt); };
   if (const auto count = std::ranges::count_if(data.records, is_continued); count > 0) {
     base::log_info("{}: {} of {} prompts end with an assistant's message, which completions continue",
                    options.lines.path, count, data.records.size());
@@ -158,19 +158,19 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   report::Report report;
   const std::string title = "reading " + std::filesystem::path(options.lines.path).filename().string();
   report.progress(title, 0, 0, "prompts");
-  rl::PromptData data = rl::read_prompts(options.lines, open_parquet);
+  data::PromptData data = data::read_prompts(options.lines, open_parquet);
   if (data.num_rows_without_value > 0) {
     base::log_warning("{}: in {} of {} rows a value that Tandem does not read is left out, rewards see null: {}",
                       options.lines.path, data.num_rows_without_value, data.records.size(), data.first_without_value);
   }
-  const std::string file = rl::parse_data_path(options.lines.path).file;
-  const auto place_of = [&file](const rl::PromptRecord& record) { return fmt::format("{}:{}", file, record.line); };
+  const std::string file = data::parse_data_path(options.lines.path).file;
+  const auto place_of = [&file](const data::PromptRecord& record) { return fmt::format("{}:{}", file, record.line); };
   const size_t num_records = data.records.size();
   std::vector<std::string> texts;
   std::vector<std::vector<int32_t>> tokens;
   std::set<size_t> refused;
   const auto refuse = [&](size_t i, const std::string& reason) {
-    if (!options.lines.skip_bad_lines) throw rl::bad_line_error(reason);
+    if (!options.lines.skip_bad_lines) throw data::bad_line_error(reason);
     if (refused.insert(i).second) data.bad_lines.add(data.records[i].line, reason);
   };
   HiddenTools hidden_tools;
@@ -178,7 +178,7 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
     const size_t begin = texts.size();
     std::vector<Conversation> conversations;
     for (size_t i = begin; i < std::min(num_records, begin + kPromptsAtOnce); ++i) {
-      const rl::PromptRecord& record = data.records[i];
+      const data::PromptRecord& record = data.records[i];
       conversations.push_back({record.prompt, record.tools, place_of(record), ending_of(record.prompt)});
     }
     std::vector<std::string> part = render_lines(
@@ -199,8 +199,8 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   log_forms(options, data);
   hidden_tools.warn(options.lines.tool_key);
 
-  const auto by_template = [&options](const rl::PromptRecord& record) { return is_rendered(options, record.prompt); };
-  const auto opened_by_template = [&by_template](const rl::PromptRecord& record) {
+  const auto by_template = [&options](const data::PromptRecord& record) { return is_rendered(options, record.prompt); };
+  const auto opened_by_template = [&by_template](const data::PromptRecord& record) {
     return by_template(record) && ending_of(record.prompt) == Ending::kOpen;
   };
   PromptSet set;
@@ -209,7 +209,7 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
   int64_t num_prefixed = 0;
   set.path = options.lines.path;
   for (size_t i = 0; i < num_prompts; ++i) {
-    rl::PromptRecord& record = data.records[i];
+    data::PromptRecord& record = data.records[i];
     const size_t num_written = tokens[i].size();
     if (!by_template(record)) tokens[i] = plain_text_tokens(options, text, std::move(tokens[i]));
     if (tokens[i].size() > num_written) ++num_prefixed;
@@ -218,7 +218,8 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
       ++set.num_too_long;
       continue;
     }
-    rl::SharedPrompt prompt = rl::make_prompt(std::move(tokens[i]), std::move(texts[i]), rl::label_text(record.label));
+    rl::SharedPrompt prompt =
+        rl::make_prompt(std::move(tokens[i]), std::move(texts[i]), data::label_text(record.label));
     set.prompts.push_back({std::move(record), std::move(prompt)});
   }
   if (num_prefixed > 0) {
@@ -231,7 +232,7 @@ PromptSet load_prompts(const config::DataOptions& options, text::TextWorker& tex
     remove_refused(
         check,
         [&](size_t i, const std::string& reason) {
-          if (!options.lines.skip_bad_lines) throw rl::bad_line_error(reason);
+          if (!options.lines.skip_bad_lines) throw data::bad_line_error(reason);
           data.bad_lines.add(set.prompts[i].record.line, reason);
         },
         set);
@@ -250,7 +251,7 @@ PromptSet load_all_prompts(const config::DataOptions& options, text::TextWorker&
   PromptSet all = load_prompts(options.for_file(options.prompt_data.front()), text, check);
   if (options.prompt_data.size() == 1) return all;
   const auto name_sources = [&](const PromptSet& set, const std::string& path) {
-    const std::string file = rl::parse_data_path(path).file;
+    const std::string file = data::parse_data_path(path).file;
     for (const PromptLine& line : set.prompts)
       all.sources[line.prompt.get()] = fmt::format("{}:{}", file, line.record.line);
   };

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "config/data_options.h"
-#include "rl/prompts.h"
+#include "data/prompts.h"
 #include "rl/sample.h"
 #include "session/conversations.h"
 #include "text/text_worker.h"
@@ -29,7 +29,7 @@ struct GivenAnswer {
 
 // A line of the data, and the prompt that was made of it.
 struct PromptLine {
-  rl::PromptRecord record;
+  data::PromptRecord record;
   rl::SharedPrompt prompt;
   GivenAnswer answer = {};  // read_given_answers() sets it; who samples needs none
 

@@ -14,8 +14,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "data/sft.h"
 #include "report/report.h"
-#include "rl/sft_data.h"
 #include "session/conversations.h"
 #include "session/open_parquet.h"
 #include "session/sft_warnings.h"
@@ -28,16 +28,16 @@ namespace {
 // So many answers are rendered and encoded together, which bounds the copies of conversations that exist at once.
 constexpr size_t kAnswersAtOnce = 512;
 
-rl::SftData read_data(const config::DataOptions& data, rl::Answers answers) {
-  rl::SftOptions options;
+data::SftData read_data(const config::DataOptions& data, data::Answers answers) {
+  data::SftOptions options;
   options.answers = answers;
   options.path = data.lines.path;
   options.prompt_key = data.lines.input_key;
   options.response_key = data.lines.label_key;
   options.tool_key = data.lines.tool_key;
   options.skip_bad_lines = data.lines.skip_bad_lines;
-  rl::SftData records = rl::read_sft(options, open_parquet);
-  if (answers == rl::Answers::kToImitate) warn_of_answers(records, data.lines.path);
+  data::SftData records = data::read_sft(options, open_parquet);
+  if (answers == data::Answers::kToImitate) warn_of_answers(records, data.lines.path);
   return records;
 }
 
@@ -131,14 +131,14 @@ std::string why_no_preference(std::span<const Answer> line) {
 
 class SampleMaker {
  public:
-  SampleMaker(const config::DataOptions& data, rl::Answers answers, bool append_eos, text::TextWorker& text,
+  SampleMaker(const config::DataOptions& data, data::Answers answers, bool append_eos, text::TextWorker& text,
               const model::ModelConfig& model)
       : data_(data), kind_(answers), append_eos_(append_eos), text_(text), model_(model) {}
 
   SftSamples make();
 
  private:
-  void add(const rl::SftRecord& record);
+  void add(const data::SftRecord& record);
   void add_conversation(const base::Json& messages, const std::vector<size_t>& trained, const base::Json& tools,
                         const Answer& form);
   void flush();
@@ -167,7 +167,7 @@ class SampleMaker {
   void warn_of_unread_systems() const;
 
   const config::DataOptions& data_;
-  const rl::Answers kind_;
+  const data::Answers kind_;
   const bool append_eos_;
   text::TextWorker& text_;
   const model::ModelConfig& model_;
@@ -175,7 +175,7 @@ class SampleMaker {
   std::vector<Conversation> prompts_,
       wholes_;  // conversations of the answers that the template renders, in their order
   SftSamples result_;
-  rl::BadLines bad_;           // of all phases
+  data::BadLines bad_;         // of all phases
   std::set<int64_t> refused_;  // lines among those of answers_ that are left out as bad
   bool joins_ = false;         // true while the last sample belongs to the record whose answers are being joined
   int64_t num_answers_ = 0, num_prefixed_ = 0;
@@ -191,12 +191,12 @@ SftSamples SampleMaker::make() {
   report::Report report;
   const std::string title = "reading " + std::filesystem::path(data_.lines.path).filename().string();
   report.progress(title, 0, 0, "lines");
-  const rl::SftData data = read_data(data_, kind_);
+  const data::SftData data = read_data(data_, kind_);
   bad_ = data.bad_lines;
   result_.num_records = std::ssize(data.records);
   for (int64_t i = 0; i < result_.num_records; ++i) {
     add(data.records[static_cast<size_t>(i)]);
-    const bool is_half_a_pair = kind_ == rl::Answers::kPairs && i % 2 == 0;
+    const bool is_half_a_pair = kind_ == data::Answers::kPairs && i % 2 == 0;
     if (is_half_a_pair || answers_.size() < kAnswersAtOnce) continue;
     flush();
     report.progress(title, i + 1, result_.num_records, "lines");
@@ -204,7 +204,7 @@ SftSamples SampleMaker::make() {
   flush();
   log_prefix();
   log_left_out();
-  if (kind_ == rl::Answers::kPairs) join_pairs();
+  if (kind_ == data::Answers::kPairs) join_pairs();
   warn_of_ends();
   warn_of_reasoning();
   warn_of_unread_systems();
@@ -212,10 +212,10 @@ SftSamples SampleMaker::make() {
   return std::move(result_);
 }
 
-void SampleMaker::add(const rl::SftRecord& record) {
+void SampleMaker::add(const data::SftRecord& record) {
   Answer form;
   form.line = record.line;
-  form.place = fmt::format("{}:{}", rl::parse_data_path(data_.lines.path).file, record.line);
+  form.place = fmt::format("{}:{}", data::parse_data_path(data_.lines.path).file, record.line);
   form.is_desirable = record.is_desirable;
   if (!record.messages.is_null()) return add_conversation(record.messages, record.trained, record.tools, form);
   const bool is_whole_text = record.prompt.empty();
@@ -274,7 +274,7 @@ void SampleMaker::flush() {
 
 // Leaves out the line of an answer that is wrong, as --skip-bad-lines asks; a line is counted once.
 void SampleMaker::refuse(const Answer& answer, const std::string& reason) {
-  if (!data_.lines.skip_bad_lines) throw rl::bad_line_error(reason);
+  if (!data_.lines.skip_bad_lines) throw data::bad_line_error(reason);
   if (refused_.insert(answer.line).second) bad_.add(answer.line, reason);
 }
 
@@ -438,7 +438,7 @@ void append(rl::Sample& sample, std::span<const int32_t> tokens, uint8_t is_trai
 // stands alone; a preference is about all of a line: every message of an answer, and both answers of a pair.
 size_t SampleMaker::unit_end(size_t begin) const {
   size_t end = begin + 1;
-  if (kind_ == rl::Answers::kToImitate) return end;
+  if (kind_ == data::Answers::kToImitate) return end;
   while (end < answers_.size() && answers_[end].place == answers_[begin].place) ++end;
   return end;
 }
@@ -459,7 +459,7 @@ void SampleMaker::use_or_leave_out(std::span<const Answer> unit) {
   for (const Answer& answer : unit) {
     if (num_tokens(answer) > model_.max_positions) return leave_out(answer);
   }
-  if (kind_ != rl::Answers::kToImitate) {
+  if (kind_ != data::Answers::kToImitate) {
     if (const std::string reason = why_no_preference(unit); !reason.empty()) return refuse(unit.front(), reason);
   }
   for (const Answer& answer : unit) join(answer);
@@ -483,7 +483,7 @@ void SampleMaker::begin_sample(const Answer& answer) {
   result_.samples.push_back(std::move(sample));
   result_.places.push_back(answer.place);
   result_.desirable.push_back(answer.is_desirable ? 1 : 0);
-  TANDEM_CHECK(kind_ == rl::Answers::kToImitate || !answer.continues_record,
+  TANDEM_CHECK(kind_ == data::Answers::kToImitate || !answer.continues_record,
                "an answer of a preference is one sample:", answer.place);
   joins_ = true;
 }
@@ -516,7 +516,7 @@ void SampleMaker::leave_out(const Answer& answer) {
 }
 
 void SampleMaker::log_left_out() const {
-  const char* const units = kind_ == rl::Answers::kToImitate ? "answers" : "lines";
+  const char* const units = kind_ == data::Answers::kToImitate ? "answers" : "lines";
   const bool all_are_bad = result_.samples.empty() && num_beyond_context_ == 0 && num_too_long_ == 0;
   TANDEM_USER_CHECK(!all_are_bad, fmt::format("{}: no record to work on: {} bad lines; the first bad one: {}",
                                               data_.lines.path, bad_.count, bad_.messages.front()));
@@ -560,12 +560,12 @@ void SampleMaker::warn_of_ends() {
 
 }  // namespace
 
-SftSamples load_sft_samples(const config::DataOptions& data, rl::Answers answers, bool append_eos,
+SftSamples load_sft_samples(const config::DataOptions& data, data::Answers answers, bool append_eos,
                             text::TextWorker& text, const model::ModelConfig& model) {
   return SampleMaker(data, answers, append_eos, text, model).make();
 }
 
-SftSamples load_all_sft_samples(const config::DataOptions& data, rl::Answers answers, bool append_eos,
+SftSamples load_all_sft_samples(const config::DataOptions& data, data::Answers answers, bool append_eos,
                                 text::TextWorker& text, const model::ModelConfig& model) {
   SftSamples all;
   for (const std::string& path : data.prompt_data) {

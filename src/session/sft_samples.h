@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "config/data_options.h"
+#include "data/sft.h"
 #include "model/config.h"
 #include "rl/sample.h"
-#include "rl/sft_data.h"
 #include "text/text_worker.h"
 
 namespace tandem::session {
@@ -43,11 +43,11 @@ struct SftSamples {
 // rendered, whose rendered prompt is no beginning of the rendered conversation, or that is longer than the model's
 // context; and when nothing is left. With skip_bad_lines, lines that are wrong, that the template cannot render or that
 // are too long are left out instead.
-SftSamples load_sft_samples(const config::DataOptions& data, rl::Answers answers, bool append_eos,
+SftSamples load_sft_samples(const config::DataOptions& data, data::Answers answers, bool append_eos,
                             text::TextWorker& text, const model::ModelConfig& model);
 
 // Returns the samples of all files of data.prompt_data, one file after another.
-SftSamples load_all_sft_samples(const config::DataOptions& data, rl::Answers answers, bool append_eos,
+SftSamples load_all_sft_samples(const config::DataOptions& data, data::Answers answers, bool append_eos,
                                 text::TextWorker& text, const model::ModelConfig& model);
 
 }  // namespace tandem::session

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "base/json.h"
-#include "rl/data_lines.h"
+#include "data/lines.h"
 
 namespace tandem::session {
 
@@ -21,7 +21,7 @@ std::span<const char* const> keys_of(Part part) {
 }
 
 bool says_something(Part part, const base::Json& value) {
-  if (value.is_string()) return !rl::is_blank(value.get_ref<const std::string&>());
+  if (value.is_string()) return !data::is_blank(value.get_ref<const std::string&>());
   return part != Part::kReasoning && value.is_structured() && !value.empty();
 }
 

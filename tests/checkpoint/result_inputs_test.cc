@@ -9,11 +9,11 @@
 #include <string>
 
 #include "base/files.h"
-#include "base/options.h"
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/run_state.h"
 #include "config/sft_config.h"
 #include "config/train_config.h"
+#include "options/options.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/checkpoint/saved_contents.h"
@@ -27,7 +27,7 @@ using Flags = std::map<std::string, std::string>;
 template <typename Config>
 Flags flags_of() {
   Config config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   return options.result_options();
 }

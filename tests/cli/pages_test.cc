@@ -16,11 +16,11 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "base/options.h"
 #include "config/other_trainers/other_trainers.h"
 #include "config/other_trainers/unsupported_flags.h"
 #include "config/sft_config.h"
 #include "config/train_config.h"
+#include "options/options.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
 #include "tests/cli/tiny_run.h"
@@ -371,7 +371,7 @@ Names flags_in(const std::string& text) {
 template <typename Config>
 Names flags_that_may_change() {
   Config config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   const std::map<std::string, std::string> fixed = options.result_options();
   const base::Json all = options.values();
@@ -398,7 +398,7 @@ TEST_F(Pages, ListTheFlagsThatAResumedRunMayChange) {
 
 TEST_F(Pages, SayOfEachFlagOfSlimeWhatItIsHere) {
   config::TrainConfig config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   const base::Json ours = options.values();
   int num_rows = 0;
@@ -444,7 +444,7 @@ TEST(ComingFrom, EveryNameOfOtherTrainersIsAnsweredWithItsRowOfThePage) {
   EXPECT_EQ(name_rows("From AReaL", "key"), rows_of(config::names_of_areal()));
   EXPECT_EQ(name_rows("From prime-rl", "key"), rows_of(config::names_of_prime_rl()));
   config::TrainConfig config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   const base::Json ours = options.values();
   int num_answered = 0;

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/options.h"
 #include "config/verb_configs.h"
+#include "options/options.h"
 #include "tandem/error.h"
 
 namespace tandem::config {
@@ -43,7 +43,7 @@ TEST(EvalOptions, DataSetsArePairsWithNamesOfTheirOwn) {
 
 TEST(EvalOptions, TheFlagOfTrainingDataIsAnsweredWithThatOfEvaluations) {
   EvalConfig config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   try {
     options.parse({"--hf-checkpoint", "m", "--prompt-data", "f.jsonl"});

@@ -6,8 +6,8 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "base/options.h"
 #include "config/train_config.h"
+#include "options/options.h"
 #include "tests/base/temporary_directory.h"
 
 namespace tandem::config {
@@ -70,7 +70,7 @@ TEST(IdleFlags, AreSaidAndOnlyWhereTheyAreIdle) {
                                "exact", "--rollout-batch-size", "4", "--n-samples-per-prompt", "2", "--num-rollout",
                                "3", "--save", "runs/x"});
     TrainConfig config;
-    base::Options options;
+    options::Options options;
     config.visit(options);
     options.parse(words);
     return options.idle_texts();
@@ -118,7 +118,7 @@ TEST(IdleFlags, OfAFileAreSaidWhereTheyAreNotTheDefault) {
                                       "runs/x"};
     words.insert(words.end(), of_run.begin(), of_run.end());
     TrainConfig of_file, config;
-    base::Options writing, reading;
+    options::Options writing, reading;
     of_file.visit(writing);
     writing.parse(words);
     base::write_file_durably(folder / "config.toml", writing.text_to_repeat());

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/options.h"
 #include "base/sha256.h"
+#include "options/options.h"
 #include "rl/advantages.h"
 #include "rl/losses.h"
 #include "rl/reward_shaping.h"
@@ -28,7 +28,7 @@ using Arguments = std::vector<std::string>;
 
 LossOptions parsed_losses(const Arguments& arguments) {
   LossOptions loss;
-  base::Options options;
+  options::Options options;
   loss.visit(options);
   options.parse(arguments);
   loss.check();
@@ -287,7 +287,7 @@ TEST(LossOptions, EveryFlagIsAmongTheCases) {
   for (const char* name : {"opd-on-policy-share", "opd-answer-key"}) tried.insert(name);
   for (const FlagCase& one : kCases) tried.insert(one.flag.starts_with("no-") ? one.flag.substr(3) : one.flag);
   LossOptions loss;
-  base::Options options;
+  options::Options options;
   loss.visit(options);
   for (const auto& [name, value] : options.result_options()) EXPECT_TRUE(tried.contains(name)) << "--" << name;
 }
@@ -475,7 +475,7 @@ TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
 // A checkpoint that was saved before these options had choices remembers them as free text.
 TEST(LossOptions, ACheckpointRemembersNamesAsItAlwaysHas) {
   LossOptions loss;
-  base::Options options;
+  options::Options options;
   loss.visit(options);
   const std::map<std::string, std::string> remembered = options.result_options();
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{{"advantage-estimator", "grpo"},
@@ -491,7 +491,7 @@ TEST(LossOptions, ACheckpointRemembersNamesAsItAlwaysHas) {
 TEST(LossOptions, TheUnbiasedKlCountsOnlyWhereThereIsAKlLoss) {
   const auto remembered = [](const Arguments& arguments) {
     LossOptions loss;
-    base::Options options;
+    options::Options options;
     loss.visit(options);
     options.parse(arguments);
     return options.result_options().at("use-unbiased-kl");

@@ -11,7 +11,7 @@ namespace {
 
 std::string refusal_of_ranks(std::vector<std::string> flags, const std::string& device = "cpu") {
   MeshOptions mesh;
-  base::Options options;
+  options::Options options;
   mesh.visit(options);
   try {
     options.parse(std::move(flags));
@@ -66,7 +66,7 @@ TEST(MeshOptions, ALibraryThatDoesNotMoveTheDevicesTensorsIsRefused) {
 
 std::string refusal_of_rollout(std::vector<std::string> flags, bool colocate) {
   MeshOptions mesh;
-  base::Options options;
+  options::Options options;
   mesh.visit(options);
   try {
     options.parse(std::move(flags));
@@ -128,7 +128,7 @@ TEST(MeshOptions, ExpertsAreSharedByDevicesOfOneMachineThatHoldAllWeights) {
 // The number of devices is not an input of the results.
 TEST(MeshOptions, ResultsDependOnHowAModelIsSpreadAlone) {
   MeshOptions mesh;
-  base::Options options;
+  options::Options options;
   mesh.visit(options);
   const std::map<std::string, std::string> results = options.result_options();
   EXPECT_EQ(results.size(), 2U);

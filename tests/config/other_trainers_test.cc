@@ -54,7 +54,7 @@ class Verb {
 
  private:
   Config config_;
-  base::Options options_;
+  options::Options options_;
   base::Json values_;
 };
 

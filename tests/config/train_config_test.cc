@@ -13,8 +13,8 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "base/options.h"
 #include "config/verb_configs.h"
+#include "options/options.h"
 #include "reward/reward_rules.h"
 #include "rl/losses.h"
 #include "tandem/error.h"
@@ -36,7 +36,7 @@ const Arguments kMinimal = {"--colocate", "--hf-checkpoint",
 
 TrainConfig parsed_run(Arguments more = {}, const Arguments& base = kMinimal) {
   TrainConfig config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   more.insert(more.begin(), base.begin(), base.end());
   options.parse(more);
@@ -280,7 +280,7 @@ TEST(TrainConfig, MistakesInRewardsNameTheFlagAndTheRemedy) {
 TEST(TrainConfig, OneRewardIsAValueAndSeveralAreAList) {
   const auto value = [](const Arguments& more) {
     TrainConfig config;
-    base::Options options;
+    options::Options options;
     config.visit(options);
     Arguments arguments = without("--rm-type", true);
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -354,7 +354,7 @@ TEST(TrainConfig, MissingPartsAreAskedFor) {
 TEST(TrainConfig, PrintedConfigReadsBackToTheSame) {
   base::TemporaryDirectory folder;
   TrainConfig config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   Arguments arguments = kMinimal;
   for (const char* word : {"--rollout-stop", "\n\n", "a\"b", "--lr", "3e-05", "--eps-clip-high", "0.28",
@@ -366,7 +366,7 @@ TEST(TrainConfig, PrintedConfigReadsBackToTheSame) {
   base::write_file_durably(folder / "config.toml", options.config_text());
 
   TrainConfig again;
-  base::Options again_options;
+  options::Options again_options;
   again.visit(again_options);
   again_options.parse({"--config", folder / "config.toml"});
   again.check();

@@ -8,8 +8,8 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "base/options.h"
 #include "config/train_config.h"
+#include "options/options.h"
 #include "tandem/error.h"
 
 namespace tandem::config {
@@ -17,7 +17,7 @@ namespace {
 
 TEST(UnsupportedFlags, AreRefusedWithTheirReason) {
   TrainConfig config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   options.require_only({});
   for (const UnsupportedFlag& flag : unsupported_flags()) options.unsupported(flag.name, flag.reason);
@@ -36,7 +36,7 @@ TEST(UnsupportedFlags, AreRefusedWithTheirReason) {
 
 TEST(UnsupportedFlags, NameNothingThatTandemHas) {
   TrainConfig config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   const std::string text = options.config_text();
   for (const UnsupportedFlag& flag : unsupported_flags()) {
@@ -48,7 +48,7 @@ TEST(UnsupportedFlags, NameNothingThatTandemHas) {
 // version 0.3.1). A user who brings a command of slime gets an answer for each flag, never that there is no such flag.
 TEST(UnsupportedFlags, EveryFlagOfSlimeIsOursOrHasItsReason) {
   TrainConfig config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   const base::Json ours = options.values();
   std::istringstream names(base::read_file("tests/config/slime_flags.txt"));

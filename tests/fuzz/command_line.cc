@@ -7,15 +7,15 @@
 #include <memory>
 #include <optional>
 
-#include "base/option_mistakes.h"
 #include "config/other_trainers/unsupported_flags.h"
 #include "config/sft_config.h"
 #include "config/train_config.h"
 #include "config/verb_configs.h"
+#include "options/mistakes.h"
 #include "tests/fuzz/json_mutator.h"
 
 using namespace tandem::fuzz;
-using tandem::base::Options;
+using tandem::options::Options;
 namespace config = tandem::config;
 
 namespace {
@@ -46,8 +46,9 @@ class Verb {
   bool parse(const std::vector<std::string>& arguments) {
     try {
       // Who asks for help has not given what is required.
-      if (options_.parse(config::without_harmless_flags(arguments)) == tandem::base::ParsedAction::kHelp) return false;
-    } catch (const tandem::base::OptionsError& error) {
+      if (options_.parse(config::without_harmless_flags(arguments)) == tandem::options::ParsedAction::kHelp)
+        return false;
+    } catch (const tandem::options::OptionsError& error) {
       for (const auto& one : error.refused()) require_line(one.flag + one.reason);
       for (const std::string& message : error.others()) require_line(message);
       require(error.list("tandem").size() <= 64 * kMaxMessageBytes, "the list of mistakes has an end");

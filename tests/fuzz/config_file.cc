@@ -1,12 +1,12 @@
-// base/options_toml: an accepted config file gives options whose own text, as --print-config writes it, reads back to
+// options/toml: an accepted config file gives options whose own text, as --print-config writes it, reads back to
 // the same values. The same bytes are read as a file of tables too, whose mistakes have their places.
-#include "base/option_tables.h"
-#include "base/options.h"
+#include "options/options.h"
+#include "options/tables.h"
 #include "tests/fuzz/target.h"
 
 using namespace tandem::fuzz;
-using tandem::base::Option;
-using tandem::base::Options;
+using tandem::options::Option;
+using tandem::options::Options;
 
 namespace {
 
@@ -50,7 +50,7 @@ class ConfigFile {
   void read(const std::string& path) {
     try {
       options_.parse({"--config", path, "--print-config"});
-    } catch (const tandem::base::OptionsError& error) {
+    } catch (const tandem::options::OptionsError& error) {
       for (const auto& one : error.refused()) require_placed_message(one.flag, path);
       for (const std::string& message : error.others()) require_placed_message(message, path);
       throw tandem::UserError(error.refused().empty() ? error.others().front() : error.refused().front().flag);
@@ -66,7 +66,7 @@ class ConfigFile {
 // Reads the tables as --eval-config does.
 void read_tables(const std::string& path) {
   try {
-    const tandem::base::OptionTables tables(path, "eval", "defaults", "datasets");
+    const tandem::options::OptionTables tables(path, "eval", "defaults", "datasets");
     for (size_t i = 0; i < tables.size(); ++i) {
       require_placed_message(tables.place(i) + ": x", path);
       Config config;
@@ -75,7 +75,7 @@ void read_tables(const std::string& path) {
       tables.read_defaults(options);
       tables.read(i, options);
     }
-  } catch (const tandem::base::OptionsError& error) {
+  } catch (const tandem::options::OptionsError& error) {
     for (const auto& one : error.refused()) require_placed_message(one.flag, path);
     for (const std::string& message : error.others()) require_placed_message(message, path);
     throw tandem::UserError(error.refused().empty() ? error.others().front() : error.refused().front().flag);

@@ -1,10 +1,10 @@
-// rl/data_lines: PATH@[a:b] means what it means in Python. The first line of an input follows the file's name, the
+// data/lines: PATH@[a:b] means what it means in Python. The first line of an input follows the file's name, the
 // others are the file: every line that is not blank is a row.
 #include <algorithm>
 #include <charconv>
 #include <optional>
 
-#include "rl/data_lines.h"
+#include "data/lines.h"
 #include "tests/fuzz/target.h"
 
 using namespace tandem::fuzz;
@@ -19,7 +19,7 @@ std::vector<int64_t> rows_of(std::string_view text) {
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
     if (line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);
-    if (!tandem::rl::is_blank(line)) rows.push_back(number);
+    if (!tandem::data::is_blank(line)) rows.push_back(number);
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return rows;
@@ -78,9 +78,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<int64_t> rows;
   const bool accepted = accepts(
       [&] {
-        tandem::rl::for_each_row(file.path() + std::string(suffix), /*keys=*/{}, /*skip_bad_lines=*/false,
-                                 /*open_parquet=*/{},
-                                 [&](const tandem::rl::Place& place) { rows.push_back(place.line); });
+        tandem::data::for_each_row(file.path() + std::string(suffix), /*keys=*/{}, /*skip_bad_lines=*/false,
+                                   /*open_parquet=*/{},
+                                   [&](const tandem::data::Place& place) { rows.push_back(place.line); });
       },
       [](std::string_view message) { require(message.starts_with(file.path()), "a refusal names the file", message); });
   const Wanted expected = wanted(suffix, rows_of(text));

@@ -6,9 +6,9 @@
 #include <functional>
 
 #include "base/json.h"
-#include "base/options.h"
+#include "data/prompts.h"
 #include "model/config.h"
-#include "rl/prompts.h"
+#include "options/options.h"
 #include "tests/fuzz/target.h"
 #include "weights/safetensors.h"
 #include "worker/message.h"
@@ -60,8 +60,8 @@ TEST(LargeInput, LinesOfManyKeysAreReadInLinearTime) {
   for (const std::string& line : {"{\"prompt\":\"a\"," + members(60000, "0") + "}",
                                   "{\"prompt\":\"a\",\"metadata\":{" + members(60000, "0") + "}}"}) {
     file.write(line);
-    tandem::rl::PromptData data;
-    ASSERT_TRUE(accepts_in_time([&] { data = rl::read_prompts({.path = file.path()}); }));
+    tandem::data::PromptData data;
+    ASSERT_TRUE(accepts_in_time([&] { data = data::read_prompts({.path = file.path()}); }));
     EXPECT_GE(data.records.at(0).metadata.size(), 60000U);  // the metadata's own key stands beside its members
   }
 }
@@ -69,7 +69,7 @@ TEST(LargeInput, LinesOfManyKeysAreReadInLinearTime) {
 TEST(LargeInput, FilesOfManyLinesAreReadInLinearTime) {
   const MemoryFile file;
   file.write(repeated("\n", kBytes / 2) + repeated("x\n", kBytes / 4) + "{\"prompt\":\"a\"}");
-  EXPECT_TRUE(accepts_in_time([&] { rl::read_prompts({.path = file.path(), .skip_bad_lines = true}); }));
+  EXPECT_TRUE(accepts_in_time([&] { data::read_prompts({.path = file.path(), .skip_bad_lines = true}); }));
 }
 
 // A list of 150,000 ids took more than 50 s: each was looked for among those before it.
@@ -90,7 +90,7 @@ TEST(LargeInput, ConfigFilesOfDeepNamesAreRefused) {
   const MemoryFile file;
   int64_t steps = 0;
   std::vector<int64_t> devices;
-  base::Options options;
+  options::Options options;
   options.option(steps, "steps", "run", "a number");
   options.option(devices, "devices", "run", "a list");
   const auto accepts_file = [&](const std::string& text) {

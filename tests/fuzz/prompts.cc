@@ -1,12 +1,12 @@
-// rl/prompts: every row becomes a record of the promised shape or is counted; a strict read accepts exactly the files
+// data/prompts: every row becomes a record of the promised shape or is counted; a strict read accepts exactly the files
 // in which a lenient one counts nothing. The first byte chooses prompts or SFT
 // data, and which keys and labels are asked for.
-#include "rl/prompts.h"
+#include "data/prompts.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "rl/sft_data.h"
+#include "data/sft.h"
 #include "tests/fuzz/json_mutator.h"
 
 using namespace tandem::fuzz;
@@ -28,13 +28,13 @@ void require_prompt(const Json& prompt) {
   require(prompt.is_string() && !prompt.get_ref<const std::string&>().empty(), "a prompt has text");
 }
 
-void require_record(const tandem::rl::PromptRecord& record) {
+void require_record(const tandem::data::PromptRecord& record) {
   require_prompt(record.prompt);
   require(record.metadata.is_object(), "metadata is an object");
   require(record.tools.is_null() || record.tools.is_array(), "tools are a list or nothing");
 }
 
-void require_record(const tandem::rl::SftRecord& record) {
+void require_record(const tandem::data::SftRecord& record) {
   if (!record.messages.is_null()) {
     require_messages(record.messages);
     require(record.messages.back()["role"] == "assistant", "a conversation ends with an answer");
@@ -93,14 +93,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   file.write(text);
   const int choice = data[0];
   if (choice % 2 == 0) {
-    tandem::rl::PromptOptions options{.path = file.path()};
+    tandem::data::PromptOptions options{.path = file.path()};
     if ((choice & 2) != 0) options.label_needed_by = "--rm-type exact";
     if ((choice & 4) != 0) options.input_key = options.label_key = "a.b";
-    check([](const auto& asked) { return tandem::rl::read_prompts(asked); }, options, text);
+    check([](const auto& asked) { return tandem::data::read_prompts(asked); }, options, text);
   } else {
-    tandem::rl::SftOptions options{.path = file.path()};
+    tandem::data::SftOptions options{.path = file.path()};
     if ((choice & 2) != 0) options.prompt_key = options.response_key = "a.b";
-    check([](const auto& asked) { return tandem::rl::read_sft(asked); }, options, text);
+    check([](const auto& asked) { return tandem::data::read_sft(asked); }, options, text);
   }
   return 0;
 }

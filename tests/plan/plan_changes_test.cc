@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <string>
 
-#include "base/options.h"
 #include "model/lora.h"
+#include "options/options.h"
 #include "tandem/error.h"
 #include "tests/plan/plan_case.h"
 
@@ -142,7 +142,7 @@ TEST(PlanChanges, AreFlagsThatCanBeTyped) {
   ASSERT_EQ(changes.size(), 3U);
   for (const PlanChange& change : changes) {
     config::TrainConfig config = large.config;
-    base::Options options;
+    options::Options options;
     config.visit(options);
     options.require_only({});
     std::vector<std::string> words;

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "base/files.h"
-#include "base/options.h"
 #include "model/lora.h"
+#include "options/options.h"
 #include "plan/plan_text.h"
 #include "rollout/rollout_plan.h"
 #include "tandem/error.h"
@@ -250,7 +250,7 @@ TEST(Plan, Qwen3_0_6BIsPlannedWithinThreePercentOfWhatWasMeasured) {
 
 config::PlanConfig parsed(const std::vector<std::string>& arguments) {
   config::PlanConfig config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   options.parse(arguments);
   return config;
@@ -263,7 +263,7 @@ TEST(PlanReport, NeedsTheCheckpointAloneAndReadsTheFlagsOfTraining) {
   EXPECT_EQ(config.train.optimizer.batch.max_tokens_per_gpu, 99);
   base::TemporaryDirectory folder;
   config::TrainConfig train;
-  base::Options options;
+  options::Options options;
   train.visit(options);
   options.require_only({"hf-checkpoint"});
   options.parse({"--hf-checkpoint", "m", "--prompt-data", "p", "--rollout-batch-size", "3"});

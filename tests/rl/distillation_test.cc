@@ -20,7 +20,7 @@
 namespace tandem::rl {
 namespace {
 
-constexpr float kNotFinite = std::numeric_limits<float>::quiet_NaN();
+constexpr float kUnread = std::numeric_limits<float>::quiet_NaN();
 
 // Draws two groups of three. Log-probs of tokens that are not trained are NaN: nothing may read them.
 std::vector<Sample> random_samples(std::mt19937& random) {
@@ -36,14 +36,14 @@ std::vector<Sample> random_samples(std::mt19937& random) {
     for (size_t t = 0; t < sample.completion.size(); ++t) {
       sample.loss_mask.push_back(t == 0 || random() % 4 != 0);
       const bool counts = sample.is_trained(t);
-      sample.rollout_logprobs.push_back(counts ? logprob(random) : kNotFinite);
-      sample.teacher_logprobs.push_back(counts ? logprob(random) : kNotFinite);
+      sample.rollout_logprobs.push_back(counts ? logprob(random) : kUnread);
+      sample.teacher_logprobs.push_back(counts ? logprob(random) : kUnread);
     }
   }
   return samples;
 }
 
-double k1(const Sample& sample, size_t t) {
+double sampled_kl(const Sample& sample, size_t t) {
   return static_cast<double>(sample.rollout_logprobs[t]) - static_cast<double>(sample.teacher_logprobs[t]);
 }
 
@@ -74,11 +74,11 @@ TEST(Distillation, EachTrainedTokenLosesItsReverseKlBesideTheRewardOrAlone) {
       for (size_t t = 0; t < taught[i].completion.size(); ++t) {
         const double own = use_task_rewards ? advantage_of_token(plain[i], t) : 0.0;
         const bool counts = taught[i].is_trained(t);
-        EXPECT_NEAR(advantage_of_token(taught[i], t), counts ? own - 0.3 * k1(taught[i], t) : own, 1e-12)
+        EXPECT_NEAR(advantage_of_token(taught[i], t), counts ? own - 0.3 * sampled_kl(taught[i], t) : own, 1e-12)
             << i << " " << t;
         if (!counts) continue;
         task += std::abs(own);
-        teacher += std::abs(0.3 * k1(taught[i], t));
+        teacher += std::abs(0.3 * sampled_kl(taught[i], t));
         count += 1.0;
       }
     }

@@ -58,7 +58,7 @@ class HeldOutTest : public testing::Test {
   session::SftSamples samples_of(const std::string& path) {
     config::DataOptions own = config_.data;
     own.lines.path = path;
-    return session::load_sft_samples(own, rl::Answers::kToImitate, /*append_eos=*/true, session_.text(),
+    return session::load_sft_samples(own, data::Answers::kToImitate, /*append_eos=*/true, session_.text(),
                                      session_.config());
   }
   double num_trained_tokens(const std::string& path) {

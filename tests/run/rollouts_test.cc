@@ -80,7 +80,7 @@ TEST(Rollouts, AreReadFromFilesWhereTheRunIsTold) {
   const sampling::Rollout read = replay.next(1);
   ASSERT_EQ(read.samples.size(), written.samples.size());
   EXPECT_EQ(read.samples.back().completion, written.samples.back().completion);
-  EXPECT_EQ(replay.rollouts().position().cursor, rl::PromptCursor());
+  EXPECT_EQ(replay.rollouts().position().cursor, data::PromptCursor());
 }
 
 TEST(Rewards, AnEvaluationSharesThemUnlessItsKeysDiffer) {

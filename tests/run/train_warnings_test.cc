@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/options.h"
+#include "options/options.h"
 
 namespace tandem::run {
 namespace {
@@ -17,7 +17,7 @@ using Arguments = std::vector<std::string>;
 
 std::vector<std::string> warnings_of(const Arguments& more) {
   config::TrainConfig config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   Arguments arguments = {"--colocate", "--hf-checkpoint", "model", "--prompt-data",
                          "data.jsonl", "--rm-type",       "exact", "--rollout-batch-size",

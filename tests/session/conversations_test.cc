@@ -151,11 +151,11 @@ TEST_F(Conversations, ToImitateHaveTheSystemMessageInTheirContext) {
   model_.eos_token_ids = {kImEnd};
   model_.max_positions = 1024;
   base::write_file_durably(options_.lines.path, R"({"prompt": [{"role": "user", "content": "a?"}], "response": "b"})");
-  const SftSamples samples = load_sft_samples(options_, rl::Answers::kToImitate, /*append_eos=*/true, *text_, model_);
+  const SftSamples samples = load_sft_samples(options_, data::Answers::kToImitate, /*append_eos=*/true, *text_, model_);
   EXPECT_EQ(text_->decode({samples.samples.at(0).prompt->tokens}, false)[0],
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na?<|im_end|>\n<|im_start|>assistant\n");
   base::write_file_durably(options_.lines.path, R"({"prompt": "a?", "response": "b"})");
-  EXPECT_THROW(load_sft_samples(options_, rl::Answers::kToImitate, true, *text_, model_), UserError);
+  EXPECT_THROW(load_sft_samples(options_, data::Answers::kToImitate, true, *text_, model_), UserError);
 }
 
 // Qwen2.5's Base checkpoints have <|endoftext|> as EOS, and the template of their Instruct siblings.

@@ -76,7 +76,7 @@ class SftSamplesTest : public testing::Test {
   base::TemporaryDirectory folder_;
   config::DataOptions data_;
   model::ModelConfig model_;
-  rl::Answers kind_ = rl::Answers::kToImitate;
+  data::Answers kind_ = data::Answers::kToImitate;
   bool append_eos_ = true;
   text::TextWorker* text_ = &qwen3();
   std::unique_ptr<text::TextWorker> own_text_;
@@ -398,7 +398,7 @@ TEST_F(SftSamplesTest, PlainAnswersEndWithTheTokenizersEosAsInTrl) {
 }
 
 TEST_F(SftSamplesTest, DataThatAreHardlyMeantSoAreSaid) {
-  const auto warnings = [&](rl::Answers answers, const std::string& lines) {
+  const auto warnings = [&](data::Answers answers, const std::string& lines) {
     base::write_file_durably(folder_ / "data.jsonl", lines);
     data_.prompt_data = {folder_ / "data.jsonl"};
     testing::internal::CaptureStderr();
@@ -412,18 +412,18 @@ TEST_F(SftSamplesTest, DataThatAreHardlyMeantSoAreSaid) {
                            "\n";
   const std::string bad = R"({"prompt": "a", "completion": " c", "label": false})"
                           "\n";
-  EXPECT_EQ(warnings(rl::Answers::kToImitate, good + good), "");
-  expect_said(warnings(rl::Answers::kToImitate, good + bad), "1 of 2 lines have a label that is false");
-  EXPECT_EQ(warnings(rl::Answers::kLabelled, good + bad), "");
-  expect_said(warnings(rl::Answers::kLabelled, good + good), "the labels of all 2 answers are true");
-  expect_said(warnings(rl::Answers::kLabelled, bad), "the labels of all 1 answers are false");
+  EXPECT_EQ(warnings(data::Answers::kToImitate, good + good), "");
+  expect_said(warnings(data::Answers::kToImitate, good + bad), "1 of 2 lines have a label that is false");
+  EXPECT_EQ(warnings(data::Answers::kLabelled, good + bad), "");
+  expect_said(warnings(data::Answers::kLabelled, good + good), "the labels of all 2 answers are true");
+  expect_said(warnings(data::Answers::kLabelled, bad), "the labels of all 1 answers are false");
   const std::string empty = R"({"prompt": "a", "response": ""})"
                             "\n";
-  expect_said(warnings(rl::Answers::kToImitate, good + empty + empty),
+  expect_said(warnings(data::Answers::kToImitate, good + empty + empty),
               "2 of 3 lines have an answer without any text, which the model learns to give; the first is line 2");
-  expect_said(warnings(rl::Answers::kToImitate, messages(kAsk + R"(, {"role": "assistant", "content": " "})")),
+  expect_said(warnings(data::Answers::kToImitate, messages(kAsk + R"(, {"role": "assistant", "content": " "})")),
               "1 of 1 lines have an answer without any text");
-  EXPECT_EQ(warnings(rl::Answers::kToImitate,
+  EXPECT_EQ(warnings(data::Answers::kToImitate,
                      messages(kAsk + R"(, {"role": "assistant", "content": "", "tool_calls": [)"
                                      R"({"type": "function", "function": {"name": "add", "arguments": {}}}]})")),
             "");
@@ -431,8 +431,8 @@ TEST_F(SftSamplesTest, DataThatAreHardlyMeantSoAreSaid) {
                            "\n";
   const std::string alike = R"({"prompt": "a", "chosen": " b", "rejected": " b"})"
                             "\n";
-  EXPECT_EQ(warnings(rl::Answers::kPairs, pair), "");
-  expect_said(warnings(rl::Answers::kPairs, pair + alike),
+  EXPECT_EQ(warnings(data::Answers::kPairs, pair), "");
+  expect_said(warnings(data::Answers::kPairs, pair + alike),
               "data.jsonl:2: chosen and rejected are the same answer, as in 1 of 2 pairs");
 }
 
@@ -451,16 +451,16 @@ TEST_F(SftSamplesTest, LimitsLeaveOutWholePreferences) {
            R"(], "label": true})"
            "\n";
   };
-  const std::vector<std::pair<rl::Answers, std::string>> files = {
-      {rl::Answers::kPairs, pair(wordy) + pair(kTwo) + pair(wordy)},
-      {rl::Answers::kLabelled, labelled(wordy) + labelled(kTwo) + labelled(wordy)}};
+  const std::vector<std::pair<data::Answers, std::string>> files = {
+      {data::Answers::kPairs, pair(wordy) + pair(kTwo) + pair(wordy)},
+      {data::Answers::kLabelled, labelled(wordy) + labelled(kTwo) + labelled(wordy)}};
   for (const auto& [kind, lines] : files) {
     kind_ = kind;
     data_.max_prompt_len = 0;
     data_.lines.skip_bad_lines = false;
     model_.max_positions = 1024;
     const SftSamples all = load(lines);
-    const size_t of_line = kind == rl::Answers::kPairs ? 2 : 1;
+    const size_t of_line = kind == data::Answers::kPairs ? 2 : 1;
     ASSERT_EQ(all.samples.size(), 3 * of_line);
     const std::vector<std::string> said_by_chosen = stretches(all.samples[of_line], true);
     ASSERT_EQ(said_by_chosen, (std::vector<std::string>{"2<|im_end|>", "3<|im_end|>"}));
@@ -560,9 +560,9 @@ TEST_F(SftSamplesTest, PreferencesThatTheTemplateCannotRenderMayBeLeftOut) {
   const auto labelled = [](const std::string& completion) {
     return R"({"prompt": [)" + kAsk + R"(], "completion": [)" + completion + "], \"label\": true}\n";
   };
-  const std::vector<std::pair<rl::Answers, std::vector<std::string>>> files = {
-      {rl::Answers::kPairs, {good, several, robot}},
-      {rl::Answers::kLabelled,
+  const std::vector<std::pair<data::Answers, std::vector<std::string>>> files = {
+      {data::Answers::kPairs, {good, several, robot}},
+      {data::Answers::kLabelled,
        {labelled(kTwo), labelled(turns), labelled(R"({"role": "robot", "content": "x"}, )" + kTwo)}}};
   for (const auto& [kind, lines] : files) {
     kind_ = kind;

@@ -94,7 +94,7 @@ bool is_family(const UnsupportedFlag& flag) { return std::string_view(flag.name)
 // Declares a name of a table as a refused flag, if a family of refused flags ("vllm-*") would take it for its own. The
 // name of an option of Tandem stays in its family: its row says nothing to a verb that lacks the option.
 void declare_if_hidden(const std::string& name, const std::string& answer, const base::Json& ours,
-                       base::Options& options) {
+                       options::Options& options) {
   const UnsupportedFlag* const family = find_unsupported_flag(name);
   if (family == nullptr || !is_family(*family)) return;
   const std::set<std::string> flags = flags_in(answer);
@@ -104,7 +104,7 @@ void declare_if_hidden(const std::string& name, const std::string& answer, const
 }
 
 // Declares the hidden names of all tables, whole ones before the last parts of keys, as an unknown name is looked up.
-void declare_hidden_names(const std::vector<Row>& rows, const base::Json& ours, base::Options& options) {
+void declare_hidden_names(const std::vector<Row>& rows, const base::Json& ours, options::Options& options) {
   std::map<std::string, int> num_keys;  // the keys that end in these parts
   for (const auto& [trainer, name] : rows) {
     const std::string whole = dashed(name.name);
@@ -130,7 +130,7 @@ std::string answer_of(const char* trainer, const OtherName& name) {
   return answer;
 }
 
-void declare_other_trainers(base::Options& options) {
+void declare_other_trainers(options::Options& options) {
   const base::Json ours = options.values();
   const std::vector<Row> rows = rows_for(ours);
   declare_hidden_names(rows, ours, options);  // the first row that holds for a flag answers

@@ -1,11 +1,11 @@
 // Maps the names of TRL, verl, AReaL and prime-rl to our flags. docs/COMING_FROM.md shows these rows, a test compares
-// both, and the parser answers with them where a user types such a name (base::Options::known_elsewhere).
+// both, and the parser answers with them where a user types such a name (options::Options::known_elsewhere).
 #pragma once
 
 #include <span>
 #include <string>
 
-#include "base/options.h"
+#include "options/options.h"
 
 namespace tandem::config {
 
@@ -30,6 +30,6 @@ std::string answer_of(const char* trainer, const OtherName& name);
 // already: one that has --preference-loss, `tandem sft`, answers with the names of preferences and of supervised
 // training first, and no other has those names.
 // A name of a table is answered with its row also where it is one of a family that slime's rows refuse ("vllm-*").
-void declare_other_trainers(base::Options& options);
+void declare_other_trainers(options::Options& options);
 
 }  // namespace tandem::config

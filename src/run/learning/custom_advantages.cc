@@ -149,7 +149,7 @@ Json CustomAdvantages::group_message(const sampling::Rollout& rollout, const std
     json["label"] = prompt->label.empty() ? Json() : Json(prompt->label);
     json["metadata"] = Json::object();
   } else {
-    const rl::PromptRecord& record = inputs_.prompts.prompts[line->second].record;
+    const data::PromptRecord& record = inputs_.prompts.prompts[line->second].record;
     json["prompt_index"] = line->second;
     json["prompt"] = record.prompt;
     json["label"] = record.label;

@@ -65,7 +65,7 @@ SftLearner::SftLearner(SftInputs& inputs)
                   [&] { return weights::why_not_finite(store); });
 }
 
-std::vector<int64_t> SftLearner::next_items(rl::PromptOrder& order) const {
+std::vector<int64_t> SftLearner::next_items(data::PromptOrder& order) const {
   std::vector<int64_t> items;
   for (int64_t i = 0; i < inputs_.config.global_batch_size; ++i) items.push_back(order.next());
   return items;
@@ -75,7 +75,7 @@ void SftLearner::score_reference(SftInputs& inputs, const model::Model& referenc
                                  const std::function<std::string()>& why_not_finite) {
   preferences_.emplace(inputs.config.preference, inputs.data, inputs.trainer.batch, ranks_);
   const auto refuse = [&] { refuse_reference(inputs.session, inputs.config.ref_load, why_not_finite()); };
-  rl::PromptOrder order = order_;
+  data::PromptOrder order = order_;
   int64_t begin = 0;
   if (inputs.checkpoint) {
     order.set_cursor(checkpoint::read_state(*inputs.checkpoint).cursor);

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "checkpoint/run_state.h"
+#include "data/prompt_order.h"
 #include "model/model.h"
 #include "report/report.h"
 #include "rl/learning_health.h"
-#include "rl/prompt_order.h"
 #include "run/learning/held_out.h"
 #include "run/learning/preferences.h"
 #include "run/run_log.h"
@@ -42,7 +42,7 @@ class SftLearner {
   std::optional<HeldOut::Result> evaluate(report::Report& report) const;
 
   trainer::Trainer& trainer() { return *trainer_; }
-  const rl::PromptCursor& cursor() const { return order_.cursor(); }  // position of the next step's data
+  const data::PromptCursor& cursor() const { return order_.cursor(); }  // position of the next step's data
   int64_t skipped_in_a_row() const { return skipped_in_a_row_; }
   // Call it when the step may be saved. Throws UserError after --max-skipped-steps.
   void check_goes_on() const {
@@ -51,14 +51,14 @@ class SftLearner {
 
  private:
   // Returns the indices of the next step's samples, or pairs, or labelled answers.
-  std::vector<int64_t> next_items(rl::PromptOrder& order) const;
+  std::vector<int64_t> next_items(data::PromptOrder& order) const;
   void score_reference(SftInputs& inputs, const model::Model& reference,
                        const std::function<std::string()>& why_not_finite);
   void see_skipped(int64_t step, const report::Metrics& metrics, const std::vector<int64_t>& items);
 
   const SftInputs& inputs_;
   const trainer::Ranks ranks_;
-  rl::PromptOrder order_;
+  data::PromptOrder order_;
   rl::LearningHealth health_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<trainer::Trainer> trainer_;

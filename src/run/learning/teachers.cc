@@ -9,10 +9,10 @@
 
 #include "base/check.h"
 #include "base/version.h"
+#include "data/lines.h"
 #include "device/communicator.h"
 #include "mesh/network.h"
 #include "model/registry.h"
-#include "rl/data_lines.h"
 #include "rl/distillation.h"
 #include "scorer/address.h"
 #include "scorer/messages.h"
@@ -51,7 +51,7 @@ std::unordered_map<const rl::Prompt*, size_t> teachers_of(const session::PromptS
                                                           const std::vector<std::string>& names) {
   std::unordered_map<const rl::Prompt*, size_t> result;
   for (const session::PromptLine& line : prompts.prompts) {
-    const base::Json* const found = rl::find_value(line.record.metadata, key);
+    const base::Json* const found = data::find_value(line.record.metadata, key);
     const std::string place = fmt::format("{}:{}: {}:", prompts.path, line.record.line, key);
     TANDEM_USER_CHECK(found != nullptr && found->is_string(),
                       fmt::format("{} the line names no teacher; give it one of {} there, as --opd-teacher-key says",

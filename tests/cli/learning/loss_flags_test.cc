@@ -12,8 +12,8 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "base/options.h"
 #include "config/train_config.h"
+#include "options/options.h"
 #include "rl/losses.h"
 #include "tests/base/temporary_directory.h"
 #include "tests/cli/captured.h"
@@ -431,7 +431,7 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
     given_.insert(flag);
   config::LossOptions loss;
   config::OptimizerOptions optimizer;
-  base::Options options;
+  options::Options options;
   loss.visit(options);
   optimizer.visit(options);
   for (const auto& [name, value] : options.result_options()) {

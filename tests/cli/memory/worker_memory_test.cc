@@ -7,9 +7,9 @@
 #include <optional>
 #include <utility>
 
-#include "base/options.h"
 #include "device/registry.h"
 #include "mesh/channel.h"
+#include "options/options.h"
 #include "plan/plan.h"
 #include "rollout_worker/served_rollout.h"
 #include "session/own_engine.h"
@@ -24,7 +24,7 @@ config::TrainConfig config_of(Arguments words) {
   words.erase(words.begin());
   words.insert(words.end(), {"--rollout-num-gpus", "1"});
   config::TrainConfig config;
-  base::Options options;
+  options::Options options;
   config.visit(options);
   options.parse(words);
   config.rollout.fill_in(config.model.device);

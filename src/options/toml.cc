@@ -16,11 +16,11 @@
 #include "base/env.h"
 #include "base/files.h"
 #include "base/message_text.h"
-#include "base/option_tables.h"
-#include "base/options.h"
 #include "base/stand_ins.h"
+#include "options/options.h"
+#include "options/tables.h"
 
-namespace tandem::base {
+namespace tandem::options {
 namespace {
 
 std::string place_text(const std::string& path, const toml::source_position& place) {
@@ -106,8 +106,8 @@ void check_dots(std::string_view text, const std::string& path) {
   int64_t num_dots = 0;
   for (size_t at = 0; at < text.size(); ++at) {
     num_dots = text[at] == '\n' ? 0 : num_dots + (text[at] == '.' ? 1 : 0);
-    TANDEM_USER_CHECK(num_dots <= kMaxDotsOfLine,
-                      place_in_text(path, text, at) + ": a name of many parts; write every option as name = value");
+    TANDEM_USER_CHECK(num_dots <= kMaxDotsOfLine, base::place_in_text(path, text, at) +
+                                                      ": a name of many parts; write every option as name = value");
   }
 }
 
@@ -118,7 +118,7 @@ void check_dots(std::string_view text, const std::string& path) {
 class TomlFile {
  public:
   explicit TomlFile(const std::string& path) : path_(path) {
-    const std::string text = read_file(path, int64_t{1} << 20);
+    const std::string text = base::read_file(path, int64_t{1} << 20);
     check_dots(text, path);
     const std::string_view byte_order_mark = "\xEF\xBB\xBF";
     const std::string_view body = std::string_view(text).substr(text.starts_with(byte_order_mark) ? 3 : 0);
@@ -127,7 +127,7 @@ class TomlFile {
       table_ = toml::parse(safe_text, path);
     } catch (const toml::parse_error& error) {
       throw UserError(place_text(path, error.source().begin) + ": " +
-                      one_line(stand_ins_.restore(error.description()), 300));
+                      base::one_line(stand_ins_.restore(error.description()), 300));
     }
   }
 
@@ -138,7 +138,7 @@ class TomlFile {
 
  private:
   std::string path_;
-  CharacterPlaceholders stand_ins_;
+  base::CharacterPlaceholders stand_ins_;
   toml::table table_;
 };
 
@@ -162,11 +162,11 @@ std::string start_of_paths(const std::string& path, const toml::table& table, co
                            const std::string& home) {
   const auto start = table[kWorkingDirectory].value<std::string>();
   if (!start) return "";
-  const std::string save = expand_home(file.restore(table["save"].value_or(std::string())), home);
+  const std::string save = base::expand_home(file.restore(table["save"].value_or(std::string())), home);
   std::error_code none;
   const bool is_here = !save.starts_with('/') && std::filesystem::equivalent(save + "/config.toml", path, none);
   if (is_here) return "";
-  return expand_home(file.restore(*start), home);
+  return base::expand_home(file.restore(*start), home);
 }
 
 // Returns a word of a path option, such as "data.jsonl@[:9]" or "reward.py:f", as a path from `start` if it leads to a
@@ -177,7 +177,7 @@ std::string from_start(const std::string& word, const std::string& start, bool i
   for (const size_t end : {path.size(), path.rfind("@["), path.rfind(':')}) {
     if (end == std::string::npos || end <= start.size()) continue;
     const std::string one = path.substr(0, end);
-    if (file_exists(one) || (!is_list && directory_exists(one))) return path;
+    if (base::file_exists(one) || (!is_list && base::directory_exists(one))) return path;
   }
   return word;
 }
@@ -193,7 +193,7 @@ void Options::read_entries(const FileTable& from, OptionMistakes& mistakes) {
   });
   for (const auto& [name, node] : entries) {
     if (name == kWorkingDirectory && from.has_help && node->is_string()) continue;
-    const std::string where = from.file.place(*node) + ": " + one_line(name);
+    const std::string where = from.file.place(*node) + ": " + base::one_line(name);
     const bool is_table = node->is_table() || node->is_array_of_tables();
     if (node->is_table() && from.has_help) {
       FileTable table = from;
@@ -234,7 +234,7 @@ bool Options::answer_whole_keys(const FileTable& table, const std::string& key, 
       if (answer_whole_keys(next, whole, mistakes)) is_known = true;
       continue;
     }
-    const std::string answer = elsewhere_text(table.file.place(node) + ": " + one_line(whole), whole);
+    const std::string answer = elsewhere_text(table.file.place(node) + ": " + base::one_line(whole), whole);
     if (answer.empty()) continue;
     mistakes.add(answer);
     is_known = true;
@@ -265,7 +265,7 @@ std::string Options::toml_text(bool repeats) const {
       if (option.group() != group) continue;
       auto words = option.words();
       if (words && option.is_path()) {
-        for (std::string& word : *words) word = shorten_home(word, home_);
+        for (std::string& word : *words) word = base::shorten_home(word, home_);
       }
       const bool is_unset = !words || (option.has_no_default() && !option.is_given());
       if (is_unset || (repeats && option.is_of_one_command())) out += "# ";
@@ -281,9 +281,9 @@ struct OptionTables::Impl {
   // Returns the table of that name, which must be the only entry of `parent`; others are refused.
   const toml::table* only(const toml::table& parent, const std::string& name, const std::string& shown) const {
     for (const auto& [key, node] : parent) {
-      TANDEM_USER_CHECK(
-          key.str() == name && node.is_table(),
-          fmt::format("{}: {}: is not known here; {}", file.place(node), one_line(file.restore(key.str())), shown));
+      TANDEM_USER_CHECK(key.str() == name && node.is_table(),
+                        fmt::format("{}: {}: is not known here; {}", file.place(node),
+                                    base::one_line(file.restore(key.str())), shown));
     }
     return parent[name].as_table();
   }
@@ -306,7 +306,8 @@ OptionTables::OptionTables(const std::string& path, const std::string& table, co
   const toml::table* const all = impl_->only(impl_->file.table(), table, what);
   if (all == nullptr) return;
   for (const auto& [key, node] : *all) {
-    const std::string where = fmt::format("{}: {}", impl_->file.place(node), one_line(impl_->file.restore(key.str())));
+    const std::string where =
+        fmt::format("{}: {}", impl_->file.place(node), base::one_line(impl_->file.restore(key.str())));
     if (key.str() == defaults) {
       impl_->defaults = node.as_table();
       TANDEM_USER_CHECK(impl_->defaults != nullptr, fmt::format("{}: is no table; {}", where, what));
@@ -331,4 +332,4 @@ void OptionTables::read_defaults(Options& options) const {
 
 void OptionTables::read(size_t i, Options& options) const { impl_->read(*impl_->list.at(i), options); }
 
-}  // namespace tandem::base
+}  // namespace tandem::options

@@ -4,11 +4,11 @@
 #include <random>
 
 #include "base/files.h"
-#include "rl/prompts.h"
+#include "data/prompts.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 namespace {
 
 struct Row {
@@ -103,4 +103,4 @@ TEST_F(Tables, AreToldByTheirFirstBytes) {
 }
 
 }  // namespace
-}  // namespace tandem::rl
+}  // namespace tandem::data

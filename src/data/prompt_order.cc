@@ -1,4 +1,4 @@
-#include "rl/prompt_order.h"
+#include "data/prompt_order.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "base/size.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 namespace {
 
 // This keeps the shuffles' random streams apart from the samples', which count from 0 under the same seed. The first
@@ -99,4 +99,4 @@ void PromptOrder::set_cursor(const PromptCursor& cursor) {
   for (; from > to; --from) --files_[drawn_file(from - 1)].num_taken;
 }
 
-}  // namespace tandem::rl
+}  // namespace tandem::data

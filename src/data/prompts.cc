@@ -1,4 +1,4 @@
-#include "rl/prompts.h"
+#include "data/prompts.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "base/message_text.h"
-#include "rl/messages.h"
+#include "data/messages.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 namespace {
 
 using base::Json;
@@ -150,4 +150,4 @@ PromptData read_prompts(const PromptOptions& options, const OpenTable& open_parq
   return data;
 }
 
-}  // namespace tandem::rl
+}  // namespace tandem::data

@@ -1,4 +1,4 @@
-#include "base/option_mistakes.h"
+#include "options/mistakes.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/message_text.h"
 
-namespace tandem::base {
+namespace tandem::options {
 
 namespace {
 
@@ -72,7 +72,7 @@ OptionsError::OptionsError(std::vector<Refused> refused, std::vector<std::string
 
 std::string OptionsError::list(const std::string& command) const {
   std::string text;
-  if (!refused_.empty()) text += fmt::format("not supported ({}):\n", counted(std::ssize(refused_), "flag"));
+  if (!refused_.empty()) text += fmt::format("not supported ({}):\n", base::counted(std::ssize(refused_), "flag"));
   std::vector<std::string> reasons;
   for (const Refused& one : refused_) {
     if (std::ranges::find(reasons, one.reason) == reasons.end()) reasons.push_back(one.reason);
@@ -85,7 +85,7 @@ std::string OptionsError::list(const std::string& command) const {
     text += "  " + reason + ":\n";
     append_pieces(text, flags, 4, kWidth, "");
   }
-  if (!others_.empty()) text += fmt::format("to be mended ({}):\n", counted(std::ssize(others_), "option"));
+  if (!others_.empty()) text += fmt::format("to be mended ({}):\n", base::counted(std::ssize(others_), "option"));
   for (const std::string& message : others_) text += "  " + message + "\n";
   if (remaining_.empty()) return text;
   text += "what remains without the unsupported flags:\n  " + command + " \\\n";
@@ -110,4 +110,4 @@ void OptionMistakes::raise(std::vector<std::string> remaining) const {
   throw UserError(refused_.front().flag + ": not supported: " + refused_.front().reason);
 }
 
-}  // namespace tandem::base
+}  // namespace tandem::options

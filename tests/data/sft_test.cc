@@ -1,12 +1,12 @@
 // Files of data to imitate, good and bad, are read or refused.
-#include "rl/sft_data.h"
+#include "data/sft.h"
 
 #include <gtest/gtest.h>
 
 #include "tandem/error.h"
-#include "tests/rl/data_file.h"
+#include "tests/data/data_file.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 namespace {
 
 SftRecord read_line(const std::string& line) {
@@ -248,4 +248,4 @@ TEST(Sft, ListsTheKeysThatAreThere) {
 }
 
 }  // namespace
-}  // namespace tandem::rl
+}  // namespace tandem::data

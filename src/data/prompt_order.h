@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tandem::rl {
+namespace tandem::data {
 
 // Holds the position of the next record: plain data, to be saved.
 struct PromptCursor {
@@ -57,4 +57,4 @@ class PromptOrder {
   std::vector<double> shares_;  // with weights: cumulative shares of the sum, up to each file
 };
 
-}  // namespace tandem::rl
+}  // namespace tandem::data

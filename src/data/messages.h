@@ -4,9 +4,9 @@
 #include <string>
 
 #include "base/json.h"
-#include "rl/data_lines.h"
+#include "data/lines.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 
 // Returns the messages of a list that is not empty, each with a role and a text as its content. A content of parts,
 // [{"type": "text", "text": "..."}], becomes the text that they make together; a message with tool calls may have no
@@ -20,4 +20,4 @@ base::Json read_prompt_value(const base::Json& object, const std::string& key, c
 // Returns the list of tools under `key`, or null if there is none.
 base::Json read_tools(const base::Json& object, const std::string& key, const Place& place);
 
-}  // namespace tandem::rl
+}  // namespace tandem::data

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace tandem::base {
+namespace tandem::options {
 
 // Returns how many columns a help text may take: 110, or where the descriptor is a terminal those of the terminal
 // ($COLUMNS first), from 60 to 120.
@@ -15,4 +15,4 @@ size_t help_columns(int descriptor);
 // choices, [a|b|c], that is longer than a line is broken after a '|'; another such word is not.
 void append_wrapped(std::string& out, std::string_view text, size_t indent, size_t columns);
 
-}  // namespace tandem::base
+}  // namespace tandem::options

@@ -1,9 +1,9 @@
 // Checks how bad lines are counted that later phases find than the reading of the file.
-#include "rl/data_lines.h"
+#include "data/lines.h"
 
 #include <gtest/gtest.h>
 
-namespace tandem::rl {
+namespace tandem::data {
 namespace {
 
 TEST(BadLines, BeginWithTheFirstInTheFileInWhateverOrderTheyCome) {
@@ -36,4 +36,4 @@ TEST(BadLines, NameTheFlagThatCountsThem) {
 }
 
 }  // namespace
-}  // namespace tandem::rl
+}  // namespace tandem::data

@@ -1,5 +1,5 @@
 // Prompt files, good and bad, are read or refused, and records come in their order.
-#include "rl/prompts.h"
+#include "data/prompts.h"
 
 #include <gtest/gtest.h>
 
@@ -10,12 +10,12 @@
 #include <random>
 
 #include "base/files.h"
-#include "rl/prompt_order.h"
+#include "data/prompt_order.h"
 #include "tandem/error.h"
+#include "tests/data/data_file.h"
 #include "tests/golden/golden.h"
-#include "tests/rl/data_file.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 namespace {
 
 std::string error_of(const PromptOptions& options) {
@@ -385,4 +385,4 @@ TEST(PromptOrder, ContinuesFromASavedCursor) {
 }
 
 }  // namespace
-}  // namespace tandem::rl
+}  // namespace tandem::data

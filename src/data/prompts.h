@@ -1,4 +1,4 @@
-// Reads a prompt file into records, strictly (rl/data_lines.h).
+// Reads a prompt file into records, strictly (data/lines.h).
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/json.h"
-#include "rl/data_lines.h"
+#include "data/lines.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 
 // Lists the rewards that a line may choose by "rm_type" in its metadata object, which overrides --rm-type.
 struct LineRewards {
@@ -60,4 +60,4 @@ struct PromptData {
 // Throws UserError if the file cannot be read, a line is wrong, or no record is left.
 PromptData read_prompts(const PromptOptions& options, const OpenTable& open_parquet = {});
 
-}  // namespace tandem::rl
+}  // namespace tandem::data

@@ -1,5 +1,5 @@
 // Options are declared once and read from flags and file; every mistake is answered in one line.
-#include "base/options.h"
+#include "options/options.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,13 +9,14 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "base/options_help.h"
 #include "base/sha256.h"
+#include "options/help.h"
+#include "options/names.h"
 #include "tandem/error.h"
 #include "tests/base/pseudo_terminal.h"
 #include "tests/base/temporary_directory.h"
 
-namespace tandem::base {
+namespace tandem::options {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -76,14 +77,14 @@ std::string refusal_of_options(Words words) {
 class OptionsFile : public ::testing::Test {
  protected:
   std::string write(const std::string& text) {
-    write_file_durably(directory_ / "c.toml", text);
+    base::write_file_durably(directory_ / "c.toml", text);
     return directory_ / "c.toml";
   }
   std::string file_refusal(const std::string& text) {
     const std::string message = refusal_of_options({"--config", write(text)});
     return message.starts_with(directory_.path()) ? message.substr(directory_.path().size() + 1) : message;
   }
-  TemporaryDirectory directory_;
+  base::TemporaryDirectory directory_;
 };
 
 TEST(Options, ReadsEveryKind) {
@@ -127,14 +128,14 @@ TEST(Options, GivesValuesAsJsonOfTheirKinds) {
   Parsed p;
   p.parse({"--rollout-batch-size", "8", "--lr=3e-4", "--colocate", "--rm-type", "math", "--save", "runs/x",
            "--rollout-stop", "a", "--rollout-stop-token-ids", "5", "6"});
-  const Json values = p.options.values();
+  const base::Json values = p.options.values();
   EXPECT_EQ(values["rollout-batch-size"], 8);
   EXPECT_TRUE(values["rollout-batch-size"].is_number_integer());
   EXPECT_EQ(values["lr"], 3e-4);
   EXPECT_EQ(values["colocate"], true);
   EXPECT_EQ(values["rm-type"], "math");
-  EXPECT_EQ(values["rollout-stop"], Json::array({"a"}));
-  EXPECT_EQ(values["rollout-stop-token-ids"], Json::array({5, 6}));
+  EXPECT_EQ(values["rollout-stop"], base::Json::array({"a"}));
+  EXPECT_EQ(values["rollout-stop-token-ids"], base::Json::array({5, 6}));
   EXPECT_TRUE(values["eps-clip-high"].is_null());
   EXPECT_TRUE(values.contains("global-batch-size"));
 }
@@ -215,7 +216,7 @@ TEST(Options, ChoicesMayBeEmptyAndKnowWhatOthersHave) {
                    "--x: 'exactly' is exact here", "--x: 'f2' is none of exact, math"}));
 }
 
-// A checkpoint from before an option had choices holds the fingerprint of its value.
+// A checkpoint from before an option had choices holds the base::fingerprint of its value.
 TEST(Options, ChoicesCanBeRememberedAsFreeTextIs) {
   const auto remembered = [](auto declare) {
     std::string field = "grpo";
@@ -244,7 +245,7 @@ TEST(Options, TellWhatACheckpointWithoutThemWasMadeWith) {
   EXPECT_EQ(options.values_where_absent(), remembered);
   EXPECT_EQ(remembered.at("count"), "3");
   EXPECT_EQ(remembered.at("unset"), "unset");
-  EXPECT_TRUE(is_fingerprint(remembered.at("text")));
+  EXPECT_TRUE(base::is_fingerprint(remembered.at("text")));
   EXPECT_FALSE(remembered.contains("path"));
   options.parse({"--count", "4", "--text", "none"});
   EXPECT_EQ(options.result_options().at("text"), remembered.at("text")) << "a default may be typed";
@@ -467,7 +468,7 @@ TEST_F(OptionsFile, TheLastFileBeatsTheOthers) {
   Parsed p;
   const std::string first = write("lr = 1\nsave = 'a'\nrollout-stop = ['x', 'y']\n");
   const std::string second = directory_ / "d.toml";
-  write_file_durably(second, "lr = 2\nrollout-stop = ['z']\n");
+  base::write_file_durably(second, "lr = 2\nrollout-stop = ['z']\n");
   p.parse({"--config", first, "--config", second});
   EXPECT_EQ(p.config.lr, 2.0);
   EXPECT_EQ(p.config.save, "a");
@@ -646,7 +647,7 @@ TEST(Options, HelpShowsGroupsDefaultsAndChoices) {
 
 // Returns help_columns() of a process whose standard streams are a terminal of so many columns.
 int columns_at_a_terminal(int columns, const char* typed) {
-  PseudoTerminal terminal(columns, [&] {
+  base::PseudoTerminal terminal(columns, [&] {
     if (typed != nullptr) setenv("COLUMNS", typed, 1);
     if (typed == nullptr) unsetenv("COLUMNS");
     return static_cast<int>(help_columns(STDOUT_FILENO));
@@ -708,8 +709,8 @@ TEST(Options, PathsAreWrittenWithoutTheHomeDirectory) {
   EXPECT_EQ(text.find("ann"), std::string::npos) << text;
   EXPECT_NE(text.find("save = \"~/run\""), std::string::npos) << text;
 
-  TemporaryDirectory folder;
-  write_file_durably(folder / "config.toml", text);
+  base::TemporaryDirectory folder;
+  base::write_file_durably(folder / "config.toml", text);
   Options elsewhere("/users/bob");  // the same file on another machine
   declare(elsewhere);
   elsewhere.parse({"--config", folder / "config.toml"});
@@ -718,4 +719,4 @@ TEST(Options, PathsAreWrittenWithoutTheHomeDirectory) {
 }
 
 }  // namespace
-}  // namespace tandem::base
+}  // namespace tandem::options

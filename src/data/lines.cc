@@ -1,4 +1,4 @@
-#include "rl/data_lines.h"
+#include "data/lines.h"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 #include "base/hub_name.h"
 #include "base/message_text.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 namespace {
 
 using base::Json;
@@ -271,4 +271,4 @@ LeftOut for_each_row(const std::string& data_path, const std::vector<std::string
   return left_out;
 }
 
-}  // namespace tandem::rl
+}  // namespace tandem::data

@@ -13,9 +13,9 @@
 #include <memory>
 #include <string>
 
-#include "base/options.h"
+#include "options/options.h"
 
-namespace tandem::base {
+namespace tandem::options {
 
 class OptionTables {
  public:
@@ -33,4 +33,4 @@ class OptionTables {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace tandem::base
+}  // namespace tandem::options

@@ -1,5 +1,5 @@
 // Options::help_text(): writes the text of `tandem VERB --help`, the options by group with their defaults.
-#include "base/options_help.h"
+#include "options/help.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,9 +12,9 @@
 
 #include "base/byte_count.h"
 #include "base/env.h"
-#include "base/options.h"
+#include "options/options.h"
 
-namespace tandem::base {
+namespace tandem::options {
 namespace {
 
 // Returns the end of the first piece of a list of choices, [a|b|c]: as many of them as fit, with the '|' after them;
@@ -69,7 +69,7 @@ void append_help_line(std::string& out, const std::string& flag, const std::stri
 size_t help_columns(int descriptor) {
   if (isatty(descriptor) != 1) return kColumns;
   size_t columns = 0;
-  const std::string typed = value_of("COLUMNS");
+  const std::string typed = base::value_of("COLUMNS");
   std::from_chars(typed.data(), typed.data() + typed.size(), columns);
   winsize size = {};
   if (columns == 0 && ioctl(descriptor, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
@@ -122,11 +122,11 @@ std::string Options::help_text(const std::string& usage, const std::string& desc
     }
   }
   if (groups.empty() || groups.back() != "general") out += "\ngeneral:\n";
-  if (std::ranges::any_of(options_, &Option::is_bytes)) append_help_line(out, "BYTES", kByteUnits, columns);
+  if (std::ranges::any_of(options_, &Option::is_bytes)) append_help_line(out, "BYTES", base::kByteUnits, columns);
   append_help_line(out, "--config FILE", "TOML file of the same names (without --); flags win over it", columns);
   append_help_line(out, "--print-config", "print the resulting configuration as such a file, and stop", columns);
   append_help_line(out, "--help, -h", "print this, and stop", columns);
   return out;
 }
 
-}  // namespace tandem::base
+}  // namespace tandem::options

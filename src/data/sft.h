@@ -1,4 +1,4 @@
-// Reads a file of data to imitate into records, strictly (rl/data_lines.h). A line is a conversation or two texts:
+// Reads a file of data to imitate into records, strictly (data/lines.h). A line is a conversation or two texts:
 //
 //   {"messages": [...]}                               trains on every assistant's message
 //   {"prompt": [messages], "completion": [messages]}  on every assistant's message of the completion (TRL's format)
@@ -28,9 +28,9 @@
 #include <vector>
 
 #include "base/json.h"
-#include "rl/data_lines.h"
+#include "data/lines.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 
 // The answers of a line: one to imitate, a chosen and a rejected one, or one with a judgement.
 enum class Answers : uint8_t { kToImitate, kPairs, kLabelled };
@@ -63,4 +63,4 @@ struct SftData {
 // Throws UserError if the file cannot be read, a line is wrong or has nothing to train on, or no record is left.
 SftData read_sft(const SftOptions& options, const OpenTable& open_parquet = {});
 
-}  // namespace tandem::rl
+}  // namespace tandem::data

@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "base/json.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 
 // Names a data file and the wanted rows of it, written as PATH or PATH@[a:b] with Python's slice rules (either end may
 // be missing or negative). Rows of a JSONL file are its lines without the blank ones.
@@ -103,4 +103,4 @@ using OpenTable = std::function<Table(const std::string& file, const std::vector
 LeftOut for_each_row(const std::string& data_path, const std::vector<std::string>& keys, bool skip_bad_lines,
                      const OpenTable& open_parquet, const std::function<void(const Place&)>& read);
 
-}  // namespace tandem::rl
+}  // namespace tandem::data

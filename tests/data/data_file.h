@@ -6,7 +6,7 @@
 
 #include "tests/base/temporary_directory.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 
 class DataFile {
  public:
@@ -20,4 +20,4 @@ class DataFile {
   std::string path_;
 };
 
-}  // namespace tandem::rl
+}  // namespace tandem::data

@@ -1,8 +1,8 @@
-#include "rl/messages.h"
+#include "data/messages.h"
 
 #include "base/message_text.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 namespace {
 
 using base::Json;
@@ -76,4 +76,4 @@ Json read_tools(const Json& object, const std::string& key, const Place& place) 
   return *tools;
 }
 
-}  // namespace tandem::rl
+}  // namespace tandem::data

@@ -1,4 +1,4 @@
-#include "rl/sft_data.h"
+#include "data/sft.h"
 
 #include <algorithm>
 #include <array>
@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/message_text.h"
-#include "rl/messages.h"
+#include "data/messages.h"
 
-namespace tandem::rl {
+namespace tandem::data {
 namespace {
 
 using base::Json;
@@ -405,4 +405,4 @@ SftData read_sft(const SftOptions& options, const OpenTable& open_parquet) {
   return data;
 }
 
-}  // namespace tandem::rl
+}  // namespace tandem::data

@@ -7,7 +7,7 @@
 
 #include "tandem/error.h"
 
-namespace tandem::base {
+namespace tandem::options {
 
 // Reports more than one mistake. what() counts them in one line, list() tells them all.
 class OptionsError : public UserError {
@@ -49,4 +49,4 @@ class OptionMistakes {
   std::vector<std::string> others_;
 };
 
-}  // namespace tandem::base
+}  // namespace tandem::options
