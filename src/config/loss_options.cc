@@ -117,8 +117,8 @@ void LossOptions::visit_policy_term(options::Options& options) {
   options
       .option(loss.sequence_ratio_per_token, "sequence-ratio-per-token", group,
               "the gradient of a sequence's ratio goes through each token's own term (GSPO-token)")
-      .used_if([this] { return rl::find_surrogate(loss).ratio_level != rl::RatioLevel::kToken; },
-               "a --pg-loss-type with one ratio for a sequence, such as gspo");
+      .used_if([this] { return rl::find_surrogate(loss).ratio_level == rl::RatioLevel::kSequenceMean; },
+               "a --pg-loss-type with the mean ratio of a sequence, such as gspo");
   options.option(loss.max_log_ratio, "max-log-ratio", group, "bound that log ratios are clamped to before exp")
       .greater_than(0.0)
       .at_most(rl::kMaxLogRatio)
@@ -437,6 +437,17 @@ void LossOptions::check() const {
                         (colon != std::string::npos && colon > 0 && colon + 1 < custom_advantage_path.size()),
                     fmt::format("--custom-advantage-path {}: write it as FILE.py:FUNCTION", custom_advantage_path));
   check_distillation();
+  const rl::Surrogate& surrogate = rl::find_surrogate(loss);
+  TANDEM_USER_CHECK(
+      !loss.use_tis || loss.tis_level == "token" || surrogate.weight_level != rl::WeightLevel::kRatio,
+      fmt::format("--tis-level {}: --pg-loss-type {} multiplies a sample's ratio by the weights of its tokens, so it "
+                  "takes --tis-level token alone",
+                  loss.tis_level, surrogate.name));
+  TANDEM_USER_CHECK(
+      loss.top_entropy_quantile == 1.0 || surrogate.choice == rl::CovarianceChoice::kNone,
+      fmt::format("--top-entropy-quantile {} and --pg-loss-type {}: tokens are chosen either by their entropy or by "
+                  "their covariance; leave one out",
+                  loss.top_entropy_quantile, surrogate.name));
   TANDEM_USER_CHECK(loss.overlong_buffer_tokens > 0 || loss.overlong_penalty_factor == 1.0,
                     fmt::format("--overlong-penalty-factor {}: does nothing without --overlong-buffer-len; give both",
                                 loss.overlong_penalty_factor));

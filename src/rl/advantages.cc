@@ -157,18 +157,20 @@ std::vector<double> group_advantages(const LossConfig& config, std::span<const d
 // A group's samples that have a reward, by their index in the rollout.
 using Groups = std::map<uint64_t, std::vector<size_t>>;
 
-// Returns the values of reward `k` in one group, in sample order. A failed sample has the lowest of them.
+// Returns the values of reward `k` in one group, in sample order. A failed sample has the worst of them: the lowest, or
+// with a negative weight the highest.
 std::vector<std::optional<double>> values_in_group(const RewardParts& parts, size_t k, std::span<const Sample> samples,
                                                    const std::vector<size_t>& group) {
   std::vector<std::optional<double>> values;
-  std::optional<double> lowest;
+  const bool is_penalty = parts.weights[k] < 0.0;
+  std::optional<double> worst;
   for (const size_t i : group) {
     const std::optional<double> value = samples[i].grading_failed ? std::nullopt : parts.values[i][k];
-    if (value) lowest = std::min(lowest.value_or(*value), *value);
+    if (value) worst = is_penalty ? std::max(worst.value_or(*value), *value) : std::min(worst.value_or(*value), *value);
     values.push_back(value);
   }
   for (size_t j = 0; j < group.size(); ++j) {
-    if (samples[group[j]].grading_failed) values[j] = lowest;
+    if (samples[group[j]].grading_failed) values[j] = worst;
   }
   return values;
 }

@@ -89,6 +89,11 @@ std::optional<std::string> why_not_off_policy(const LossConfig& config) {
 
 void check_loss_config(const LossConfig& config) {
   check_names(config);
+  const Surrogate& surrogate = find_surrogate(config);
+  TANDEM_CHECK(!config.use_tis || config.tis_level == "token" || surrogate.weight_level != WeightLevel::kRatio,
+               "the product of a sample's weights needs one for each token:", config.tis_level);
+  TANDEM_CHECK(config.top_entropy_quantile == 1.0 || surrogate.choice == CovarianceChoice::kNone,
+               "tokens are chosen by entropy and by covariance:", surrogate.name);
   check_clips(config);
   check_not_negative(config.sample_mean_epsilon);
   check_not_negative(config.kl_loss_coef);

@@ -32,15 +32,16 @@ Term kl_estimate(std::string_view kind, double d) {
   return {inverse - 1.0 + d, 1.0 - inverse};
 }
 
-// `log_ratio` is logp - old, for the unbiased estimate.
-Term kl_term(const LossConfig& config, double d, double log_ratio) {
+// `log_ratio` is logp - old, for the unbiased estimate; a bounded one is a constant, of which there is no gradient.
+Term kl_term(const LossConfig& config, double d, double log_ratio, bool is_bounded) {
   std::string_view kind = config.kl_loss_type;
   const bool straight_through = kind.ends_with('+');
   if (straight_through) kind.remove_suffix(1);
   Term kl = kl_estimate(kind, d);
   if (config.use_unbiased_kl) {
     const double ratio = std::exp(log_ratio);
-    kl = {ratio * kl.value, ratio * (straight_through ? d : kl.value + kl.dlogprob)};
+    const double by_ratio = is_bounded ? 0.0 : kl.value;
+    kl = {ratio * kl.value, ratio * (straight_through ? d : by_ratio + kl.dlogprob)};
   } else if (straight_through) {
     kl.dlogprob = d;
   }
@@ -180,7 +181,9 @@ class SampleLoss {
     if (input_.advantages[t] > 0) return std::min(log_ratio(t), high);
     return input_.advantages[t] < 0 ? std::max(log_ratio(t), -config_.eps_clip) : 0.0;
   }
-  bool is_clipped(int64_t t) const { return clipped_log_ratio(t) != log_ratio(t); }
+  // A token without an advantage has the constant 0 in the mean: it is not clipped, and has no gradient.
+  bool is_clipped(int64_t t) const { return input_.advantages[t] != 0 && clipped_log_ratio(t) != log_ratio(t); }
+  bool is_constant_in_mean(int64_t t) const { return input_.advantages[t] == 0 || is_clipped(t); }
 
   // Puts the weights where the surrogate wants them. Returns the log of what the sample's ratio is multiplied by.
   double place_weights(WeightLevel level, std::vector<double>& weights) const {
@@ -199,6 +202,8 @@ class SampleLoss {
   void add_policy_term() {
     const Surrogate& surrogate = find_surrogate(config_);
     std::vector<double> weights = token_weights();
+    // The tokens that are dropped below have no term of their own, and stay in the sample's ratio, as TRL's do.
+    const double log_weight = place_weights(surrogate.weight_level, weights);
     if (config_.top_entropy_quantile < 1.0) {
       drop(weights, input_.low_entropy);
       sums_["low_entropy_frac"] += count(input_.low_entropy);
@@ -208,8 +213,7 @@ class SampleLoss {
       sums_["clip_cov_frac"] += count(input_.covariant);
     }
     if (surrogate.choice == CovarianceChoice::kPenalised) sums_["kl_cov_frac"] += count(input_.covariant);
-    const double shared_log_ratio =
-        sequence_log_ratio(surrogate.ratio_level) + place_weights(surrogate.weight_level, weights);
+    const double shared_log_ratio = sequence_log_ratio(surrogate.ratio_level) + log_weight;
     std::vector<double> dlog_ratio(static_cast<size_t>(input_.length), 0.0);
     double num_clipped = 0.0;
     const double sum = sum_tokens([&](int64_t t) {
@@ -248,7 +252,7 @@ class SampleLoss {
       if (level != RatioLevel::kSequenceSum && num_tokens_ > 0) shared /= static_cast<double>(num_tokens_);
     }
     sum_tokens([&](int64_t t) {
-      const bool is_constant = level == RatioLevel::kClippedMean && is_clipped(t);
+      const bool is_constant = level == RatioLevel::kClippedMean && is_constant_in_mean(t);
       if (!is_constant) gradient_.dlogprobs[t] += own ? dlog_ratio[static_cast<size_t>(t)] : shared;
       return 0.0;
     });
@@ -324,8 +328,10 @@ class SampleLoss {
 
   void add_kl() {
     const double sum = sum_tokens([&](int64_t t) {
-      const double ratio_log = config_.use_unbiased_kl ? clamped(log_ratio(t)) : 0.0;
-      const Term kl = kl_term(config_, double{input_.logprobs[t]} - double{input_.ref_logprobs[t]}, ratio_log);
+      const double exact = config_.use_unbiased_kl ? log_ratio(t) : 0.0;
+      const double bounded = clamped(exact);
+      const Term kl = kl_term(config_, double{input_.logprobs[t]} - double{input_.ref_logprobs[t]}, bounded,
+                              /*is_bounded=*/bounded != exact);
       if (config_.kl_loss_coef != 0.0) gradient_.dlogprobs[t] += config_.kl_loss_coef * loss_share_ * kl.dlogprob;
       return kl.value;
     });

@@ -145,7 +145,8 @@ enum class RatioLevel : uint8_t { kToken, kSequenceMean, kSequenceSum, kClippedM
 
 // Selects what the constant weights of a sample's tokens (use_tis, LossInput::weights) multiply: each token's term,
 // with its own weight or with the geometric mean of the sample's; or the sample's ratio, with their product. A weight
-// of 0 takes its token's term out in each case, and has no part in the mean and the product.
+// of 0 takes its token's term out in each case, and has no part in the mean and the product. Tokens that are dropped by
+// their entropy or covariance keep their part in both.
 enum class WeightLevel : uint8_t { kToken, kSequenceMean, kRatio };
 
 // Selects what becomes of the tokens that a surrogate chooses by their covariance among all of a step: kDropped have no

@@ -56,12 +56,21 @@ void add_lengths(std::span<const Sample* const> samples, std::map<std::string, d
   metrics["response_len/min"] = *std::min_element(trained.begin(), trained.end());
 }
 
+// Returns the mean over the tokens that the loss mask has, of all where it has none.
+double mean_advantage(const Sample& sample) {
+  std::vector<double> trained;
+  for (size_t t = 0; t < sample.advantages.size() && sample.advantages.size() == sample.loss_mask.size(); ++t) {
+    if (sample.loss_mask[t] != 0) trained.push_back(sample.advantages[t]);
+  }
+  return mean_of(trained.empty() ? sample.advantages : trained);
+}
+
 void add_rewards(std::span<const Sample* const> samples, std::map<std::string, double>& metrics) {
   std::vector<double> raw, advantages;
   for (const Sample* sample : samples) {
     if (!sample->has_reward) continue;
     raw.push_back(sample->reward);
-    if (!sample->advantages.empty()) advantages.push_back(mean_of(sample->advantages));
+    if (!sample->advantages.empty()) advantages.push_back(mean_advantage(*sample));
   }
   if (!raw.empty()) metrics["raw_reward"] = mean_of(raw);
   if (!advantages.empty()) metrics["rewards"] = mean_of(advantages);
@@ -96,17 +105,20 @@ void add_signal(std::span<const Sample* const> samples, SignalOf signal, std::ma
 }
 
 void add_statuses(std::span<const Sample* const> samples, std::map<std::string, double>& metrics) {
-  const auto count = static_cast<double>(samples.size());
-  double num_truncated = 0.0, num_repetitive = 0.0;
+  double num_sampled = 0.0, num_truncated = 0.0, num_repetitive = 0.0;
   for (const Sample* sample : samples) {
-    num_truncated += sample->status == SampleStatus::kTruncated ? 1.0 : 0.0;
-    num_repetitive += has_repetition(sample->text) ? 1.0 : 0.0;
+    if (!sample->is_given) {  // nothing cuts or repeats what nobody sampled
+      num_sampled += 1.0;
+      num_truncated += sample->status == SampleStatus::kTruncated ? 1.0 : 0.0;
+      num_repetitive += has_repetition(sample->text) ? 1.0 : 0.0;
+    }
     if (sample->grading_failed) metrics["failed"] += 1.0;
     if (sample->status == SampleStatus::kAborted) metrics["aborted"] += 1.0;
     if (sample->remove) metrics["removed"] += 1.0;
   }
-  metrics["truncated"] = metrics["truncated_ratio"] = num_truncated / count;
-  metrics["repetition_frac"] = num_repetitive / count;
+  const double share = 1.0 / std::max(num_sampled, 1.0);
+  metrics["truncated"] = metrics["truncated_ratio"] = num_truncated * share;
+  metrics["repetition_frac"] = num_repetitive * share;
 }
 
 void add_token_means(std::span<const Sample* const> samples, const Reducer& empty,

@@ -193,6 +193,7 @@ SftSamples SampleMaker::make() {
   report.progress(title, 0, 0, "lines");
   const data::SftData data = read_data(data_, kind_);
   bad_ = data.bad_lines;
+  result_.context = model_.max_positions;
   result_.num_records = std::ssize(data.records);
   for (int64_t i = 0; i < result_.num_records; ++i) {
     add(data.records[static_cast<size_t>(i)]);
@@ -581,6 +582,7 @@ SftSamples load_all_sft_samples(const config::DataOptions& data, data::Answers a
     all.file_sizes.push_back(one.file_sizes.front());
     if (all.text_prefix.empty()) all.text_prefix = one.text_prefix;
     if (!all.appended_eos) all.appended_eos = one.appended_eos;
+    all.context = one.context;
     all.num_records += one.num_records;
     all.num_trained_tokens += one.num_trained_tokens;
   }

@@ -30,6 +30,7 @@ struct SftSamples {
   std::vector<uint8_t> desirable;    // of each sample: 0 where it is a rejected answer, or one whose label is false
   std::vector<int64_t> file_sizes;   // number of `samples` of each file, which follow each other: 1 or more
   std::vector<int32_t> text_prefix;  // tokens that --add-special-tokens has put before plain texts; may be empty
+  int64_t context = 0;               // tokens that a sample may have
   int64_t num_records = 0;
   int64_t num_trained_tokens = 0;
   std::optional<int32_t> appended_eos;  // token that was put after answers that nothing ended

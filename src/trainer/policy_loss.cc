@@ -76,7 +76,9 @@ struct LossGradients {
   }
 };
 
-LossGradients differentiate(const StepLoss& loss, const Targets& targets, const HostScores& scores) {
+// `takes_known` tells whether samples that bring the log-probs of these weights are differentiated at those.
+LossGradients differentiate(const StepLoss& loss, const Targets& targets, const HostScores& scores,
+                            bool takes_known = false) {
   const auto num_targets = static_cast<size_t>(targets.offsets.back());
   const bool has_entropy_term = loss.config.entropy_coef != 0.0;
   LossGradients gradients{.dlogprobs = std::vector<double>(num_targets),
@@ -91,7 +93,8 @@ LossGradients differentiate(const StepLoss& loss, const Targets& targets, const 
     const std::vector<double> advantages = token_advantages(sample);
     rl::LossInput input = rollout_input(loss.config, sample);
     TANDEM_CHECK_EQ(input.length, targets.offsets[s + 1] - begin, "targets of sample", sample.sample_id);
-    input.logprobs = scores.logprobs + begin;
+    const bool is_known = takes_known && loss.ages.is_known(sample) && input.rollout_logprobs != nullptr;
+    input.logprobs = is_known ? input.rollout_logprobs : scores.logprobs + begin;
     input.entropy = scores.entropy + begin;
     if (scores.divergence != nullptr) input.divergence = scores.divergence + begin;
     if (loss.config.old_logprobs == "proximal" && input.old_logprobs == nullptr) input.old_logprobs = input.logprobs;
@@ -177,11 +180,12 @@ LossTerms policy_loss(const StepLoss& loss, const PackedBatch& batch, const Toke
   const at::Tensor logprobs_R = device::to_host(scores.logprobs_R), entropy_R = device::to_host(scores.entropy_R);
   at::Tensor divergence_R;
   if (scores.divergence_R.defined()) divergence_R = device::to_host(scores.divergence_R);
-  LossGradients gradients =
-      differentiate(loss, {batch.samples, batch.target_offsets},
-                    {.logprobs = logprobs_R.const_data_ptr<float>(),
-                     .entropy = entropy_R.const_data_ptr<float>(),
-                     .divergence = divergence_R.defined() ? divergence_R.const_data_ptr<float>() : nullptr});
+  const Targets targets = {batch.samples, batch.target_offsets};
+  const HostScores host = {.logprobs = logprobs_R.const_data_ptr<float>(),
+                           .entropy = entropy_R.const_data_ptr<float>(),
+                           .divergence = divergence_R.defined() ? divergence_R.const_data_ptr<float>() : nullptr};
+  LossGradients gradients = differentiate(loss, targets, host, /*takes_known=*/loss.has_dropout);
+  if (loss.has_dropout) gradients.sums = differentiate(loss, targets, host).sums;
   return std::move(gradients).terms(scores.logprobs_R.device());
 }
 

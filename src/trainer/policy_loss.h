@@ -66,6 +66,9 @@ struct StepLoss {
   const TokenAges& ages;
   const TokenChoices& choices;  // empty where the loss treats no tokens apart
   double entropy_share;         // entropy share of rl::LossNormaliser
+  // The forward's log-probs are those of a model with dropout. The gradient of samples whose log-probs are known is
+  // taken at these: their ratio is 1 in the first step, whatever other samples are in their micro-batch.
+  bool has_dropout = false;
 };
 
 // Takes the engine's log-probs as the old ones; with --old-logprobs proximal those that the samples bring, and the

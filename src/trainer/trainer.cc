@@ -96,7 +96,8 @@ class TrainerImpl final : public Trainer {
     const StepLoss loss{.config = config_.loss,
                         .ages = ages,
                         .choices = choices,
-                        .entropy_share = normaliser.entropy_share(num_low_entropy(choices))};
+                        .entropy_share = normaliser.entropy_share(num_low_entropy(choices)),
+                        .has_dropout = model_.config().lora && model_.config().lora->dropout > 0.0};
     const std::vector<rl::MicroBatch> micro_batches = rl::split_into_micro_batches(samples, config_.batch.split());
     SampleSums sums(samples.size());
     std::vector<std::pair<const rl::MicroBatch*, PendingLoss>> pending;

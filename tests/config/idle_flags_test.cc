@@ -102,6 +102,8 @@ TEST(IdleFlags, AreSaidAndOnlyWhereTheyAreIdle) {
     EXPECT_EQ(idle(both).size(), 1U);
   }
   EXPECT_EQ(idle({}), std::vector<std::string>());
+  EXPECT_EQ(idle({"--sequence-ratio-per-token", "--advantage-estimator", "rloo"}).size(), 1U)
+      << "the sum of a sequence's log ratios goes through each token's term anyway";
 }
 
 // A run's config.toml has every option. It once brought a warning for each that was at its default and idle.

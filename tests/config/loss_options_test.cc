@@ -453,6 +453,14 @@ TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
       {{"--kl-cov-coef", "-1"}, "--kl-cov-coef: must be at least 0, not -1"},
       {{"--top-entropy-quantile", "0"}, "--top-entropy-quantile: must be greater than 0, not 0"},
       {{"--top-entropy-quantile", "1.2"}, "--top-entropy-quantile: must be at most 1, not 1.2"},
+      {{"--top-entropy-quantile", "0.2", "--pg-loss-type", "kl_cov"},
+       "--top-entropy-quantile 0.2 and --pg-loss-type kl_cov: tokens are chosen either by their entropy or by their "
+       "covariance; leave one out"},
+      {{"--use-tis", "--tis-level", "sequence", "--pg-loss-type", "vespo"},
+       "--tis-level sequence: --pg-loss-type vespo multiplies a sample's ratio by the weights of its tokens, so it "
+       "takes "
+       "--tis-level token alone"},
+      {{"--use-tis", "--pg-loss-type", "vespo"}, "accepted"},
       {{"--vespo-lambda-pos", "0"}, "--vespo-lambda-pos: must be greater than 0, not 0"},
       {{"--multi-objective-aggregation", "apart"},
        "--multi-objective-aggregation: 'apart' is none of sum_then_normalize, normalize_then_sum"},

@@ -223,6 +223,16 @@ TEST(Advantages, OfSeveralRewardsCountAFailedSampleAsTheLowest) {
   for (size_t i = 0; i < samples.size(); ++i) EXPECT_EQ(samples[i].advantages, others[i].advantages) << i;
 }
 
+TEST(Advantages, OfSeveralRewardsCountAFailedSampleAsTheWorstWhereAWeightIsNegative) {
+  const LossConfig config{.reward_aggregation = "normalize_then_sum"};
+  std::vector<Sample> samples = small_samples({0, 0, 0}, 3), others = samples;
+  samples[2].grading_failed = true;
+  const auto none = std::optional<double>();
+  assign_advantages(config, samples, {.weights = {1.0, -1.0}, .values = {{1.0, 0.0}, {0.0, 1.0}, {none, none}}});
+  assign_advantages(config, others, {.weights = {1.0, -1.0}, .values = {{1.0, 0.0}, {0.0, 1.0}, {0.0, 1.0}}});
+  for (size_t i = 0; i < samples.size(); ++i) EXPECT_EQ(samples[i].advantages, others[i].advantages) << i;
+}
+
 // The mean of three times 0.1 is not 0.1: with --group-epsilon 0 such groups once trained at full strength.
 TEST(Advantages, OfEqualRewardsAreExactlyZeroWithoutAnyEpsilon) {
   for (const Estimator& estimator : estimators()) {

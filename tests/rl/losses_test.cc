@@ -109,6 +109,65 @@ TEST(Losses, GradientsAreThoseOfTheValue) {
   EXPECT_GT(num_smooth, num_tokens * 9 / 10);
 }
 
+// A ratio beyond --max-log-ratio is a constant: the policy term and the KL that is multiplied by it have no gradient
+// through it.
+TEST(Losses, ABoundedRatioIsAConstantOfTheUnbiasedKlToo) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  int64_t num_tokens = 0, num_smooth = 0;
+  for (const char* kl : {"k1", "k2", "k3", "low_var_kl", "abs"}) {
+    const LossConfig config{.max_log_ratio = 0.1, .kl_loss_coef = 0.5, .kl_loss_type = kl};
+    const Drawn drawn(random, /*length=*/24);
+    const Outcome outcome = lose(config, drawn);
+    for (size_t t = 0; t < drawn.mask.size(); ++t) {
+      if (drawn.mask[t] == 0) continue;
+      num_tokens += 1;
+      num_smooth += agrees_with_slopes(config, drawn, t, outcome.dlogprobs[t]) ? 1 : 0;
+    }
+  }
+  EXPECT_GT(num_smooth, num_tokens * 9 / 10);
+}
+
+// verl clips each log ratio by the sign of its advantage: of a token without one the constant 0 is left.
+TEST(Losses, TokensWithoutAnAdvantageAreConstantInTheGeometricMean) {
+  const LossConfig config{.pg_loss_type = "geo_mean"};
+  std::mt19937 random(3);
+  Drawn drawn(random, /*length=*/4);
+  drawn.mask.assign(4, 1);
+  drawn.advantages = {1.0, 1.0, 0.0, 0.0};
+  drawn.logprobs = drawn.old_logprobs;
+  const std::vector<double> gradient = {-0.125, -0.125, 0.0, 0.0};
+  EXPECT_EQ(lose(config, drawn).dlogprobs, gradient);
+  drawn.old_logprobs[3] -= 3.0F;
+  const Outcome moved = lose(config, drawn);
+  EXPECT_EQ(moved.dlogprobs, gradient);
+  EXPECT_EQ(moved.sums.at("pg_clipfrac"), 0.0);
+}
+
+// TRL takes the sample's ratio and weight over all of its tokens, and then the terms of those of high entropy.
+TEST(Losses, TokensOfLowEntropyStayInTheRatioOfTheirSample) {
+  std::mt19937 random(4);
+  Drawn drawn(random);
+  std::vector<size_t> kept;
+  for (size_t t = 0; t < drawn.mask.size(); ++t) {
+    drawn.behavior_logprobs.push_back(drawn.old_logprobs[t] + (drawn.low_entropy[t] != 0 ? 0.3F : 0.1F));
+    if (drawn.mask[t] != 0 && drawn.low_entropy[t] == 0) kept.push_back(t);
+  }
+  const auto lose_with = [&](const char* surrogate, double quantile) {
+    return lose({.pg_loss_type = surrogate, .top_entropy_quantile = quantile, .use_tis = true}, drawn);
+  };
+  const Outcome all = lose_with("vespo", 1.0), some = lose_with("vespo", 0.5);
+  for (const size_t t : kept) {
+    EXPECT_NE(all.dlogprobs[t], 0.0) << t;
+    EXPECT_EQ(some.dlogprobs[t], all.dlogprobs[t]) << t;
+  }
+  // In the geometric mean each token's term is the same.
+  const auto num_trained = static_cast<double>(std::ranges::count(drawn.mask, 1));
+  EXPECT_NEAR(lose_with("geo_mean", 0.5).sums.at("pg_loss"),
+              static_cast<double>(kept.size()) / num_trained * lose_with("geo_mean", 1.0).sums.at("pg_loss"), 1e-12);
+}
+
 // With the ratio, the expected gradient on policy of k1 and k3 is that of the reverse KL, sum p log(p / ref); without
 // it that of k3 is the forward KL's. With a "+" the gradient of k2 is the reverse KL's already, and must not be counted
 // twice. k2 and abs have another gradient with the ratio: docs/LOSSES.md has the numbers. p = softmax(z), so
@@ -573,6 +632,8 @@ TEST(LossConfig, WhatOptionsRefuseIsABug) {
       {.kl_cov_ratio = 1.1},
       {.kl_cov_coef = -0.1},
       {.top_entropy_quantile = 0.0},
+      {.pg_loss_type = "kl_cov", .top_entropy_quantile = 0.5},
+      {.pg_loss_type = "vespo", .use_tis = true, .tis_level = "sequence"},
       {.kl_loss_type = "k4"},
       {.loss_aggregation = "mean"},
       {.loss_type = "value_loss"},

@@ -55,6 +55,21 @@ TEST(RolloutMetrics, ReportVimesNames) {
   EXPECT_EQ(rollout_metrics(pointers(samples), /*per_token=*/false), expected);
 }
 
+TEST(RolloutMetrics, GivenAnswersAreNoCompletionsThatALimitCuts) {
+  std::vector<Sample> samples = {scored(0, 1, {1, 1}), scored(1, 1, {1})};
+  samples[0].status = SampleStatus::kTruncated;
+  samples[1].is_given = true;
+  EXPECT_EQ(rollout_metrics(pointers(samples), false).at("truncated_ratio"), 1.0);
+  EXPECT_EQ(rollout_metrics(std::vector<const Sample*>{&samples[1]}, false).at("truncated_ratio"), 0.0);
+}
+
+TEST(RolloutMetrics, TheAdvantageOfASampleIsThatOfItsTrainedTokens) {
+  std::vector<Sample> samples = {scored(0, 1, {1, 0, 0, 0}), scored(0, 0, {1, 1})};
+  samples[0].advantages = {1.0, 0.0, 0.0, -0.5};
+  samples[1].advantages = {0.5};
+  EXPECT_EQ(rollout_metrics(pointers(samples), false).at("rewards"), 0.75);
+}
+
 TEST(RolloutMetrics, FailedSamplesAreCountedAndHaveNoReward) {
   std::vector<Sample> samples = {scored(0, 1, {1}), scored(0, 0, {1})};
   samples[1].grading_failed = true;

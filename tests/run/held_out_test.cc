@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <memory>
@@ -13,9 +14,11 @@
 #include "base/files.h"
 #include "mesh/mesh.h"
 #include "session/model_session.h"
+#include "session/ranks.h"
 #include "session/stop_signal.h"
 #include "tests/base/pseudo_terminal.h"
 #include "tests/base/temporary_directory.h"
+#include "trainer/score.h"
 
 namespace tandem::run {
 namespace {
@@ -130,6 +133,64 @@ TEST_F(HeldOutTest, HasNoResultOnceTheRunIsAskedToStop) {
     return data.evaluate(*model_, {}, report_) ? 1 : 0;
   });
   EXPECT_EQ(screen.wait(), 0);
+}
+
+// "kto" scores each prompt with the completion of another line. Where both together are longer than the context, the
+// completion ends with it; TRL cuts there too. The policy here finds all tokens alike.
+TEST_F(HeldOutTest, CompletionsUnderOtherPromptsEndWithTheContext) {
+  const std::string words = "one two three four five six seven eight nine ten";
+  const std::string path = written("kto", R"({"prompt": ")" + words + " " + words +
+                                              R"(", "completion": " 4", "label": true})"
+                                              "\n" +
+                                              R"({"prompt": "?", "completion": " )" + words + " " + words +
+                                              R"(", "label": false})"
+                                              "\n");
+  config_.preference.loss = "kto";
+  config_.data.lines.label_key = "completion";
+  model::ModelConfig cut = session_.config();
+  config::DataOptions own = config_.data;
+  own.lines.path = path;
+  const session::SftSamples samples =
+      session::load_sft_samples(own, config_.answers(), config_.append_eos, session_.text(), cut);
+  ASSERT_EQ(samples.samples.size(), 2U);
+  cut.max_positions = std::max(samples.samples[0].num_tokens(), samples.samples[1].num_tokens());
+  rl::Sample first = samples.samples[1], second = samples.samples[0];
+  first.prompt = samples.samples[0].prompt;
+  second.prompt = samples.samples[1].prompt;
+  ASSERT_GT(first.num_tokens(), cut.max_positions);
+  const auto room = static_cast<size_t>(cut.max_positions) - first.prompt->tokens.size();
+  first.completion.resize(room);
+  first.loss_mask.resize(room);
+  second.group_id = second.sample_id = first.sample_id + 1;
+  const trainer::Scores scores =
+      trainer::score(*model_, {&first, &second}, {}, /*temperature=*/1.0, session::training_ranks(*mesh_));
+  double expected = 0.0;
+  for (size_t i = 0; i < 2; ++i) {
+    const rl::Sample& sample = i == 0 ? first : second;
+    for (size_t t = 0; t < sample.completion.size(); ++t) {
+      if (sample.loss_mask[t] == 0) continue;
+      expected -= 0.5 * (std::log(static_cast<double>(cut.vocab)) + static_cast<double>(scores.logprobs[i][t]));
+    }
+  }
+  ASSERT_GT(expected, 0.0);
+  config_.eval.eval_prompt_data = {"a", path};
+  HeldOut data(config_, session_.text(), cut, *mesh_);
+  const trainer::BatchConfig batch;
+  ASSERT_TRUE(data.score_reference(*model_, batch));
+  session_.trained().tensor("final_norm").zero_();
+  EXPECT_NEAR(metrics(data).at("eval/a/kl"), expected, 1e-4 * expected);
+}
+
+// A set of one answer has no completion of another line.
+TEST_F(HeldOutTest, AnAnswerIsNoCompletionOfAnotherPrompt) {
+  config_.preference.loss = "kto";
+  config_.data.lines.label_key = "completion";
+  HeldOut data = held_out({"a", written("a", R"({"prompt": "?", "completion": " one two", "label": true})"
+                                             "\n")});
+  const trainer::BatchConfig batch;
+  ASSERT_TRUE(data.score_reference(*model_, batch));
+  session_.trained().tensor("final_norm").zero_();
+  EXPECT_EQ(metrics(data).at("eval/a/kl"), 0.0);
 }
 
 TEST_F(HeldOutTest, IsEmptyWithoutASet) {

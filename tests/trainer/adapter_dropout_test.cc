@@ -314,5 +314,24 @@ TEST(AdapterDropout, TheGradientIsTheSameForRecomputedBlocksAndSmallMicroBatches
   EXPECT_GT(relative_difference(DroppingModel(0.0).step(config, samples), kept), 1e-2);
 }
 
+// The first step's ratio of a sample that these weights have sampled is 1, also in a micro-batch with one that older
+// weights have sampled, whose ratio is of the forward with dropout.
+TEST(AdapterDropout, TheRatioOfSamplesOnPolicyDoesNotDependOnTheirMicroBatch) {
+  std::vector<rl::Sample> samples = random_samples(7, /*num_groups=*/2, /*group_size=*/2);
+  for (rl::Sample& sample : samples) sample.versions = {{0, 7}};
+  samples[1].versions = {{0, 6}};
+  samples[2].versions = {{0, 6}};
+  TrainerConfig config;
+  config.seed = 5;
+  const auto step = [&](int64_t max_tokens) {
+    config.batch.max_tokens_per_gpu = max_tokens;
+    DroppingModel dropping(kRate);
+    const auto trainer = make_trainer(config, *dropping.adapter, *dropping.model);
+    trainer->step(pointers(samples), RolloutLogprobs::kOfTheseWeights, 7);
+    return gradients(*trainer, *dropping.adapter);
+  };
+  EXPECT_LT(relative_difference(step(16), step(4096)), 1e-5);
+}
+
 }  // namespace
 }  // namespace tandem::trainer

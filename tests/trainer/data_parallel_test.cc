@@ -263,13 +263,16 @@ std::vector<Case> cases() {
     c.config.seed = 5;
     all.push_back(c);
   }
-  c = basic("KlCovOfTheTopEntropy");
+  c = basic("KlCov");
   c.dtype = at::kBFloat16;
   c.config.loss.pg_loss_type = "kl_cov";
   c.config.loss.kl_cov_ratio = 0.3;
+  all.push_back(c);
+  c = basic("TopEntropy");
+  c.dtype = at::kBFloat16;
   c.config.loss.top_entropy_quantile = 0.4;
   all.push_back(c);
-  c.name = "KlCovOfTheTopEntropySparse";
+  c.name = "TopEntropySparse";
   c.architecture = "Qwen3MoeForCausalLM";
   c.config.router.aux_loss_coeff = 0.1;
   all.push_back(c);

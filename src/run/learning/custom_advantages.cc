@@ -167,9 +167,12 @@ Json CustomAdvantages::sample_message(const sampling::Rollout& rollout, size_t i
     for (const reward::RewardPart& part : grade.parts) rewards[part.name] = part.reward ? Json(*part.reward) : Json();
     for (const auto& [name, value] : grade.extras) extras[name] = value;
   }
-  if (rewards.empty()) {  // one reward, which is no sum
-    const std::string name = inputs_.config.reward.sources().front().name;
-    rewards[name] = sample.has_reward && !sample.grading_failed ? Json(sample.reward) : Json();
+  const auto sources = inputs_.config.reward.sources();
+  if (sources.size() == 1 && rewards.empty()) {  // one reward, which is no sum
+    rewards[sources.front().name] = sample.has_reward && !sample.grading_failed ? Json(sample.reward) : Json();
+  }
+  for (const auto& source : sources) {  // where nothing was graded, nothing has a part
+    if (!rewards.contains(source.name)) rewards[source.name] = nullptr;
   }
   for (const rl::SamplePiece& piece : sample.pieces) {
     pieces.push_back({{"begin", piece.begin}, {"is_sampled", piece.is_sampled}, {"text", base::utf8_text(piece.text)}});

@@ -43,8 +43,10 @@ std::vector<Preferences::Text> Preferences::texts_of(std::span<const int64_t> it
   std::vector<Text> texts;
   for (int64_t i = part.begin * each; i < part.end * each; ++i) texts.emplace_back(answer(i), answer(i));
   if (config_.takes_pairs()) return texts;
-  for (int64_t i = part.begin * each; i < part.end * each; ++i)
-    texts.emplace_back(answer(i), answer((i + num_answers - 1) % num_answers));
+  for (int64_t i = part.begin * each; i < part.end * each; ++i) {
+    const int64_t other = answer((i + num_answers - 1) % num_answers);
+    if (other != answer(i)) texts.emplace_back(answer(i), other);
+  }
   return texts;
 }
 
@@ -53,6 +55,11 @@ std::vector<rl::Sample> Preferences::samples_of(std::span<const Text> texts) con
   for (const auto& [prompt, completion] : texts) {
     const rl::Sample& asked = data_.samples[static_cast<size_t>(prompt)];
     samples.push_back(data_.samples[static_cast<size_t>(completion)]);
+    const size_t room = static_cast<size_t>(data_.context) - asked.prompt->tokens.size();
+    if (samples.back().completion.size() > room) {
+      samples.back().completion.resize(room);
+      samples.back().loss_mask.resize(room);
+    }
     samples.back().prompt = asked.prompt;
     samples.back().group_id = asked.group_id;
     samples.back().sample_id = samples.size() - 1;
@@ -77,6 +84,7 @@ bool Preferences::score_reference(const model::Model& model, std::span<const int
 void Preferences::Judged::add(const Judged& more) {
   answers.insert(answers.end(), more.answers.begin(), more.answers.end());
   mismatched += more.mismatched;
+  num_mismatched += more.num_mismatched;
 }
 
 Preferences::JudgedPart Preferences::judge(const model::Model& model, std::span<const int64_t> items, Part part) const {
@@ -98,6 +106,7 @@ Preferences::JudgedPart Preferences::judge(const model::Model& model, std::span<
       sample.rollout_logprobs = std::move(scores.logprobs[i]);
     } else {
       result.judged.mismatched += answer.log_ratio();
+      ++result.judged.num_mismatched;
     }
   }
   result.samples.resize(num_answers);
@@ -105,7 +114,8 @@ Preferences::JudgedPart Preferences::judge(const model::Model& model, std::span<
 }
 
 Preferences::Outcome Preferences::outcome(const Judged& judged) const {
-  const double kl = std::max(judged.mismatched / static_cast<double>(judged.answers.size()), 0.0);
+  const auto count = static_cast<double>(std::max<int64_t>(judged.num_mismatched, 1));
+  const double kl = std::max(judged.mismatched / count, 0.0);
   return {rl::preference_terms(config_, judged.answers, kl), metrics(judged.answers, kl)};
 }
 

@@ -48,6 +48,7 @@ class Preferences {
   struct Judged {
     std::vector<rl::JudgedAnswer> answers;
     double mismatched = 0.0;  // "kto": the sum of log ratios of answers under prompts that they do not belong to
+    int64_t num_mismatched = 0;
 
     void add(const Judged& more);
   };
@@ -79,8 +80,10 @@ class Preferences {
   using Text = std::pair<int64_t, int64_t>;
 
   // Returns the answers of a part, and after them for "kto" each of their prompts with the completion before it among
-  // all items, before the first the last (as TRL).
+  // all items, before the first the last (as TRL). A prompt whose completion comes before it, where an epoch ends in a
+  // step, has none.
   std::vector<Text> texts_of(std::span<const int64_t> items, Part part) const;
+  // A completion under a prompt that it does not belong to ends with the context (as TRL).
   std::vector<rl::Sample> samples_of(std::span<const Text> texts) const;
   report::Metrics metrics(std::span<const rl::JudgedAnswer> answers, double kl) const;
 

@@ -2,6 +2,7 @@
 // whole program.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/files.h"
@@ -181,6 +182,34 @@ TEST_F(CustomAdvantages, RewardsThatAreNormalisedApartTrainAndReplay) {
   EXPECT_EQ(weights_of(folder_ / "replay"), weights_of(folder_ / "apart"));
   expect_one_line_failure(run(with_flag(with_flag(arguments, "--save", folder_ / "x"), "--rm-failure-reward", "0")), 2,
                           "--multi-objective-aggregation normalize_then_sum and --rm-failure-reward 0");
+}
+
+// A sample whose generation failed was not graded: each reward is None there, under its name.
+TEST_F(CustomAdvantages, SeeEachRewardByNameAlsoWhereTheGenerationFailed) {
+  base::write_file_durably(folder_ / "generate.py",
+                           "from slime.rollout.sglang_rollout import generate\n"
+                           "async def fails(args, sample, sampling_params):\n"
+                           "    if sample.index % 4 == 0:\n"
+                           "        raise ValueError('no tool')\n"
+                           "    return await generate(args, sample, sampling_params)\n");
+  base::write_file_durably(folder_ / "named.py",
+                           "def length(completion_ids, **kwargs):\n"
+                           "    return [float(len(ids) + ids[0] % 5) for ids in completion_ids]\n"
+                           "def first(completion_ids, **kwargs):\n"
+                           "    return [float(ids[0] % 7) for ids in completion_ids]\n"
+                           "def named(groups):\n"
+                           "    for sample in groups[0].samples:\n"
+                           "        assert list(sample.rewards) == ['length', 'first'], sample.rewards\n"
+                           "    assert groups[0].samples[0].rewards == {'length': None, 'first': None}\n"
+                           "    return [[sample.advantage for sample in group.samples] for group in groups]\n");
+  Arguments arguments = with_custom_reward(train_arguments(folder_ / "named"), folder_ / "named.py:length");
+  arguments.insert(std::ranges::find(arguments, "--custom-rm-path") + 2, folder_ / "named.py:first");
+  arguments.insert(arguments.end(), {"--custom-generate-function-path", folder_ / "generate.py:fails",
+                                     "--custom-advantage-path", folder_ / "named.py:named"});
+  const Captured result = run(with_flag(arguments, "--num-rollout", "1"));
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const base::Json& record : records("named", "rollout/step"))
+    EXPECT_FALSE(record.contains("fault/custom_advantage")) << result.err;
 }
 
 // A signal gives up the second rollout before its first optimizer step. What is saved is the first one, with the state

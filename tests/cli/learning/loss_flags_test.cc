@@ -416,11 +416,27 @@ TEST_F(LossFlags, EveryFlagOfLossAndOptimizerIsTakenAndTrains) {
               "6",
               "--overlong-penalty-factor",
               "0.5"});
-  train("d", {"--multi-objective-aggregation", "normalize_then_sum", "--pg-loss-type", "vespo", "--vespo-k-pos", "1.5",
-              "--vespo-lambda-pos", "2.5", "--vespo-k-neg", "2.5", "--vespo-lambda-neg", "1.5", "--lr-decay-style",
-              "WSD", "--lr-wsd-decay-style", "cosine", "--lr-wsd-decay-iters", "1"});
-  train("f", {"--pg-loss-type", "clip_cov", "--clip-cov-ratio", "0.1", "--clip-cov-lb", "0.01", "--clip-cov-ub", "4",
-              "--top-entropy-quantile", "0.5"});
+  train("d", {"--multi-objective-aggregation",
+              "normalize_then_sum",
+              "--pg-loss-type",
+              "vespo",
+              "--vespo-k-pos",
+              "1.5",
+              "--vespo-lambda-pos",
+              "2.5",
+              "--vespo-k-neg",
+              "2.5",
+              "--vespo-lambda-neg",
+              "1.5",
+              "--lr-decay-style",
+              "WSD",
+              "--lr-wsd-decay-style",
+              "cosine",
+              "--lr-wsd-decay-iters",
+              "1",
+              "--top-entropy-quantile",
+              "0.5"});
+  train("f", {"--pg-loss-type", "clip_cov", "--clip-cov-ratio", "0.1", "--clip-cov-lb", "0.01", "--clip-cov-ub", "4"});
   train("g", {"--pg-loss-type", "kl_cov", "--kl-cov-ratio", "0.1", "--kl-cov-coef", "1"});
   train("e", {"--use-opd", "--opd-teacher-load", in_folder("base/hf/latest"), "--opd-kl-coef", "0.5",
               "--no-opd-use-task-rewards", "--opd-loss-coef", "0.1", "--opd-beta", "0.5", "--opd-top-k", "10"});
