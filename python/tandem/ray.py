@@ -32,7 +32,7 @@ try:
     from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ImportError as error:
-    sys.exit(f"tandem: error: {error}: Ray is not installed for {sys.executable}: pip install 'tandem[ray]'")
+    sys.exit(f"tandem: error: {error}: Ray is not installed for {sys.executable}: pip install 'ray[default]>=2.60'")
 
 _EXIT_USER, _EXIT_ENVIRONMENT = 2, 3
 _ERROR = "tandem: error: "

@@ -19,7 +19,8 @@ void SftConfig::visit(options::Options& options) {
   model.visit(options);
   data.visit_prompt_data(options,
                          "JSONL or Parquet files, a line {\"messages\": [...]}, {\"prompt\": ..., \"response\": ...}, "
-                         "{\"text\": ...}, ShareGPT's or Alpaca's; FILE@[a:b] takes rows a to b of it");
+                         "{\"text\": ...}, ShareGPT's, Alpaca's or Dolly's, or with --preference-loss a line with chosen and "
+                         "rejected; FILE@[a:b] takes rows a to b of it");
   data.visit_prompt_data_weights(options);
   options.option(data.lines.input_key, "input-key", "data", "key of the prompt, a text or a list of messages");
   options

@@ -17,7 +17,8 @@ constexpr const char* kBalanced = "work is always balanced over the devices";
 constexpr const char* kEngineOwn =
     "the rollout engine is Tandem's own; its memory is --kv-cache-bytes, its sampling --rollout-*";
 constexpr const char* kNoRay =
-    "there is no Ray and no cluster to describe: --actor-num-gpus-per-node and --rollout-num-gpus say what runs where";
+    "--actor-num-gpus-per-node and --rollout-num-gpus say what runs where; on a Ray cluster: python -m tandem.ray "
+    "(docs/CLUSTERS.md)";
 constexpr const char* kNoCritic = "there is no critic; use an estimator without one (--advantage-estimator grpo)";
 constexpr const char* kNoSink = "metrics go to metrics.jsonl, TensorBoard, --use-wandb, --use-trackio and --use-mlflow";
 constexpr const char* kNoSync =
@@ -44,7 +45,8 @@ constexpr const char* kNoMtp = "multi-token prediction is not in this version";
 constexpr const char* kNoBuffer = "there is no rollout buffer: each rollout is sampled, graded and trained on in turn";
 constexpr const char* kOtherFamily = "the families of models that it is for are not in this version";
 constexpr const char* kNoAsync =
-    "a rollout is sampled with the newest weights, then trained on, in this version; leave it out";
+    "devices that sample get the weights after each rollout; to train on older samples give --max-weight-staleness; leave "
+    "it out";
 constexpr const char* kNoPartialLoad =
     "--load resumes all of a run; for new weights only, name them as --hf-checkpoint";
 constexpr const char* kDynamic = "batches are always packed under a token budget: --max-tokens-per-gpu";
@@ -290,7 +292,7 @@ constexpr auto kFlags = std::to_array<UnsupportedFlag>({
      "alone"},
     {"async-save", "", "checkpoints are always written while the next rollout runs"},
     {"ckpt-format", nullptr, "checkpoints/ and hf/ are safetensors files; leave it out"},
-    {"save-hf", nullptr, "every checkpoint is a Hugging Face directory: RUN/hf/step_000100"},
+    {"save-hf", nullptr, "give --save-interval N: every checkpoint then comes with an export, RUN/hf/step_000100"},
     // These are about reporting and debugging.
     {"wandb-key", nullptr,
      "a key on a command line is seen by all users of the machine; set WANDB_API_KEY, or run `wandb login` once"},
