@@ -235,10 +235,14 @@ class _Attempt:
         ray.kill(self._engines[i].actor)  # it may live without its process, and has the devices
 
         def start() -> None:
-            actor = self._actor(self._spec["hosts"] + i, self._spec["devices_per_engine"])
-            with contextlib.suppress(ray.exceptions.RayError):
+            try:
+                actor = self._actor(self._spec["hosts"] + i, self._spec["devices_per_engine"])
                 node, address, devices = ray.get(actor.place.remote())
                 self._start_engine(i, actor, node, address, devices)
+            except ray.exceptions.RayError as error:
+                show(f"tandem.ray: warning: engine {i} has no machine ({type(error).__name__}); the run goes on, and it "
+                     f"is tried again in {_LONGEST_PAUSE_S:g} s\n", sys.stderr)  # fmt: skip
+                self._due.append((time.monotonic() + _LONGEST_PAUSE_S, i))
         threading.Thread(target=start, daemon=True).start()
 
     def _watch(self, trainers: list[_Member]) -> tuple[int, str]:

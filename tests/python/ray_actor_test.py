@@ -3,6 +3,7 @@ program, and what becomes of lines that nobody can be shown. ray_test.py has who
 
 import contextlib
 import importlib
+import io
 import os
 import pathlib
 import queue
@@ -10,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 import types
 import unittest
 from unittest import mock
@@ -107,6 +109,40 @@ class WithoutRay(unittest.TestCase):
             raise ValueError("not of Ray")
 
         self.assertEqual(self.follow(stream(), None).code, 3)
+
+    def test_an_engine_that_finds_no_machine_is_tried_again(self):
+        """Its actor may die before it says where it is: the engine once was gone for the rest of the run."""
+        spec = {"hosts": 1, "devices_per_engine": 1, "verb": "train", "join": [], "visible_devices": ""}
+        attempt = self.ray._Attempt(spec, [], None, lambda: False)
+        attempt._door = "10.0.0.1:1"
+        attempt._engines[0] = types.SimpleNamespace(actor="the old one")
+        attempt._starts[0] = 1
+        lost, found = mock.Mock(), mock.Mock()
+        lost.place.remote.side_effect = self.ray.ray.exceptions.RayError()
+        found.place.remote.return_value = ("node", "10.0.0.2", [])
+        found.run.options.return_value.remote.return_value = ["a line", 0]
+        with mock.patch.object(attempt, "_actor", side_effect=[lost, found]), \
+                mock.patch.object(self.ray.ray, "kill", create=True), \
+                mock.patch.object(sys, "stderr", io.StringIO()) as said, mock.patch.object(sys, "stdout", io.StringIO()):
+            for is_tried_again in (True, False):
+                before = time.monotonic()
+                attempt._replace_engine(0)
+                self.wait_until(lambda: attempt._due if is_tried_again else attempt._engines[0].actor is found)
+                if is_tried_again:
+                    [(when, engine)] = attempt._due
+                    self.assertEqual(engine, 0)
+                    self.assertGreater(when, before + 1.0, "a cluster without a machine is not asked all the time")
+                    attempt._due.clear()
+            self.assertEqual(attempt._due, [])
+            self.assertIs(attempt._events.get(timeout=10), attempt._engines[0])
+        self.assertIn("engine 0 has no machine (RayError)", said.getvalue())
+
+    def wait_until(self, is_true):
+        for _ in range(1000):
+            if is_true():
+                return
+            time.sleep(0.01)
+        self.fail("it waited in vain")
 
 
 if __name__ == "__main__":
