@@ -31,6 +31,16 @@ void check_is_no_part_of_a_run(const std::string& load) {
   }
 }
 
+// Returns the path without links. Its end need not exist.
+std::filesystem::path resolved(const char* flag, const std::string& path) {
+  std::error_code error;
+  std::filesystem::path result = std::filesystem::weakly_canonical(base::without_trailing_slashes(path), error);
+  TANDEM_ENV_CHECK(!error, fmt::format("{} {}: cannot be looked at: {}; look whether its disk answers, and whether a "
+                                       "link leads nowhere",
+                                       flag, path, error.message()));
+  return result;
+}
+
 }  // namespace
 
 std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& options,
@@ -60,13 +70,7 @@ void check_length(const config::CheckpointOptions& options, int64_t num_done, in
 }
 
 bool resumes_in_place(const config::CheckpointOptions& options, const std::string& save) {
-  if (options.load.empty()) return false;
-  // Paths that cannot be resolved count as different: then the run refuses a folder that holds anything.
-  std::error_code of_load, of_save;
-  namespace fs = std::filesystem;
-  const bool are_same = fs::weakly_canonical(base::without_trailing_slashes(options.load), of_load) ==
-                        fs::weakly_canonical(base::without_trailing_slashes(save), of_save);
-  return are_same && !of_load && !of_save;
+  return !options.load.empty() && resolved("--load", options.load) == resolved("--save", save);
 }
 
 void check_still_opened(const Checkpoint& checkpoint) {

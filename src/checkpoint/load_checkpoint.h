@@ -21,7 +21,7 @@ std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& optio
 // Throws UserError if a checkpoint after `num_done` steps is beyond the `num_steps` of the run.
 void check_length(const config::CheckpointOptions& options, int64_t num_done, int64_t num_steps);
 
-// Returns whether --load is the directory that the run writes into.
+// Returns whether --load is the directory that the run writes into. Throws EnvironmentError if the disk does not say.
 bool resumes_in_place(const config::CheckpointOptions& options, const std::string& save);
 
 // Throws EnvironmentError if another process has saved, removed or chosen a checkpoint in the folder of this one since

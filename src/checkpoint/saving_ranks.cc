@@ -36,6 +36,12 @@ void SavingRanks::wait_for_all() const {
   together([] { return std::string(); });
 }
 
+bool SavingRanks::of_conductor(const std::function<bool()>& question) const {
+  const std::vector<std::string> answers =
+      together([&] { return is_conductor() && question() ? std::string("yes") : std::string(); });
+  return !answers.front().empty();
+}
+
 void SavingRanks::conductor_alone(const std::function<void()>& work) const {
   together([&] {
     if (is_conductor()) work();

@@ -17,6 +17,9 @@ struct SavingRanks {
   // own error, the others an EnvironmentError with the same words.
   std::vector<std::string> together(const std::function<std::string()>& work) const;
   void wait_for_all() const;
+  // Asks rank 0 alone and returns its answer on every rank: each may see another disk, or its own may fail for a
+  // moment, and all have to go the same way. Errors are as those of together().
+  bool of_conductor(const std::function<bool()>& question) const;
   // Does the same with work for rank 0 alone, while the others wait.
   void conductor_alone(const std::function<void()>& work) const;
 };

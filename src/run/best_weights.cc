@@ -7,6 +7,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "memory/arena_allocator.h"
+#include "session/together.h"
 #include "weights/checkpoint_files.h"
 
 namespace tandem::run {
@@ -35,9 +36,10 @@ BestWeights::BestWeights(evaluation::Evaluation::RewardMetric metric, const sess
   }
 }
 
-// The weights from before training are --hf-checkpoint, which stays where it is.
+// The weights from before training are --hf-checkpoint, which stays where it is. All ranks ask at the same places.
 bool BestWeights::has_weights() const {
-  return best_->step == 0 || base::directory_exists(directory_.best(best_->step));
+  return best_->step == 0 ||
+         session::of_conductor(mesh_.host(), [this] { return base::directory_exists(directory_.best(best_->step)); });
 }
 
 void BestWeights::begin_again(const std::string& why) {

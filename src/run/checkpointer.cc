@@ -36,8 +36,12 @@ Checkpointer::Checkpointer(const session::ModelSession& session, const checkpoin
           },
           directory, options.keep_latest, ranks_),
       // A run that resumes in another directory has no checkpoint there yet.
-      saved_step_(checkpoint::resumes_in_place(options, directory.path()) ? start.step : 0),
-      exported_step_(base::directory_exists(directory.checkpoint(saved_step_)) ? saved_step_ : 0) {}
+      saved_step_(ranks_.of_conductor([&] { return checkpoint::resumes_in_place(options, directory.path()); })
+                      ? start.step
+                      : 0),
+      exported_step_(ranks_.of_conductor([&] { return base::directory_exists(directory.checkpoint(saved_step_)); })
+                         ? saved_step_
+                         : 0) {}
 
 void Checkpointer::begin_update() {
   wait();

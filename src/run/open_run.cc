@@ -12,8 +12,9 @@ checkpoint::RunState open_run(checkpoint::RunDirectory& directory,
                               weights::WeightStore& store, const checkpoint::SavingRanks& ranks) {
   // The run's last line says how to resume, once it is known whether anything is saved.
   session::defer_stops("stopping: what is finished is saved; a second signal ends the run at once");
-  ranks.wait_for_all();  // a rank that has not looked at the directory yet would find what is made in it now
-  const bool in_place = checkpoint && checkpoint::resumes_in_place(options, directory.path());
+  // This waits for all: a rank that has not looked at the directory yet would find what is made in it now.
+  const bool in_place = ranks.of_conductor(
+      [&] { return checkpoint.has_value() && checkpoint::resumes_in_place(options, directory.path()); });
   ranks.conductor_alone([&] {
     directory.create();
     if (in_place) checkpoint::check_still_opened(*checkpoint);

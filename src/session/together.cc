@@ -5,12 +5,23 @@
 
 namespace tandem::session {
 
+namespace {
+
+checkpoint::SavingRanks ranks_of(device::Communicator& hosts) {
+  return {.rank = hosts.rank(), .size = hosts.size(), .all_gather = [&hosts](const std::string& mine) {
+            const memory::BypassArena outside;
+            return device::all_gather_text(hosts, mine);
+          }};
+}
+
+}  // namespace
+
 std::vector<std::string> together(device::Communicator& hosts, const std::function<std::string()>& work) {
-  const auto all_gather = [&](const std::string& mine) {
-    const memory::BypassArena outside;
-    return device::all_gather_text(hosts, mine);
-  };
-  return checkpoint::SavingRanks{.rank = hosts.rank(), .size = hosts.size(), .all_gather = all_gather}.together(work);
+  return ranks_of(hosts).together(work);
+}
+
+bool of_conductor(device::Communicator& hosts, const std::function<bool()>& question) {
+  return ranks_of(hosts).of_conductor(question);
 }
 
 }  // namespace tandem::session

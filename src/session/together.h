@@ -13,4 +13,7 @@ namespace tandem::session {
 // rank its own error, the others an EnvironmentError with the same words. `hosts` connects their hosts.
 std::vector<std::string> together(device::Communicator& hosts, const std::function<std::string()>& work);
 
+// Asks rank 0 alone and returns its answer on every rank, so that all go the same way.
+bool of_conductor(device::Communicator& hosts, const std::function<bool()>& question);
+
 }  // namespace tandem::session

@@ -168,6 +168,18 @@ TEST_F(CheckpointsTest, ShowWhetherAnotherRunHasWorkedOnThemSince) {
   EXPECT_TRUE(is_refused(newest));
 }
 
+// A disk that failed for a moment once made another directory of the run's own.
+TEST_F(CheckpointsTest, ADirectoryThatCannotBeLookedAtIsNotTakenForAnother) {
+  const TemporaryDirectory folder;
+  config::CheckpointOptions options;
+  options.load = folder / "run";
+  EXPECT_TRUE(resumes_in_place(options, folder / "run/"));
+  EXPECT_FALSE(resumes_in_place(options, folder / "other"));
+  fs::create_symlink(folder / "loop", folder / "loop");
+  options.load = folder / "loop";
+  EXPECT_THROW(resumes_in_place(options, folder / "run"), EnvironmentError);
+}
+
 // Does what `train --load RUN --allow-fresh-start` does to files, from the start to its last step.
 void run_or_go_on(const std::string& run, int64_t last_step) {
   config::CheckpointOptions options;

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "base/checksum.h"
 #include "base/files.h"
@@ -69,6 +71,20 @@ TEST_F(SavingRanksTest, WhereOneRankCannotWriteNothingIsSavedAndAllSaySo) {
     expect_contents(checkpoints.open(std::nullopt));
     EXPECT_EQ(base::list_directory(checkpoints.folder()).size(), 2U) << "the unfinished one is away";
   }
+}
+
+TEST_F(SavingRanksTest, AQuestionIsAnsweredByTheFirstForAll) {
+  RankThreads threads(3);
+  for (const bool answer : {false, true}) {
+    const auto errors = threads.run([&](int rank) {
+      EXPECT_EQ(threads.of(rank).of_conductor([&] { return rank == 0 ? answer : !answer; }), answer) << rank;
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(3));
+  }
+  const auto errors = threads.run([&](int rank) {
+    threads.of(rank).of_conductor([]() -> bool { throw EnvironmentError("the disk does not answer"); });
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(3, "the disk does not answer"));
 }
 
 TEST_F(SavingRanksTest, RanksThatLeaveAGapSaveNothing) {

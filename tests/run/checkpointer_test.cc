@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <deque>
+#include <filesystem>
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/files.h"
 #include "base/log.h"
@@ -21,6 +26,7 @@
 #include "sampling/rollout_phase.h"
 #include "tests/base/faulty_disk.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/checkpoint/rank_threads.h"
 
 namespace tandem::run {
 namespace {
@@ -331,6 +337,51 @@ TEST_F(CheckpointerTest, ARunThatIsOpenedAgainIsAsItsCheckpointWas) {
   EXPECT_TRUE(trainer.holds(2.0F));
   EXPECT_EQ(base::read_file(metrics).size(), static_cast<size_t>(start.file_bytes.at("metrics.jsonl")));
   EXPECT_EQ(base::read_file(metrics).substr(0, saved_metrics.size()), saved_metrics);
+}
+
+// Counts the messages that each of two ranks sends.
+class CountedRanks {
+ public:
+  checkpoint::SavingRanks of(int rank) {
+    checkpoint::SavingRanks ranks = threads_.of(rank);
+    ranks.all_gather = [this, rank, gather = ranks.all_gather](const std::string& mine) {
+      ++counts_.at(static_cast<size_t>(rank));
+      return gather(mine);
+    };
+    return ranks;
+  }
+  std::vector<std::string> run(const std::function<void(int)>& f) const { return threads_.run(f); }
+  const std::array<int, 2>& counts() const { return counts_; }
+
+ private:
+  checkpoint::RankThreads threads_{2};
+  std::array<int, 2> counts_ = {};
+};
+
+// Each rank once asked its own disk whether the run resumes in place, and one that failed for a moment said no: that
+// rank went on while the other one waited for it.
+TEST_F(CheckpointerTest, RanksAgreeOnARunThatGoesOnInPlaceWhateverTheirDisksSay) {
+  {
+    SavedRun run(path_, keeping(2));
+    run.step(config::SavedParts::kCheckpoint, nullptr, nullptr);
+  }
+  const std::string loop = folder_ / "loop";
+  std::filesystem::create_symlink(loop, loop);
+  config::CheckpointOptions options;
+  options.load = path_;
+  session::ModelSession session({.hf_checkpoint = kModel});
+  checkpoint::RunDirectory directory(path_, checkpoint::run_folder(options, path_, /*overwrite=*/false), 0);
+  CountedRanks ranks;
+  const std::vector<std::string> errors = ranks.run([&](int rank) {
+    CountingTrainer trainer(session.trained().layout());
+    weights::WeightStore store = weights::WeightStore::without_storage(session.trained().layout(), at::kFloat);
+    const std::optional<checkpoint::Checkpoint> checkpoint = checkpoint::open_checkpoint(options, {});
+    config::CheckpointOptions own = options;
+    if (rank == 1) own.load = loop;
+    EXPECT_EQ(open_run(directory, checkpoint, own, trainer, store, ranks.of(rank)).step, 1);
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+  EXPECT_EQ(ranks.counts()[0], ranks.counts()[1]);
 }
 
 }  // namespace
