@@ -94,7 +94,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   };
   const std::optional<std::vector<evaluation::Evaluation::Result>> results =
       evaluation.run(phase, rewards.of_sets(), generation, judge, report);
-  if (!results) return session::cut_short_exit_code();
+  if (!results) return session::cut_short_exit_code(session::stop_signal());
 
   base::Json record = base::Json::object();
   for (const evaluation::Evaluation::Result& result : *results) {

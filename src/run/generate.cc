@@ -109,7 +109,7 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
   base::log_info("{}, {} in {:.3f} s ({:.0f} tok/s)", base::counted(num_completions, "completion"),
                  base::counted(num_tokens, "token"), seconds,
                  static_cast<double>(num_tokens) / std::max(seconds, 1e-9));
-  return session::stop_requested() ? session::cut_short_exit_code() : 0;
+  return session::stop_requested() ? session::cut_short_exit_code(session::stop_signal()) : 0;
 }
 
 }  // namespace tandem::run

@@ -11,6 +11,7 @@
 #include "report/sample_file.h"
 #include "report/step_line.h"
 #include "session/stop_signal.h"
+#include "session/together.h"
 
 namespace tandem::run {
 
@@ -96,10 +97,12 @@ int finish_run(const TrainInputs& inputs, const session::RunMemory& memory, RunL
   if (log.is_conductor()) {
     log.write_or_count(trace, "fault/unwritten_samples", [&] { base::write_file_durably(trace, memory.trace()); });
   }
-  const bool is_interrupted = session::stop_requested();
-  return log.finish(is_interrupted, saved > 0,
-                    report::end_line(is_interrupted, {.rollout = num_finished, .num_rollouts = inputs.num_rollouts},
-                                     saved, base::num_warnings(), inputs.directory.path()));
+  // A scheduler may tell one rank alone to stop, which stops all.
+  const int signal = session::stop_signal_of_any(inputs.mesh->host());
+  return log.finish(
+      signal, saved > 0,
+      report::end_line(/*is_interrupted=*/signal != 0, {.rollout = num_finished, .num_rollouts = inputs.num_rollouts},
+                       saved, base::num_warnings(), inputs.directory.path()));
 }
 
 }  // namespace tandem::run

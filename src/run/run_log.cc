@@ -58,11 +58,11 @@ void RunLog::write_samples(const std::string& path, std::span<const rl::Sample> 
                  [&] { report::write_samples(path, samples, grades, detail, sources, token_bytes); });
 }
 
-int RunLog::finish(bool is_interrupted, bool is_saved, const std::string& line) {
+int RunLog::finish(int signal, bool is_saved, const std::string& line) {
   report_.print_result(line);
   report_.sync();
-  if (!is_interrupted) return 0;
-  return is_saved ? session::stop_exit_code() : session::cut_short_exit_code();
+  if (signal == 0) return 0;
+  return is_saved ? session::stop_exit_code(signal) : session::cut_short_exit_code(signal);
 }
 
 }  // namespace tandem::run

@@ -45,9 +45,9 @@ class RunLog {
                      std::span<const reward::Grade> grades, report::SampleDetail detail,
                      std::span<const std::string> sources = {}, std::span<const std::string> token_bytes = {});
 
-  // Prints the last line; all that was written is durable when this returns. Returns the exit code of a run that a
-  // signal ended, which says whether anything can be resumed, or 0.
-  int finish(bool is_interrupted, bool is_saved, const std::string& line);
+  // Prints the last line; all that was written is durable when this returns. Returns the exit code of a run that
+  // `signal` ended, which says whether anything can be resumed; with 0, no signal, it is 0.
+  int finish(int signal, bool is_saved, const std::string& line);
 
  private:
   const bool continues_after_save_error_, is_conductor_;

@@ -117,7 +117,7 @@ int score(const config::ScoreConfig& config, const config::RunMode& mode) {
     }
   }
   output.finish();
-  return session::stop_requested() ? session::cut_short_exit_code() : 0;
+  return session::stop_requested() ? session::cut_short_exit_code(session::stop_signal()) : 0;
 }
 
 }  // namespace tandem::run

@@ -19,6 +19,7 @@
 #include "run/trackers.h"
 #include "session/ranks.h"
 #include "session/stop_signal.h"
+#include "session/together.h"
 
 namespace tandem::run {
 
@@ -108,10 +109,11 @@ int train_supervised(const config::SftConfig& given, const config::RunMode& mode
       if (const auto parts = config.output.parts_due(step, inputs.num_steps)) checkpointer.start(*parts);
     }
   });
-  const bool is_interrupted = session::stop_requested();
+  // A scheduler may tell one rank alone to stop, which stops all.
+  const int signal = session::stop_signal_of_any(mesh.host());
   const int64_t saved = checkpointer.saved_step();
-  return log.finish(is_interrupted, saved > 0,
-                    end_text(is_interrupted, step, saved, inputs.num_steps, inputs.directory.path()));
+  return log.finish(signal, saved > 0,
+                    end_text(/*is_interrupted=*/signal != 0, step, saved, inputs.num_steps, inputs.directory.path()));
 }
 
 }  // namespace tandem::run

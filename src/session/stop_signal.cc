@@ -72,6 +72,8 @@ void defer_stops(const std::string& answer) { delete stop_answer.exchange(new st
 
 bool stop_requested() { return stop_flag != 0; }
 
+int stop_signal() { return stop_flag; }
+
 double seconds_since_stop() {
   if (!stop_requested()) return 0.0;
   timespec now = {};
@@ -80,8 +82,8 @@ double seconds_since_stop() {
          static_cast<double>(now.tv_nsec - stop_time.tv_nsec) * 1e-9;
 }
 
-int stop_exit_code() { return stop_flag == SIGTERM ? 0 : cut_short_exit_code(); }
+int stop_exit_code(int signal) { return signal == SIGTERM ? 0 : cut_short_exit_code(signal); }
 
-int cut_short_exit_code() { return kExitOfSignals + stop_flag; }
+int cut_short_exit_code(int signal) { return kExitOfSignals + signal; }
 
 }  // namespace tandem::session

@@ -15,13 +15,15 @@ void install_stop_signals();
 // From here on the first signal sets the flag below and prints this line. Call it once in a process.
 void defer_stops(const std::string& answer);
 bool stop_requested();
+// Returns the signal; 0 before it.
+int stop_signal();
 // Returns the seconds since the signal; 0 before it.
 double seconds_since_stop();
-// Returns the exit code of a run that is saved and can be resumed: 0 after SIGTERM, with which schedulers take a
-// machine back; 130 after SIGINT and 129 after SIGHUP, as for any command that these end.
-int stop_exit_code();
+// Returns the exit code of a run that this signal stopped, and that is saved and can be resumed: 0 after SIGTERM, with
+// which schedulers take a machine back; 130 after SIGINT and 129 after SIGHUP, as for any command that these end.
+int stop_exit_code(int signal);
 // Returns the exit code of a verb whose output ends early, and of a run of which nothing is saved, as for any command
 // that the signal ends: 143 after SIGTERM.
-int cut_short_exit_code();
+int cut_short_exit_code(int signal);
 
 }  // namespace tandem::session

@@ -16,4 +16,8 @@ std::vector<std::string> together(device::Communicator& hosts, const std::functi
 // Asks rank 0 alone and returns its answer on every rank, so that all go the same way.
 bool of_conductor(device::Communicator& hosts, const std::function<bool()>& question);
 
+// Returns the signal that asked any rank to stop, on every rank alike; 0 if none was asked. The largest wins, where
+// ranks got different ones.
+int stop_signal_of_any(device::Communicator& hosts);
+
 }  // namespace tandem::session

@@ -60,7 +60,7 @@ TEST_F(RunLogTest, ADiskThatRefusesIsCountedWhereTheRunContinues) {
 
 TEST_F(RunLogTest, EndsWithItsLastLine) {
   RunLog log(directory_, {});
-  EXPECT_EQ(log.finish(/*is_interrupted=*/false, /*is_saved=*/true, "done after 2 rollouts"), 0);
+  EXPECT_EQ(log.finish(/*signal=*/0, /*is_saved=*/true, "done after 2 rollouts"), 0);
   EXPECT_NE(base::read_file(directory_.log_file()).find("done after 2 rollouts\n"), std::string::npos);
 }
 

@@ -54,7 +54,7 @@ int code_after(int signal, void (*hangup)(int) = SIG_DFL) {
     install_stop_signals();
     defer_stops("stopping");
     raise(signal);
-    return stop_requested() ? stop_exit_code() : 99;
+    return stop_requested() ? stop_exit_code(stop_signal()) : 99;
   });
   return screen.wait();
 }
@@ -81,7 +81,7 @@ TEST(StopSignal, SurvivesTheTerminal) {
       report::Terminal terminal = report::standard_terminal();
       for (int i = 0; i < 3; ++i) terminal.line("saved");
     }
-    return write(lines[1], "saved", 5) == 5 ? stop_exit_code() : 98;
+    return write(lines[1], "saved", 5) == 5 ? stop_exit_code(stop_signal()) : 98;
   });
   ASSERT_TRUE(screen.shows("ready"));
   screen.hang_up();

@@ -6,15 +6,12 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
-#include <memory>
 #include <string>
-#include <vector>
 
-#include "mesh/network.h"
 #include "tests/base/soak.h"
 #include "tests/cli/ranks/rank_runs.h"
+#include "tests/cli/ranks/started_ranks.h"
 
 namespace tandem::cli {
 namespace {
@@ -172,6 +169,23 @@ TEST_F(SftRanks, ASignalSavesWhatIsFinishedOnAllOfThem) {
   expect_equal(results("stopped"), *alone_, "a run that was stopped");
 }
 
+// A scheduler that takes one machine back tells that machine's rank alone. The run stops on all, and was once called
+// finished by rank 0, whose exit code job scripts look at.
+TEST_F(SftRanks, AStopThatOneRankIsToldIsAStopForAll) {
+  const Arguments words = with_flag(with_ranks(arguments("told"), 2), "--num-rollout", "4000");
+  const StartedRanks ranks({words, words});
+  const std::string metrics = *folder_ / "told/metrics.jsonl";
+  for (int i = 0; i < 3000 && !base::file_exists(metrics); ++i) usleep(10'000);
+  ranks[1].signal(SIGINT);
+  for (const size_t rank : {size_t{0}, size_t{1}}) {
+    EXPECT_TRUE(ranks[rank].wait_for(60.0));
+    EXPECT_EQ(ranks[rank].wait(), 130) << ranks.said(rank);
+  }
+  const std::string log = base::read_file(*folder_ / "told/log.txt");
+  EXPECT_NE(log.find("stopped after "), std::string::npos) << log;
+  EXPECT_EQ(log.find("done after "), std::string::npos) << log;
+}
+
 TEST_F(SftRanks, ALauncherMayStartThem) {
   Arguments words = {"launch", "--nproc-per-node", "2", "--"};
   const Arguments own = arguments("launched");
@@ -180,8 +194,6 @@ TEST_F(SftRanks, ALauncherMayStartThem) {
   ASSERT_EQ(result.code, 0) << result.err;
   expect_equal(results("launched"), *alone_, "tandem launch");
 }
-
-int unused_port() { return mesh::port_of(mesh::listen_at("127.0.0.1", 0)); }
 
 // Each rank opens its files by itself: with a stale one on a host, the ranks trained a mixture and said nothing.
 TEST_F(SftRanks, FilesThatDifferBetweenRanksAreRefused) {
@@ -197,34 +209,23 @@ TEST_F(SftRanks, FilesThatDifferBetweenRanksAreRefused) {
   base::write_file_durably(data, lines.insert(lines.size() - 1, " "));
   const std::string older = *folder_ / "older";
   ASSERT_EQ(run_program(with_flag(arguments("older"), "--num-rollout", "3")).code, 0);
-  const auto expect_refused = [&](const Arguments& words, const std::string& flag, const std::string& other,
-                                  const std::string& what) {
-    setenv("WORLD_SIZE", "2", 1);
-    setenv("LOCAL_WORLD_SIZE", "2", 1);
-    setenv("MASTER_ADDR", "127.0.0.1", 1);
-    setenv("MASTER_PORT", std::to_string(unused_port()).c_str(), 1);
-    std::vector<std::unique_ptr<Program>> programs;
-    for (const std::string rank : {"0", "1"}) {
-      setenv("RANK", rank.c_str(), 1);
-      setenv("LOCAL_RANK", rank.c_str(), 1);
-      const Arguments own = with_ranks(rank == "0" ? words : with_flag(words, flag, other), 2);
-      programs.push_back(std::make_unique<Program>(own, 0, *folder_ / ("err" + rank), *folder_ / ("out" + rank)));
-    }
-    for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK"})
-      unsetenv(name);
-    for (const std::string rank : {"0", "1"}) {
-      EXPECT_EQ(programs[rank == "0" ? 0 : 1]->wait(), 3) << rank;
-      const std::string said = base::read_file(*folder_ / ("err" + rank));
+  const auto expect_refused = [&](const Arguments& words, const Arguments& of_rank_1, const std::string& what) {
+    const StartedRanks ranks({with_ranks(words, 2), with_ranks(of_rank_1, 2)});
+    for (const size_t rank : {size_t{0}, size_t{1}}) {
+      EXPECT_EQ(ranks[rank].wait(), 3) << rank;
+      const std::string said = ranks.said(rank);
       EXPECT_NE(said.find(what + ": differs between rank 1 ("), std::string::npos) << said;
       EXPECT_NE(said.find("; give all hosts the same files"), std::string::npos) << said;
     }
     EXPECT_FALSE(base::directory_exists(*folder_ / "mixture")) << "nothing is written before";
   };
-  expect_refused(arguments("mixture"), "--hf-checkpoint", model, "the weight files of --hf-checkpoint");
-  expect_refused(arguments("mixture"), "--prompt-data", data, "the file of --prompt-data");
+  expect_refused(arguments("mixture"), with_flag(arguments("mixture"), "--hf-checkpoint", model),
+                 "the weight files of --hf-checkpoint");
+  expect_refused(arguments("mixture"), with_flag(arguments("mixture"), "--prompt-data", data),
+                 "the file of --prompt-data");
   Arguments on = with_flag(arguments("mixture"), "--num-rollout", "6");
   on.insert(on.end(), {"--load", *folder_ / "alone"});
-  expect_refused(on, "--load", older, "the checkpoint of --load");
+  expect_refused(on, with_flag(on, "--load", older), "the checkpoint of --load");
 }
 
 // A model that is spread over devices adds up their parts, so the number of devices in a replica changes the last bits;
