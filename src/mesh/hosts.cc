@@ -8,13 +8,13 @@
 
 namespace tandem::mesh {
 
-std::string own_address(const LaunchVariables& launch, const std::string& interface) {
+std::string own_address(const LaunchVariables& launch, const std::string& interface, double wait_s) {
   if (launch.is_one_host()) return "127.0.0.1";
   if (!interface.empty()) return address_of_interface(interface);
-  return address_that_reaches(launch.master_address);
+  return address_that_reaches(launch.master_address, wait_s);
 }
 
-void check_hosts(const LaunchVariables& launch, bool trust_network, const std::string& secret) {
+void check_hosts(const LaunchVariables& launch, bool trust_network, const std::string& secret, double wait_s) {
   if (launch.is_one_host()) return;
   TANDEM_USER_CHECK(
       trust_network || !secret.empty(),
@@ -22,7 +22,7 @@ void check_hosts(const LaunchVariables& launch, bool trust_network, const std::s
                   "TANDEM_SECRET_FILE for all of them, or give --trust-network if nobody else is on the network "
                   "between them",
                   launch.source));
-  TANDEM_USER_CHECK(!is_loopback(address_of_host(launch.master_address)),
+  TANDEM_USER_CHECK(!is_loopback(address_of_host(launch.master_address, wait_s)),
                     fmt::format("MASTER_ADDR={}: the ranks are on several hosts, which do not reach it; set it to rank "
                                 "0's address",
                                 launch.master_address));

@@ -13,13 +13,17 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
 
 namespace tandem::mesh {
 
@@ -27,6 +31,7 @@ namespace {
 
 // Ranks that connect before rank 0 has taken the socket over wait in the kernel.
 constexpr int kWaiting = 4096;
+constexpr double kBetweenLookUps = 1.0;  // seconds between two questions for the address of a host
 
 std::string digits(const sockaddr_in& address) {
   std::array<char, INET_ADDRSTRLEN> text = {};
@@ -40,6 +45,29 @@ sockaddr_in socket_address(const std::string& address, int port) {
   result.sin_port = htons(static_cast<uint16_t>(port));
   TANDEM_CHECK_EQ(inet_pton(AF_INET, address.c_str(), &result.sin_addr), 1, address);
   return result;
+}
+
+// Holds what this machine says about the name of a host.
+struct LookUp {
+  std::string address = "";  // "": none
+  std::string error = "";
+  bool is_unknown = false;  // true if nobody knows the name now, which a moment later somebody may
+};
+
+LookUp look_up(const std::string& host) {
+  addrinfo wanted = {};
+  wanted.ai_family = AF_INET;
+  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), nullptr, &wanted, &found);
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, [](addrinfo* list) {
+    if (list != nullptr) freeaddrinfo(list);
+  });
+  if (error != 0 || found == nullptr)
+    return {.error = gai_strerror(error), .is_unknown = error == EAI_NONAME || error == EAI_AGAIN};
+  sockaddr_in address = {};
+  std::memcpy(&address, found->ai_addr, sizeof address);
+  return {.address = digits(address)};
 }
 
 }  // namespace
@@ -58,21 +86,27 @@ void OwnedDescriptor::close() {
   if (descriptor_ >= 0) ::close(release());
 }
 
-std::string address_of_host(const std::string& host, const std::string& flag) {
-  addrinfo wanted = {};
-  wanted.ai_family = AF_INET;
-  wanted.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), nullptr, &wanted, &found);
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, [](addrinfo* list) {
-    if (list != nullptr) freeaddrinfo(list);
-  });
-  TANDEM_USER_CHECK(error == 0 && found != nullptr,
+std::string address_of_host(const std::string& host, double wait_s, const std::string& flag) {
+  const base::Clock::time_point begin = base::Clock::now();
+  LookUp found = look_up(host);
+  for (bool is_said = false; found.is_unknown && base::seconds_since(begin) < wait_s; found = look_up(host)) {
+    if (!std::exchange(is_said, true)) {
+      base::log_warning(
+          "host {}: this machine does not know the name yet ({}); waiting for up to {:g} s; if it is "
+          "mistyped, give another {}",
+          host, found.error, wait_s, flag);
+    }
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::min(kBetweenLookUps, wait_s)));
+  }
+  TANDEM_ENV_CHECK(
+      !found.is_unknown,
+      fmt::format("host {}: this machine does not know the name ({}; waited for {:g} s); look whether that "
+                  "machine runs, or give another {}",
+                  host, found.error, wait_s, flag));
+  TANDEM_USER_CHECK(!found.address.empty(),
                     fmt::format("host {}: has no IPv4 address that this machine knows ({}); give another {}", host,
-                                gai_strerror(error), flag));
-  sockaddr_in address = {};
-  std::memcpy(&address, found->ai_addr, sizeof address);
-  return digits(address);
+                                found.error, flag));
+  return found.address;
 }
 
 std::string address_of_interface(const std::string& name) {
@@ -93,9 +127,9 @@ std::string address_of_interface(const std::string& name) {
 }
 
 // Connecting a UDP socket sends nothing: it asks the kernel for the route.
-std::string address_that_reaches(const std::string& host) {
+std::string address_that_reaches(const std::string& host, double wait_s) {
   constexpr int kAnyPort = 9;
-  const sockaddr_in there = socket_address(address_of_host(host), kAnyPort);
+  const sockaddr_in there = socket_address(address_of_host(host, wait_s), kAnyPort);
   const OwnedDescriptor probe(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_in here = {};
   socklen_t size = sizeof here;
@@ -144,8 +178,8 @@ OwnedDescriptor listen_at(const std::string& address, int port, const ListenFlag
   return listener;
 }
 
-OwnedDescriptor listen_for_ranks(const std::string& host, int port) {
-  const std::string address = address_of_host(host);
+OwnedDescriptor listen_for_ranks(const std::string& host, int port, double wait_s) {
+  const std::string address = address_of_host(host, wait_s);
   ListenFlags flags;
   if (host != address) flags.host = host;
   return listen_at(address, port, flags);

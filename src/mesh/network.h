@@ -22,12 +22,16 @@ class OwnedDescriptor {
   int descriptor_ = -1;
 };
 
-// These return addresses as digits ("10.0.0.7"): that of a host by its name, that of an interface of this host
-// (--network-interface NAME), and the one from which this host reaches another. They throw UserError where there is
-// none; `flag` names the flag that gives another host.
-std::string address_of_host(const std::string& host, const std::string& flag = "MASTER_ADDR");
+// Returns the address of a host as digits ("10.0.0.7"), by its name. A machine that starts, or is started again, may
+// get its name later than the processes that look for it: a name that nobody knows yet is asked for again for `wait_s`
+// seconds, which a warning says at once. Throws EnvironmentError if it is still unknown then, and UserError if the host
+// has no IPv4 address; `flag` names the flag that gives another host.
+std::string address_of_host(const std::string& host, double wait_s, const std::string& flag = "MASTER_ADDR");
+// These return addresses as digits, too: that of an interface of this host (--network-interface NAME), and the one from
+// which this host reaches another, whose name is asked for as address_of_host() does. They throw UserError where there
+// is none.
 std::string address_of_interface(const std::string& name);
-std::string address_that_reaches(const std::string& host);
+std::string address_that_reaches(const std::string& host, double wait_s);
 
 // Returns this end's address of a connection over the network; "" of a local one.
 std::string network_address_of(int descriptor);
@@ -49,8 +53,8 @@ struct ListenFlags {
 // by a name, which may soon have another; UserError where such an address was given, or this user may not take the
 // port.
 OwnedDescriptor listen_at(const std::string& address, int port, const ListenFlags& flags = {});
-// Listens at the host of rank 0, by its name or address.
-OwnedDescriptor listen_for_ranks(const std::string& host, int port);
+// Listens at the host of rank 0, by its name or address. The name is asked for as address_of_host() does.
+OwnedDescriptor listen_for_ranks(const std::string& host, int port, double wait_s);
 int port_of(const OwnedDescriptor& listener);
 // Timeout of making a connection, in seconds: a machine behind a firewall does not answer at all.
 constexpr double kConnectsWithin = 1.0;

@@ -150,14 +150,15 @@ class JoinedMesh final : public Mesh {
     return connections;
   }
   std::vector<Connection> connections_of_hosts(const std::string& name, const Members& members) const {
-    return connect_peers(*joined_.store, {.name = name,
-                                          .run = joined_.run,
-                                          .rank = members.rank,
-                                          .size = members.size,
-                                          .address = own_address(launch_, settings_.network_interface),
-                                          .place = local_place(),
-                                          .secret = settings_.secret,
-                                          .timeout_s = settings_.timeout_s});
+    return connect_peers(*joined_.store,
+                         {.name = name,
+                          .run = joined_.run,
+                          .rank = members.rank,
+                          .size = members.size,
+                          .address = own_address(launch_, settings_.network_interface, settings_.timeout_s),
+                          .place = local_place(),
+                          .secret = settings_.secret,
+                          .timeout_s = settings_.timeout_s});
   }
 
   // On rank 0 it serves the others, so it is destroyed last.
@@ -179,7 +180,7 @@ std::unique_ptr<Mesh> join(const LaunchVariables& launch, const JoinSettings& se
     if (launch.store_descriptor) OwnedDescriptor(*launch.store_descriptor).close();  // nobody comes
     return solo_mesh();
   }
-  check_hosts(launch, settings.trust_network, settings.secret);
+  check_hosts(launch, settings.trust_network, settings.secret, settings.timeout_s);
   const std::string rank_0 =
       fmt::format("{}: rank 0 at {}:{}", launch.name(), launch.master_address, launch.master_port);
   try {

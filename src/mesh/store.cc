@@ -76,7 +76,7 @@ c10::intrusive_ptr<LocalStore> open_local_store(const LaunchVariables& launch, d
 
 c10::intrusive_ptr<c10d::Store> open_store(const LaunchVariables& launch, double timeout_s) {
   const milliseconds patience(static_cast<int64_t>(timeout_s * 1000.0));
-  const std::string address = address_of_host(launch.master_address);
+  const std::string address = address_of_host(launch.master_address, timeout_s);
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(launch.master_port);
   options.waitWorkers = false;
@@ -88,7 +88,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const LaunchVariables& launch, double
     TANDEM_ENV_CHECK(!launch.store_descriptor || listens(listener.get()),
                      fmt::format("TANDEM_STORE_FD={}: is no socket that listens; unset it", listener.get()));
     if (launch.store_descriptor) fcntl(listener.get(), F_SETFD, FD_CLOEXEC);
-    if (!launch.store_descriptor) listener = listen_for_ranks(launch.master_address, launch.master_port);
+    if (!launch.store_descriptor) listener = listen_for_ranks(launch.master_address, launch.master_port, timeout_s);
     options.masterListenFd = listener.get();
   } else {
     wait_until_reachable(launch, address, patience);

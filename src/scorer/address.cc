@@ -71,8 +71,8 @@ std::unique_ptr<mesh::Channel> connect_here(const Address& address, double patie
 std::unique_ptr<mesh::ChannelConnector> connect_there(const Address& address, const std::string& secret,
                                                       double patience_s) {
   if (!address.place) return nullptr;
-  return std::make_unique<mesh::ChannelConnector>(mesh::address_of_host(address.place->host, "--opd-teacher-address"),
-                                                  address.place->port, secret, patience_s);
+  const std::string host = mesh::address_of_host(address.place->host, /*wait_s=*/0.0, "--opd-teacher-address");
+  return std::make_unique<mesh::ChannelConnector>(host, address.place->port, secret, patience_s);
 }
 
 }  // namespace tandem::scorer

@@ -154,7 +154,7 @@ bool Scorers::look_for(Link& link) const {
     if (link.last_tried && seconds_since(*link.last_tried) < kTryEvery) return false;
     link.last_tried = Clock::now();
     link.channel = connect_here(link.address, settings_.timeout_s);
-    if (!link.channel) link.connector = connect_there(link.address, settings_.secret, settings_.timeout_s);
+    if (!link.channel && !begin_to_connect(link)) return false;
   }
   try {
     if (link.connector) link.channel = link.connector->advance();
@@ -166,6 +166,20 @@ bool Scorers::look_for(Link& link) const {
   link.last_heard = Clock::now();
   link.channel->send(to_bytes(settings_.hello));
   return true;
+}
+
+// Returns false where the name of the machine has no address now: one that is started again may be without for a while.
+bool Scorers::begin_to_connect(Link& link) const {
+  try {
+    link.connector = connect_there(link.address, settings_.secret, settings_.timeout_s);
+    return true;
+  } catch (const EnvironmentError& error) {
+    link.why_gone = error.what();
+  } catch (const UserError& error) {
+    if (!link.was_ready) throw;
+    link.why_gone = error.what();
+  }
+  return false;
 }
 
 bool Scorers::take_messages(Link& link, Work& work) {

@@ -65,6 +65,7 @@ class Scorers {
   // or compute for minutes, and others score meanwhile. Returns whether anything has come of it.
   bool exchange(Link& link, Work& work);
   bool look_for(Link& link) const;
+  bool begin_to_connect(Link& link) const;
   bool take_messages(Link& link, Work& work);
   void take(Link& link, const Welcome& welcome);
   static void ask(Link& link, Work& work);

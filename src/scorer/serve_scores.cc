@@ -51,7 +51,7 @@ std::string asked_at(const std::string& listen) {
 
 mesh::NetworkDoor door_of(const Address& address, std::string secret) {
   if (!address.place) return {};
-  return {.address = mesh::address_of_host(address.place->host, "--listen"),
+  return {.address = mesh::address_of_host(address.place->host, kPatience, "--listen"),
           .port = address.place->port,
           .secret = std::move(secret),
           .flag = "--listen"};

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-
 #include "base/env.h"
 #include "base/log.h"
 #include "base/version.h"
@@ -55,10 +54,11 @@ std::unique_ptr<mesh::Mesh> join_ranks(const config::ModelOptions& model, const 
                                        const config::RunMode& mode, const mesh::Launch& launch) {
   if (!launch.is_launched) return mesh::solo_mesh();
   const bool trains = !launch.only_samples();
+  // A mistake in the network is reported before anything is read. Every rank says for itself that it waits for a name:
+  // its machine may be the only one that does not know it.
+  mesh::check_hosts(launch.processes, mesh.trust_network, launch.secret(), mesh.timeout_s());
   // Rank 0 logs the warnings that all ranks share; every rank reports the error that ends it.
   if (launch.processes.rank > 0) base::set_log_level(base::LogLevel::kError);
-  // A mistake in the network is reported before anything is read.
-  mesh::check_hosts(launch.processes, mesh.trust_network, launch.secret());
   if (launch.processes.rank == 0 && trains) network_door(mesh, launch);
   return mesh::join(launch.party(), {.timeout_s = mesh.timeout_s(),
                                      .network_interface = mesh.network_interface,

@@ -80,7 +80,7 @@ std::unique_ptr<mesh::Channel> find_at(const std::string& place, const config::T
                                        const mesh::Launch& launch, const Look& first) {
   const std::optional<base::HostPort> there = base::host_port(place);
   TANDEM_ENV_CHECK(there, fmt::format("the run is said to be at '{}', which is no HOST:PORT", place));
-  const std::string address = mesh::address_of_host(there->host, "--rollout-join-address");
+  const std::string address = mesh::address_of_host(there->host, config.mesh.timeout_s(), "--rollout-join-address");
   return look_until_found(
       [&] {
         std::unique_ptr<mesh::Channel> run = first();
@@ -104,7 +104,7 @@ mesh::NetworkDoor network_door(const config::MeshOptions& options, const mesh::L
   TANDEM_USER_CHECK(is_spread || !options.network_interface.empty(),
                     "--rollout-listen: give --network-interface too (eth0): that of the network on which other "
                     "machines reach this one");
-  return {.address = is_spread ? mesh::own_address(launch.processes, options.network_interface)
+  return {.address = is_spread ? mesh::own_address(launch.processes, options.network_interface, options.timeout_s())
                                : mesh::address_of_interface(options.network_interface),
           .port = static_cast<int>(options.rollout_listen.value_or(0)),
           .secret = launch.secret()};
@@ -112,7 +112,7 @@ mesh::NetworkDoor network_door(const config::MeshOptions& options, const mesh::L
 
 mesh::NetworkDoor ranks_door(const config::TrainConfig& config, const mesh::Launch& launch) {
   if (launch.processes.is_one_host()) return {};
-  return {.address = mesh::own_address(launch.processes, config.mesh.network_interface),
+  return {.address = mesh::own_address(launch.processes, config.mesh.network_interface, config.mesh.timeout_s()),
           .port = 0,
           .secret = launch.secret()};
 }

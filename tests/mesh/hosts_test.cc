@@ -16,7 +16,7 @@ using testing::StartsWith;
 
 std::string refusal(const LaunchVariables& launch, bool trust_network, const std::string& secret) {
   try {
-    check_hosts(launch, trust_network, secret);
+    check_hosts(launch, trust_network, secret, /*wait_s=*/0.0);
   } catch (const UserError& error) {
     return error.what();
   }

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "tandem/error.h"
 
 namespace tandem::mesh {
@@ -76,13 +78,29 @@ TEST(Network, AnAddressOfAnotherMachineIsItsFlagsFault) {
   EXPECT_EQ(why_it_does_not_listen([&] { listen_at(kElsewhere, 29799, {.port = "--listen", .address = "--listen"}); }),
             "U cannot listen at 203.0.113.9:29799: no interface of this machine has that address; give one of its own "
             "(--listen)");
-  EXPECT_EQ(why_it_does_not_listen([&] { listen_for_ranks(kElsewhere, 29799); }),
+  EXPECT_EQ(why_it_does_not_listen([&] { listen_for_ranks(kElsewhere, 29799, /*wait_s=*/0.0); }),
             "U cannot listen at 203.0.113.9:29799: no interface of this machine has that address; give one of its own "
             "(MASTER_ADDR, or --master-addr of tandem launch)");
   EXPECT_EQ(why_it_does_not_listen([&] { listen_at(kElsewhere, 29799, {.host = "moved"}); }),
             "E cannot listen at 203.0.113.9:29799, the address of host moved: no interface of this machine has that "
             "address; give one of its own (MASTER_ADDR, or --master-addr of tandem launch)");
-  EXPECT_GT(port_of(listen_for_ranks("localhost", 0)), 0);
+  EXPECT_GT(port_of(listen_for_ranks("localhost", 0, /*wait_s=*/0.0)), 0);
+}
+
+// A container may start before its name, or that of the machine it looks for, is known.
+TEST(Network, ANameThatNobodyKnowsYetIsAskedForAgain) {
+  const base::Clock::time_point begin = base::Clock::now();
+  const int64_t num_warnings = base::num_warnings();
+  try {
+    address_of_host("nobody.invalid", /*wait_s=*/1.5);
+    FAIL() << "it has an address";
+  } catch (const EnvironmentError& error) {
+    EXPECT_EQ(std::string(error.what()).find("host nobody.invalid: this machine does not know the name ("), 0U)
+        << error.what();
+  }
+  EXPECT_GE(base::seconds_since(begin), 1.5);
+  EXPECT_EQ(base::num_warnings(), num_warnings + 1) << "whoever has mistyped it reads so at once";
+  EXPECT_EQ(address_of_host("127.0.0.1", /*wait_s=*/0.0), "127.0.0.1");
 }
 
 }  // namespace

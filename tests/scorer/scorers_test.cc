@@ -205,6 +205,33 @@ TEST(Scorers, AreMissedInALineThatNamesThem) {
   }
 }
 
+// A container that is started again may lose its name for a while. The process of the test is found on this machine, by
+// a name that no machine has.
+TEST(Scorers, OneWhoseMachineHasNoNameForAWhileIsWaitedFor) {
+  const Address lost = address_of("nobody.invalid:" + std::to_string(Place().port), "-");
+  const Address here = {.text = lost.text, .place = std::nullopt};
+  auto scorer = std::make_unique<PlayedScorer>(here);
+  Scorers scorers(settings_of({lost}));
+  scorer.reset();
+  std::jthread back([&] {
+    std::this_thread::sleep_for(2 * kBetweenLooks);
+    scorer = std::make_unique<PlayedScorer>(here);
+  });
+  const std::vector<rl::Sample> samples = random_samples(17, 30);
+  expect_own_numbers(samples, scorers.score(views(samples), 1.0));
+}
+
+TEST(Scorers, ANameThatNobodyKnowsIsAskedForUntilTheTimeout) {
+  try {
+    const Scorers scorers(settings_of({address_of("nobody.invalid:29700", "-")}, 1.0));
+    FAIL() << "nobody is there";
+  } catch (const EnvironmentError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("host nobody.invalid: this machine does not know the name"), std::string::npos) << text;
+    EXPECT_NE(text.find("(waited for 1 s, --distributed-timeout-minutes)"), std::string::npos) << text;
+  }
+}
+
 TEST(Scorers, ARunThatStopsDoesNotWait) {
   const Address address = own_address("a");
   auto scorer = std::make_unique<PlayedScorer>(address);

@@ -127,7 +127,8 @@ class Launcher {
  private:
   void start() {
     OwnedDescriptor store;
-    if (plan_.num_hosts > 1 && plan_.host == 0) store = listen_for_ranks(plan_.master_address, plan_.master_port);
+    if (plan_.num_hosts > 1 && plan_.host == 0)
+      store = listen_for_ranks(plan_.master_address, plan_.master_port, plan_.timeout_s);
     const std::string id = random_digits();
     for (int i = 0; i < plan_.ranks_per_host; ++i) {
       const bool is_first = plan_.host == 0 && i == 0;

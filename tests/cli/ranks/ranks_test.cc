@@ -9,6 +9,7 @@
 #include <regex>
 #include <sstream>
 
+#include "base/clock.h"
 #include "tests/cli/ranks/rank_processes.h"
 #include "tests/cli/tiny_run.h"
 
@@ -142,6 +143,28 @@ TEST(Ranks, ADryRunAndAPlanStartNone) {
   const Captured dry = program(train_arguments(folder / "run", {"--actor-num-gpus-per-node", "64", "--dry-run"}));
   EXPECT_EQ(dry.code, 0) << dry.err;
   EXPECT_EQ(program({"plan", "--hf-checkpoint", kModel, "--actor-num-gpus-per-node", "64"}).code, 0);
+}
+
+// The first machine of a job may get its name after the others have started. A scheduler that reads exit code 2 does
+// not start them again.
+TEST(Ranks, AFirstMachineWithoutANameIsWaitedForAndIsNotTheUsersMistake) {
+  const base::TemporaryDirectory folder;
+  Arguments words = train_arguments(folder / "run", {"--trust-network"});
+  words = with_flag(with_flag(words, "--actor-num-nodes", "2"), "--distributed-timeout-minutes", "0.05");
+  const base::Clock::time_point begin = base::Clock::now();
+  const Captured result = program(words, {{"RANK", "1"},
+                                          {"WORLD_SIZE", "2"},
+                                          {"LOCAL_RANK", "0"},
+                                          {"LOCAL_WORLD_SIZE", "1"},
+                                          {"MASTER_ADDR", "nobody.invalid"},
+                                          {"MASTER_PORT", "29500"}});
+  EXPECT_EQ(result.code, 3) << result.err;
+  EXPECT_GE(base::seconds_since(begin), 3.0);
+  EXPECT_NE(result.err.find("warning: host nobody.invalid: this machine does not know the name yet ("),
+            std::string::npos)
+      << result.err;
+  EXPECT_NE(result.err.find("error: host nobody.invalid: this machine does not know the name ("), std::string::npos)
+      << result.err;
 }
 
 TEST(Launch, SaysWhatItWasNotTold) {
