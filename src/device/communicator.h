@@ -70,6 +70,10 @@ class Communicator {
   // where this kind of communicator has nothing of its own for it.
   virtual std::unique_ptr<ExpertExchange> share_experts(const SharedExperts& shared, Communicator& hosts);
 
+  // Throws PeerLost if this communicator has learnt that another rank is lost. Someone who waits for that rank on
+  // another way calls it, since nobody else would tell them. Kinds that learn of a loss only in an exchange do nothing.
+  virtual void check() {}
+
   // Returns the traffic of this rank up to now, without waits that have not ended. Kinds that do not count, which are
   // those for tests, return zeros.
   virtual Traffic traffic() { return {}; }

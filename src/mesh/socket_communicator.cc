@@ -92,6 +92,10 @@ class SocketCommunicator final : public device::Communicator, public device::Lim
     const std::scoped_lock lock(mutex_);
     are_waits_limited_ = are_limited;
   }
+  void check() override {
+    const std::scoped_lock lock(mutex_);
+    if (!failure_.empty()) throw_lost(0);
+  }
   void abort() noexcept override;
   device::Traffic traffic() override { return traffic_; }
 

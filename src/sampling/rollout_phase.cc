@@ -148,6 +148,7 @@ RolloutPhase::Gathered RolloutPhase::gather(const RolloutRequest& request, uint6
     const std::unique_ptr<Drawing> drawing = make_drawing(request, pool, connections == nullptr ? nullptr : &lengths_);
     bool is_stopped = false;
     while (true) {
+      mesh_.host().check();  // a rank whose process is frozen has its samples on loan, and keeps its connection
       drawing->draw();
       is_stopped = is_stopped_() || coordinator.is_stop_asked();
       if (is_stopped || drawing->is_over()) break;
@@ -226,7 +227,8 @@ void RolloutPhase::sample_for_rank0(const RolloutRequest& request, uint64_t numb
   bool is_over = false, has_asked_to_stop = false;
   while (!is_over) {
     // A lost rank ends the whole run. Rank 0 may wait for something for any length of time, so there is no timeout
-    // here.
+    // here: a frozen process is missed by the beats of the ranks.
+    mesh_.host().check();
     std::optional<std::string> frame = client ? client->receive(kPollInterval) : rank0.receive(kPollInterval);
     for (; frame && !is_over; frame = is_over ? std::nullopt : rank0.receive(0.0)) {
       Message message = message_of(*frame);

@@ -128,6 +128,20 @@ TEST(SocketCommunicator, ARankThatIsFrozenIsMissedInAWaitForSamples) {
       << outcomes[2];
 }
 
+// Rank 0 samples and exchanges nothing meanwhile: it only looks.
+TEST(SocketCommunicator, ALossIsSaidToOneThatLooksAndExchangesNothing) {
+  const base::Clock::time_point start = base::Clock::now();
+  const std::vector<std::string> outcomes = run_sockets(2, {.silence_s = 2.0}, [&](Communicator& ranks) {
+    exchange_a_byte(ranks);
+    if (ranks.rank() == 1) freeze();
+    while (base::seconds_since(start) < 10.0) {
+      ranks.check();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  });
+  EXPECT_THAT(outcomes[0], StartsWith("PeerLost: test: exchange: rank 1 has said nothing for 2 s"));
+}
+
 // This is Ctrl-Z and fg: all were stopped, and none of them has been silent.
 TEST(SocketCommunicator, RanksThatWereStoppedTogetherGoOn) {
   const std::vector<std::string> outcomes = run_sockets(2, {.wait_s = 3.0, .silence_s = 3.0}, [](Communicator& ranks) {

@@ -15,6 +15,7 @@
 #include "tests/base/soak.h"
 #include "tests/cli/ranks/rank_processes.h"
 #include "tests/cli/ranks/rank_runs.h"
+#include "tests/cli/ranks/started_ranks.h"
 #include "tests/mesh/foreign_user.h"
 
 namespace tandem::cli {
@@ -224,6 +225,29 @@ TEST_F(DataParallel, OneThatIsFrozenEndsTheOthersByNameAndTheRunGoesOn) {
   const Captured result = run_program(words);
   ASSERT_EQ(result.code, 0) << result.err;
   expect_equal(results("frozen"), *alone_, "a run that lost frozen ranks");
+}
+
+// Nobody kills a frozen rank where another launcher started it. Rank 0 waited for its samples for ever: the connection
+// stays, and the engines of ranks have no limit of their own.
+TEST_F(DataParallel, OneThatIsFrozenWhileItSamplesEndsTheOthersWhoeverStartedThem) {
+  base::write_file_durably(*folder_ / "sleeps.py",
+                           "import time\n"
+                           "def reward(prompts, completions, **kwargs):\n"
+                           "    time.sleep(40)\n"
+                           "    return [1.0 for _ in completions]\n");
+  const Arguments words =
+      with_ranks(arguments(*folder_, "frozen_by_hand",
+                           {"--custom-rm-path", *folder_ / "sleeps.py:reward", "--distributed-timeout-minutes", "0.1"}),
+                 2);
+  const StartedRanks ranks({words, words});
+  const std::string log = *folder_ / "frozen_by_hand/log.txt";
+  for (int i = 0; i < 3000 && !base::file_exists(log); ++i) usleep(10'000);
+  sleep(2);  // until both have sampled, and the reward takes its time
+  ranks[1].signal(SIGSTOP);
+  EXPECT_TRUE(ranks[0].wait_for(30.0)) << ranks.said(0);
+  ranks[0].signal(SIGKILL);  // nothing happens to one that has ended
+  EXPECT_EQ(ranks[0].wait(), 3);
+  EXPECT_NE(ranks.said(0).find("rank 1 has said nothing for 6 s"), std::string::npos) << ranks.said(0);
 }
 
 // The launcher kills a rank that is silent, so a rank sends heartbeats as long as it lives.
