@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/utf8_stream.h"
 #include "base/wire_fields.h"
+#include "device/waits_for_samples.h"
 #include "session/advantage_setup.h"
 
 namespace tandem::run {
@@ -96,6 +97,7 @@ void CustomAdvantages::assign(int64_t rollout_id, sampling::Rollout& rollout, Ru
   }
   if (!mesh.is_alone()) {
     const std::string bytes = mesh.is_conductor() ? base::packed(message, kMessageFormat) : "";
+    const device::WaitsForSamples waits(mesh.host());  // rank 0 waits for the user's function as long as it may take
     message = base::unpacked<AdvantageMessage>(device::broadcast_text(mesh.host(), 0, bytes), kMessageFormat);
     TANDEM_ENV_CHECK(message.advantages.size() == rollout.samples.size(),
                      "rank 0's advantages are of another rollout: start all ranks with the same build and flags");

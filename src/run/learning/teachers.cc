@@ -11,6 +11,7 @@
 #include "base/version.h"
 #include "data/lines.h"
 #include "device/communicator.h"
+#include "device/waits_for_samples.h"
 #include "mesh/network.h"
 #include "model/registry.h"
 #include "rl/distillation.h"
@@ -112,6 +113,7 @@ std::vector<scorer::Welcome> check_teachers(const config::TrainConfig& config, s
     if (!teacher.is_elsewhere()) continue;
     scorer::Scorers::Settings settings = scorer_settings(config, teacher, session, check.context_tokens);
     settings.timeout_s = check.wait_s;
+    const device::WaitsForSamples waits(check.hosts);  // rank 0 looks for them as long as it may
     const std::vector<std::string> said = session::together(check.hosts, [&]() -> std::string {
       return check.hosts.rank() == 0 ? to_bytes(scorer::Scorers(std::move(settings)).model()) : "";
     });
@@ -165,6 +167,7 @@ std::optional<Teachers::Logprobs> Teachers::scores_from_elsewhere(size_t place,
     if (inputs_.mesh->is_alone()) return scores;
     if (scores) words = to_bytes(scorer::Scored{*scores});
   }
+  const device::WaitsForSamples waits(inputs_.mesh->host());  // rank 0 waits for a lost teacher as long as it may
   words = device::broadcast_text(inputs_.mesh->host(), 0, words);
   if (inputs_.mesh->is_conductor() || words.empty()) return scores;
   return std::get<scorer::Scored>(scorer::message_of(words)).logprobs;

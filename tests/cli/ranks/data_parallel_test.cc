@@ -267,6 +267,22 @@ TEST_F(DataParallel, ARunMayLastLongerThanItsTimeout) {
   expect_equal(results("slow"), *alone_, "a slow run");
 }
 
+// Rank 0 alone calls the user's function, which may take as long as it likes.
+TEST_F(DataParallel, AFunctionOfAdvantagesMayTakeLongerThanTheTimeout) {
+  base::write_file_durably(*folder_ / "advantages.py",
+                           "import time\n"
+                           "def slow(groups):\n"
+                           "    time.sleep(9)\n"
+                           "    return [[sample.advantage for sample in group.samples] for group in groups]\n");
+  const Captured result =
+      run_program(with_ranks(arguments(*folder_, "slow_advantages",
+                                       {"--custom-advantage-path", *folder_ / "advantages.py:slow", "--num-rollout",
+                                        "1", "--distributed-timeout-minutes", "0.1"}),
+                             2));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_GT(largest("slow_advantages", "perf/custom_advantage_time"), 6.0) << "nothing was tested";
+}
+
 // Another user of the machine tries all local sockets of the run, as long as it lasts.
 TEST_F(DataParallel, AnotherUserOfTheMachineNeitherEntersNorEndsARun) {
   if (!mesh::why_no_foreign_user().empty()) GTEST_SKIP() << mesh::why_no_foreign_user();
