@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/wire.h"
 #include "device/transfer.h"
+#include "device/waits_for_samples.h"
 #include "memory/arena_allocator.h"
 #include "model/config.h"
 #include "model/registry.h"
@@ -84,6 +85,7 @@ const weights::WeightStore& ReplicaWeights::store(int part, bool is_base) const 
 }
 
 void ReplicaWeights::update(const std::function<void()>& begin, const std::function<void()>& finish) {
+  const device::WaitsForSamples waits(replica_.host);  // the first rank waits until rollout workers have paused
   wait_for_device();
   wait_for_all();
   const bool is_first = replica_.rank() == kFirst;

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/message_text.h"
 #include "base/size.h"
+#include "device/waits_for_samples.h"
 #include "evaluation/rollout_metrics.h"
 #include "rl/distillation.h"
 #include "rollout_worker/replica_weights.h"
@@ -286,6 +287,10 @@ std::optional<Rollouts::WeightUpdate> Rollouts::update_weights() {
   }
   const base::Clock::time_point begin = base::Clock::now();
   const int64_t num_sent_again = workers_->update_weights([this] { phase_->pause(); });
+  {  // Rank 0 waits for completions that have begun, which may take longer than ranks wait for each other elsewhere.
+    const device::WaitsForSamples waits(inputs_.mesh->host());
+    device::any_of(inputs_.mesh->host(), false);
+  }
   return WeightUpdate{.seconds = base::seconds_since(begin), .num_sent_again = num_sent_again};
 }
 

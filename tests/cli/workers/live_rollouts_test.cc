@@ -297,6 +297,23 @@ TEST_F(LiveRollouts, ASignalEndsFunctionsThatBeginAnew) {
   for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(count_in_file(samples_of(name, i), "\n"), 12) << "rollout " << i;
 }
 
+// Before workers get new weights, what they have begun ends. The other trainer once gave rank 0 up meanwhile.
+TEST_F(LiveRollouts, APauseMayLastLongerThanTheTimeoutOfTwoTrainers) {
+  base::write_file_durably(path("slow.py"),
+                           "import time\n"
+                           "def reward(prompts, completions, **kwargs):\n"
+                           "    time.sleep(9)\n"
+                           "    return [float(len(c[0]['content']) % 5) for c in completions]\n");
+  Arguments words = with_workers(live("slow", 1, {"--distributed-timeout-minutes", "0.1"}), 2, 1);
+  words = with_flag(with_flag(words, "--num-rollout", "2"), "--custom-rm-path", path("slow.py:reward"));
+  const Captured result = run_program(words);
+  ASSERT_EQ(result.code, 0) << result.err;
+  double longest = 0.0;
+  for (const base::Json& record : rollouts("slow"))
+    longest = std::max(longest, record.value("perf/update_weights_time", 0.0));
+  EXPECT_GT(longest, 6.0) << "nothing was tested";
+}
+
 TEST_F(LiveRollouts, WhatCannotBeIsRefused) {
   const auto with = [](Arguments words, const Arguments& more) {
     words.insert(words.end(), more.begin(), more.end());
