@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/log.h"
@@ -19,6 +20,7 @@
 #include "evaluation/rollout_metrics.h"
 #include "rl/distillation.h"
 #include "rollout_worker/replica_weights.h"
+#include "run/same_files.h"
 #include "sampling/connections.h"
 #include "session/own_engine.h"
 #include "session/ranks.h"
@@ -119,7 +121,12 @@ std::optional<sampling::Rollout> Rollouts::next(int64_t rollout_id, evaluation::
                                                 report::Report& report) {
   std::optional<sampling::Rollout> rollout;
   if (!inputs_.config.load_debug_rollout_data.empty()) {
-    rollout = inputs_.read_debug_rollout(rollout_id);
+    // Each rank reads it by itself, and with a stale one on a host they would train a mixture.
+    check_read_alike(*inputs_.mesh, [&] {
+      rollout = inputs_.read_debug_rollout(rollout_id);
+      return ReadFiles{{fmt::format("the file of rollout {} of --load-debug-rollout-data", rollout_id),
+                        base::file_checksum(inputs_.debug_rollout_path(rollout_id))}};
+    });
   } else {
     const sampling::RolloutRequest request =
         begun_ ? *std::exchange(begun_, std::nullopt) : this->request(rollout_id, rewards);

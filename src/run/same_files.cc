@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/json.h"
 #include "checkpoint/result_inputs.h"
+#include "data/lines.h"
+#include "evaluation/eval_sets.h"
 #include "mesh/network.h"
 #include "model/peft.h"
 #include "session/together.h"
@@ -18,7 +21,7 @@ constexpr const char* kHost = "the host";
 
 ReadFiles read_files(const std::optional<checkpoint::Checkpoint>& checkpoint,
                      const std::map<std::string, std::string>& result_inputs, const session::ModelSession& session,
-                     const config::ModelOptions& model) {
+                     const config::ModelOptions& model, const config::EvalOptions& eval) {
   ReadFiles read;
   for (const auto& [name, value] : result_inputs) {
     if (checkpoint::is_from_file(name)) read[name] = value;  // flags were compared when the ranks met
@@ -30,7 +33,10 @@ ReadFiles read_files(const std::optional<checkpoint::Checkpoint>& checkpoint,
   if (model::is_adapter_directory(model.hf_checkpoint)) {
     read["the adapter of --hf-checkpoint"] = weights::weights_fingerprint(model.hf_checkpoint, weights::kAdapterFile);
   }
-  read[kHost] = mesh::host_name();
+  for (const config::EvalSet& set : evaluation::read_eval_sets(eval)) {
+    read[fmt::format("the file of data set {} of the evaluation", set.name)] =
+        base::file_checksum(data::parse_data_path(set.path).file);
+  }
   return read;
 }
 
@@ -57,16 +63,23 @@ std::string differing_files(const std::vector<ReadFiles>& ranks) {
   return "";
 }
 
-void check_same_files(const mesh::Mesh& mesh, const std::optional<checkpoint::Checkpoint>& checkpoint,
-                      const std::map<std::string, std::string>& result_inputs, const session::ModelSession& session,
-                      const config::ModelOptions& model) {
-  if (mesh.is_alone()) return;
-  const std::vector<std::string> texts = session::together(
-      mesh.host(), [&] { return base::dump_json(base::Json(read_files(checkpoint, result_inputs, session, model))); });
+void check_read_alike(const mesh::Mesh& mesh, const std::function<ReadFiles()>& read) {
+  const std::vector<std::string> texts = session::together(mesh.host(), [&] {
+    ReadFiles own = read();
+    own[kHost] = mesh::host_name();
+    return base::dump_json(base::Json(own));
+  });
   std::vector<ReadFiles> ranks;
   for (const std::string& text : texts) ranks.push_back(base::Json::parse(text).get<ReadFiles>());
   const std::string difference = differing_files(ranks);
   TANDEM_ENV_CHECK(difference.empty(), difference);
+}
+
+void check_same_files(const mesh::Mesh& mesh, const std::optional<checkpoint::Checkpoint>& checkpoint,
+                      const std::map<std::string, std::string>& result_inputs, const session::ModelSession& session,
+                      const config::ModelOptions& model, const config::EvalOptions& eval) {
+  if (mesh.is_alone()) return;
+  check_read_alike(mesh, [&] { return read_files(checkpoint, result_inputs, session, model, eval); });
 }
 
 }  // namespace tandem::run

@@ -2,12 +2,14 @@
 // would train a mixture without an error.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/checkpoints.h"
+#include "config/eval_options.h"
 #include "config/model_options.h"
 #include "mesh/mesh.h"
 #include "session/model_session.h"
@@ -20,11 +22,14 @@ using ReadFiles = std::map<std::string, std::string>;
 // Returns a line that names the first rank that has read something else than rank 0, and what; "" if all are alike.
 std::string differing_files(const std::vector<ReadFiles>& ranks);
 
-// Throws EnvironmentError on every rank if they have not read the same: the checkpoint that they resume from, the files
-// among the `result_inputs`, and the weights that they are about to load, of which a part is read. Every rank calls it,
-// before anything is loaded or written. A run of one rank reads nothing.
+// Calls `read` on every rank, and throws EnvironmentError on all if they have not read the same, or one cannot read.
+void check_read_alike(const mesh::Mesh& mesh, const std::function<ReadFiles()>& read);
+
+// Checks that for the checkpoint that the ranks resume from, the files among the `result_inputs`, the data sets of
+// evaluations, and the weights that they are about to load, of which a part is read. Every rank calls it, before
+// anything is loaded or written. A run of one rank reads nothing.
 void check_same_files(const mesh::Mesh& mesh, const std::optional<checkpoint::Checkpoint>& checkpoint,
                       const std::map<std::string, std::string>& result_inputs, const session::ModelSession& session,
-                      const config::ModelOptions& model);
+                      const config::ModelOptions& model, const config::EvalOptions& eval);
 
 }  // namespace tandem::run

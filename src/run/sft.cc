@@ -53,7 +53,7 @@ int train_supervised(const config::SftConfig& given, const config::RunMode& mode
   const config::SftConfig& config = inputs.config;
   mesh::Mesh& mesh = *inputs.mesh;
 
-  check_same_files(mesh, inputs.checkpoint, inputs.result_inputs, inputs.session, config.model);
+  check_same_files(mesh, inputs.checkpoint, inputs.result_inputs, inputs.session, config.model, config.eval);
   inputs.session.load_weights();
   SftLearner learner(inputs);
   // From here on the run directory exists. A run that resumes is as it was after the step that was saved.

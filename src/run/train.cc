@@ -38,7 +38,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
   if (mode.dry_run) return print_dry_run(inputs);
   const config::TrainConfig& config = inputs.config;
 
-  check_same_files(*inputs.mesh, inputs.checkpoint, inputs.result_inputs, inputs.session, config.model);
+  check_same_files(*inputs.mesh, inputs.checkpoint, inputs.result_inputs, inputs.session, config.model, config.eval);
 
   // Parts stand in the order in which memory is taken. Each borrows those above it and is destroyed before them.
   session::RunMemory memory(config.memory, inputs.plan, inputs.session.device());

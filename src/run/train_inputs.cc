@@ -201,7 +201,7 @@ void check_debug_rollouts(const TrainInputs& inputs, int64_t begin) {
   if (pattern.empty() || begin >= inputs.num_rollouts) return;
   inputs.read_debug_rollout(begin);
   for (int64_t rollout_id = begin + 1; rollout_id < inputs.num_rollouts; ++rollout_id) {
-    const std::string path = report::rollout_path("--load-debug-rollout-data", pattern, rollout_id);
+    const std::string path = inputs.debug_rollout_path(rollout_id);
     TANDEM_USER_CHECK(
         base::file_exists(path),
         fmt::format("{}: no such file, and --load-debug-rollout-data is to give rollouts {} to {}; put it "
@@ -295,13 +295,16 @@ evaluation::Evaluation::RewardMetric TrainInputs::best_metric() const {
   return {.name = config.output.save_best, .judged_by = "", .asked = ""};
 }
 
+std::string TrainInputs::debug_rollout_path(int64_t rollout_id) const {
+  return report::rollout_path("--load-debug-rollout-data", config.load_debug_rollout_data, rollout_id);
+}
+
 sampling::Rollout TrainInputs::read_debug_rollout(int64_t rollout_id) const {
-  return sampling::read_rollout(
-      report::rollout_path("--load-debug-rollout-data", config.load_debug_rollout_data, rollout_id),
-      {.num_samples = config.samples_per_rollout(),
-       .vocab = session.config().vocab,
-       .context_tokens = plan.context_tokens,
-       .further_sequences = config.custom_generate.further_sequences()});
+  return sampling::read_rollout(debug_rollout_path(rollout_id),
+                                {.num_samples = config.samples_per_rollout(),
+                                 .vocab = session.config().vocab,
+                                 .context_tokens = plan.context_tokens,
+                                 .further_sequences = config.custom_generate.further_sequences()});
 }
 
 evaluation::Rewards TrainInputs::start_rewards() const {

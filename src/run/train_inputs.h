@@ -46,6 +46,7 @@ struct TrainInputs {
   evaluation::Evaluation::RewardMetric best_metric() const;
   // Reads a rollout of --load-debug-rollout-data. Throws UserError as sampling::read_rollout does.
   sampling::Rollout read_debug_rollout(int64_t rollout_id) const;
+  std::string debug_rollout_path(int64_t rollout_id) const;
   // Starts the processes that run the user's code; none if this process does not sample.
   evaluation::Rewards start_rewards() const;
 

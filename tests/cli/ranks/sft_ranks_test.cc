@@ -223,6 +223,9 @@ TEST_F(SftRanks, FilesThatDifferBetweenRanksAreRefused) {
                  "the weight files of --hf-checkpoint");
   expect_refused(arguments("mixture"), with_flag(arguments("mixture"), "--prompt-data", data),
                  "the file of --prompt-data");
+  Arguments held_out = arguments("mixture");
+  *(std::ranges::find(held_out, "--eval-prompt-data") + 2) = data;
+  expect_refused(arguments("mixture"), held_out, "the file of data set same of the evaluation");
   Arguments on = with_flag(arguments("mixture"), "--num-rollout", "6");
   on.insert(on.end(), {"--load", *folder_ / "alone"});
   expect_refused(on, with_flag(on, "--load", older), "the checkpoint of --load");
