@@ -26,14 +26,15 @@ std::string skipped_text(const report::Metrics& step_metrics, const DescribeNotF
   return damaged.empty() ? text : text + "; " + damaged;
 }
 
-void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const sampling::Rollout& rollout) {
+void Patience::observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const sampling::Rollout& rollout,
+                            RunLog& log) {
   skipped_steps_ = count_skipped(skipped_steps_, step_metrics);
   if (step_metrics.at("train/step_skipped") == 0.0) return;
   const std::string what = skipped_text(step_metrics, describe_not_finite_);
   base::log_warning("rollout {}: an optimizer step was skipped: {}; nothing was changed", rollout_id + 1, what);
   if (skipped_steps_ < limits_.max_skipped_steps || !why_to_stop_.empty()) return;
   const std::string path = fmt::format("{}/{}.jsonl", directory_.fault_folder(), rollout_id);
-  report::write_samples(path, rollout.samples, rollout.grades, report::SampleDetail::kFull);
+  log.write_samples(path, rollout.samples, rollout.grades, report::SampleDetail::kFull);
   why_to_stop_ = fmt::format(
       "{} in a row {} skipped (--max-skipped-steps): lower --lr, or look at the batch in {}; the last had {}",
       base::counted(skipped_steps_, "optimizer step"), skipped_steps_ == 1 ? "was" : "were", path, what);

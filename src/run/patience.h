@@ -13,6 +13,7 @@
 #include "checkpoint/run_state.h"
 #include "config/checkpoint_options.h"
 #include "report/report.h"
+#include "run/run_log.h"
 #include "sampling/rollout.h"
 
 namespace tandem::run {
@@ -40,8 +41,9 @@ class Patience {
         ungraded_rollouts_(start.ungraded_in_a_row) {}
 
   // Call it after an optimizer step of a rollout (counted from 0). A skipped step is reported. After
-  // --max-skipped-steps the rollout is written out for a replay, and is the last one.
-  void observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const sampling::Rollout& rollout);
+  // --max-skipped-steps the rollout is written out for a replay, by `log`, and is the last one.
+  void observe_step(int64_t rollout_id, const report::Metrics& step_metrics, const sampling::Rollout& rollout,
+                    RunLog& log);
   // Call it after a rollout was trained on and logged, when its weights may be saved. Throws UserError after
   // --max-failed-rollouts, and after --max-skipped-steps.
   void observe_rollout(int64_t rollout_id, const sampling::Rollout& rollout);

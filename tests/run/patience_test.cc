@@ -5,10 +5,13 @@
 
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 
 #include "base/files.h"
+#include "base/log.h"
 #include "tandem/error.h"
+#include "tests/base/faulty_disk.h"
 #include "tests/base/temporary_directory.h"
 
 namespace tandem::run {
@@ -62,6 +65,7 @@ class PatienceTest : public testing::Test {
     limits_.max_skipped_steps = 3;
     limits_.max_failed_rollouts = 3;
     directory_.create();
+    log_ = std::make_unique<RunLog>(directory_, RunLog::Options{});
   }
   Patience begin(const checkpoint::RunState& start = {}) const {
     return {limits_, directory_, [] { return std::string(); }, start};
@@ -83,6 +87,7 @@ class PatienceTest : public testing::Test {
   base::TemporaryDirectory folder_;
   config::CheckpointOptions limits_;
   checkpoint::RunDirectory directory_{folder_ / "run", checkpoint::RunFolder::kNew, 0};
+  std::unique_ptr<RunLog> log_;
 };
 
 TEST_F(PatienceTest, EndsARunWhoseAdvantagesFailInARow) {
@@ -103,14 +108,35 @@ TEST_F(PatienceTest, StepsThatAreSkippedInARowEndTheRunAndLeaveTheirRollout) {
   const sampling::Rollout rollout = rollout_with(0);
   const report::Metrics skipped = step(1.0, 0.0), taken = step(0.0, 0.0);
   for (const report::Metrics& metrics : {skipped, skipped, taken, skipped, skipped})
-    patience.observe_step(6, metrics, rollout);
+    patience.observe_step(6, metrics, rollout, *log_);
   EXPECT_FALSE(base::file_exists(directory_.fault_folder() + "/7.jsonl"));
-  patience.observe_step(7, skipped, rollout);
+  patience.observe_step(7, skipped, rollout, *log_);
   const std::string message = refusal([&] { patience.observe_rollout(7, rollout); });
   EXPECT_TRUE(message.starts_with("3 optimizer steps in a row were skipped (--max-skipped-steps)")) << message;
   const std::string file = directory_.fault_folder() + "/7.jsonl";
   EXPECT_NE(message.find(file), std::string::npos) << message;
   EXPECT_NE(base::read_file(file).find("\"prompt\""), std::string::npos);
+}
+
+// Every rank once wrote the rollout, and one whose disk was full left the others in the middle of a step.
+TEST_F(PatienceTest, ThatRolloutIsWrittenByRank0AndAFullDiskIsCountedWhereTheRunContinues) {
+  const std::string file = directory_.fault_folder() + "/7.jsonl";
+  base::FullAtTimes disk;
+  const base::ReplacedFileCalls replaced(disk);
+  base::set_log_level(base::LogLevel::kError);
+  for (const bool is_conductor : {false, true}) {
+    RunLog log(directory_, {.continues_after_save_error = true, .is_conductor = is_conductor});
+    Patience patience = begin();
+    disk.is_full = true;
+    for (int i = 0; i < 3; ++i) patience.observe_step(7, step(1.0, 0.0), rollout_with(0), log);
+    disk.is_full = false;
+    report::Metrics counted;
+    if (is_conductor) counted["fault/unwritten_samples"] = 1.0;
+    EXPECT_EQ(log.take(), counted);
+    EXPECT_FALSE(base::file_exists(file));
+    EXPECT_NE(refusal([&] { patience.observe_rollout(7, rollout_with(0)); }), "") << "all ranks end";
+  }
+  base::set_log_level(base::LogLevel::kInfo);
 }
 
 TEST_F(PatienceTest, RolloutsWithoutAGradeInARowEndTheRun) {
@@ -170,7 +196,7 @@ TEST_F(PatienceTest, ARunOfWhichNothingWasGradedDoesNotEndWell) {
 
 TEST_F(PatienceTest, ACheckpointBringsTheCountsBack) {
   Patience patience = begin();
-  patience.observe_step(0, step(1.0, 0.0), rollout_with(0));
+  patience.observe_step(0, step(1.0, 0.0), rollout_with(0), *log_);
   patience.observe_rollout(0, rollout_with(2));
   checkpoint::RunState state;
   patience.save(state);
@@ -179,7 +205,7 @@ TEST_F(PatienceTest, ACheckpointBringsTheCountsBack) {
   EXPECT_EQ(state.ungraded_in_a_row, 1);
   Patience resumed = begin(state);
   Patience skipping = begin(state);
-  for (int i = 0; i < 2; ++i) skipping.observe_step(1, step(1.0, 0.0), rollout_with(0));
+  for (int i = 0; i < 2; ++i) skipping.observe_step(1, step(1.0, 0.0), rollout_with(0), *log_);
   EXPECT_THROW(skipping.observe_rollout(1, rollout_with(0)), UserError);
   resumed.observe_rollout(1, rollout_with(2));
   EXPECT_NE(refusal([&] { resumed.check_that_some_were_graded(2); }), "");

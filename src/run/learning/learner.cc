@@ -233,7 +233,7 @@ std::optional<report::Metrics> Learner::optimizer_steps(int64_t rollout_id, samp
                                                  samples.begin() + (share + 1) * num_samples / per_epoch);
       const bool is_first = k == 0 && has_exact_logprobs(rollout);
       last = optimizer_step(trainer_->progress().steps, batch, is_first, version, log);
-      patience.observe_step(rollout_id, last, rollout);
+      patience.observe_step(rollout_id, last, rollout, log);
       flops += session::training_flops(whole, batch);
     }
   } catch (const trainer::StepAbandoned&) {
