@@ -189,8 +189,13 @@ void Checkpoints::save(int64_t step, const base::Json& state, std::vector<SavedT
     base::make_directories(folder_);
     return directory.emplace(path(step), /*replace=*/true).path();
   })[0];
-  const std::vector<std::string> parts = ranks.together(
-      [&] { return manifest_text(write_shard(unfinished, step, shard_name(ranks.rank), std::move(tensors))); });
+  const std::vector<std::string> parts = ranks.together([&] {
+    const Manifest part = write_shard(unfinished, step, shard_name(ranks.rank), std::move(tensors));
+    // Rank 0 makes the whole directory durable, which reaches what its own machine has written: another machine's
+    // kernel still holds that one's bytes.
+    if (!ranks.is_conductor()) base::sync_durably(fmt::format("{}/{}", unfinished, shard_name(ranks.rank)));
+    return manifest_text(part);
+  });
   ranks.conductor_alone([&] {
     Manifest manifest = merge_manifests(parts, path(step));
     const std::string state_path = fmt::format("{}/{}", unfinished, kState);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <mutex>
 #include <random>
 #include <string>
 #include <vector>
@@ -71,6 +72,46 @@ TEST_F(SavingRanksTest, WhereOneRankCannotWriteNothingIsSavedAndAllSaySo) {
     expect_contents(checkpoints.open(std::nullopt));
     EXPECT_EQ(base::list_directory(checkpoints.folder()).size(), 2U) << "the unfinished one is away";
   }
+}
+
+// Notes which files are made durable, and when a rank sends a message.
+class NotedSyncs : public base::UnsyncedFileCalls {
+ public:
+  int fsync(int fd) override {
+    note(fs::read_symlink(fmt::format("/proc/self/fd/{}", fd)).filename().string());
+    return UnsyncedFileCalls::fsync(fd);
+  }
+  void note(const std::string& event) {
+    const std::scoped_lock lock(mutex_);
+    events_.push_back(event);
+  }
+  const std::vector<std::string>& events() const { return events_; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> events_;
+};
+
+// The ranks may be on several machines with a shared folder: no rank's kernel writes out what another one's holds.
+TEST(SavingRanksSyncs, EachRankMakesItsOwnShardDurableBeforeItSaysThatItIsWritten) {
+  NotedSyncs disk;
+  const base::ReplacedFileCalls replaced(disk);
+  const TemporaryDirectory folder;
+  const Contents contents(2);
+  RankThreads threads(2);
+  const auto errors = threads.run([&](int rank) {
+    SavingRanks ranks = threads.of(rank);
+    ranks.all_gather = [&disk, rank, gather = ranks.all_gather](const std::string& mine) {
+      disk.note(fmt::format("message of rank {}", rank));
+      return gather(mine);
+    };
+    Checkpoints(folder / "run").save(2, contents.state, contents.rows_of(rank, 2), ranks);
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+  const std::vector<std::string>& events = disk.events();
+  const auto synced = std::ranges::find(events, "shard_00001.safetensors");
+  EXPECT_EQ(std::count(events.begin(), synced, "message of rank 1"), 1)
+      << "after the folder is made, before it is said";
 }
 
 TEST_F(SavingRanksTest, AQuestionIsAnsweredByTheFirstForAll) {
