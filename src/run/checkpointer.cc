@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/load_checkpoint.h"
 #include "checkpoint/resume.h"
+#include "device/communicator.h"
 
 namespace tandem::run {
 
@@ -65,12 +66,24 @@ bool Checkpointer::abandon_update() {
   return is_abandoned_;
 }
 
+void Checkpointer::save_or_count(const std::string& what, const std::function<void()>& save) {
+  std::exception_ptr lost;
+  log_.write_or_count(what, "fault/save_errors", [&] {
+    try {
+      save();
+    } catch (const device::PeerLost&) {
+      lost = std::current_exception();
+    }
+  });
+  if (lost) std::rethrow_exception(lost);
+}
+
 void Checkpointer::start(config::SavedParts parts) {
   if (is_updating_ || step_ == 0) return;
   const bool is_saved = step_ == saved_step_;
   if (is_saved && (parts == config::SavedParts::kCheckpoint || step_ == exported_step_)) return;
   if (is_saved) parts = config::SavedParts::kExport;
-  log_.write_or_count(fmt::format("step {}", step_), "fault/save_errors", [&] {
+  save_or_count(fmt::format("step {}", step_), [&] {
     // Rank 0 alone has records, which a full disk may refuse. The others must not begin to save without it.
     ranks_.conductor_alone([this] { log_.report().sync(); });
     std::vector<checkpoint::SavedTensor> tensors =
@@ -89,7 +102,7 @@ void Checkpointer::start(config::SavedParts parts) {
 }
 
 void Checkpointer::wait() {
-  log_.write_or_count("a checkpoint", "fault/save_errors", [this] {
+  save_or_count("a checkpoint", [this] {
     const std::optional<checkpoint::CheckpointWriter::Saved> saved = writer_.wait();
     if (!saved) return;
     if (saved->parts != config::SavedParts::kCheckpoint) exported_step_ = saved->step;

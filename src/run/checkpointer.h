@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "checkpoint/checkpoint_writer.h"
@@ -52,7 +53,8 @@ class Checkpointer {
   // as they are until wait() or begin_update().
   void start(config::SavedParts parts);
   // Waits until the step that was being saved is saved and reported. perf/save_* are in the log's next record. Throws
-  // EnvironmentError if the disk refused; with --on-save-error continue that is counted and reported instead.
+  // EnvironmentError if the disk refused; with --on-save-error continue that is counted and reported instead. A rank
+  // that is lost ends the run either way: nothing more could be saved with it.
   void wait();
 
   // Runs the steps and saves the last one, also when they throw: a run that fails keeps what it has learnt, and reports
@@ -62,6 +64,8 @@ class Checkpointer {
   int64_t saved_step() const { return saved_step_; }
 
  private:
+  // Treats errors of the disk like RunLog::write_or_count().
+  void save_or_count(const std::string& what, const std::function<void()>& save);
   // Writes what ends the run to its log.txt.
   void note(const std::exception& error);
 

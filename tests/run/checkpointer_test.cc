@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <functional>
@@ -116,13 +118,47 @@ config::CheckpointOptions keeping(int64_t count, const std::string& on_save_erro
   return options;
 }
 
+// Rank 0 of two; rank 1 says the same until it is lost.
+class EchoingRanks : public device::Communicator {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  std::unique_ptr<Exchange> start_exchange(device::TensorLists to, device::TensorLists from) override {
+    if (is_lost) throw device::PeerLost("rank 1 did not answer within 0.1 s");
+    for (size_t i = 0; i < from[1].size(); ++i)
+      std::memcpy(from[1][i].data_ptr(), to[1][i].data_ptr(), to[1][i].nbytes());
+    class Done : public Exchange {
+      void wait() override {}
+    };
+    return std::make_unique<Done>();
+  }
+  void abort() noexcept override {}
+  std::atomic<bool> is_lost = false;
+};
+
+class MeshOfSavers : public mesh::Mesh {
+ public:
+  explicit MeshOfSavers(EchoingRanks& savers) : savers_(savers) {}
+  device::Communicator& host() const override { return savers_; }
+  device::Communicator& savers() const override { return savers_; }
+  mesh::Group tensor() const override { return {*alone_, *alone_}; }
+  device::Communicator& tensor_savers() const override { return *alone_; }
+  mesh::Group data() const override { return {*alone_, *alone_}; }
+
+ private:
+  EchoingRanks& savers_;
+  const std::unique_ptr<device::Communicator> alone_ = device::solo_communicator();
+};
+
 // The parts of a run, and one rollout of it.
 class SavedRun {
  public:
-  SavedRun(const std::string& path, const config::CheckpointOptions& options)
+  SavedRun(const std::string& path, const config::CheckpointOptions& options,
+           std::unique_ptr<mesh::Mesh> mesh = mesh::solo_mesh())
       : directory_(path, checkpoint::RunFolder::kNew, 0),
         session_({.hf_checkpoint = kModel}),
-        trainer_(session_.trained().layout()) {
+        trainer_(session_.trained().layout()),
+        mesh_(std::move(mesh)) {
     directory_.create();
     log_ = std::make_unique<RunLog>(directory_,
                                     RunLog::Options{.use_tensorboard = true, .continues_after_save_error = true});
@@ -194,7 +230,7 @@ class SavedRun {
   session::ModelSession session_;
   CountingTrainer trainer_;
   std::unique_ptr<RunLog> log_;
-  const std::unique_ptr<mesh::Mesh> mesh_ = mesh::solo_mesh();
+  const std::unique_ptr<mesh::Mesh> mesh_;
   std::unique_ptr<Checkpointer> checkpointer_;
 };
 
@@ -337,6 +373,16 @@ TEST_F(CheckpointerTest, ARunThatIsOpenedAgainIsAsItsCheckpointWas) {
   EXPECT_TRUE(trainer.holds(2.0F));
   EXPECT_EQ(base::read_file(metrics).size(), static_cast<size_t>(start.file_bytes.at("metrics.jsonl")));
   EXPECT_EQ(base::read_file(metrics).substr(0, saved_metrics.size()), saved_metrics);
+}
+
+// The communicator of a lost rank can no longer be used, so every checkpoint after it was counted as refused by the
+// disk, until the run ended with nothing saved.
+TEST_F(CheckpointerTest, ARankThatIsLostEndsTheRunAlsoWhereADiskThatRefusesDoesNot) {
+  EchoingRanks savers;
+  SavedRun run(path_, keeping(2, "continue"), std::make_unique<MeshOfSavers>(savers));
+  run.finish_step();
+  savers.is_lost = true;
+  EXPECT_THROW(run.checkpointer().start(config::SavedParts::kCheckpoint), device::PeerLost);
 }
 
 // Counts the messages that each of two ranks sends.
