@@ -18,6 +18,10 @@ std::string flag_of(const RankFacts& facts, const std::string& name) {
   return found == facts.flags.end() ? "no --" + name : fmt::format("--{} {}", name, found->second);
 }
 
+std::string exactness_of(const RankFacts& facts) {
+  return facts.is_inexact ? "a device whose bits depend on the batch (--allow-inexact)" : "one whose bits do not";
+}
+
 // Returns the first flag that the two have differently; "" for none.
 std::string differing_flag(const RankFacts& a, const RankFacts& b) {
   for (const auto& [name, value] : a.flags) {
@@ -62,7 +66,8 @@ std::string text_of(const RankFacts& facts) {
                      {"host", facts.host},
                      {"random", facts.random},
                      {"flags", facts.flags},
-                     {"device", facts.device}})
+                     {"device", facts.device},
+                     {"is_inexact", facts.is_inexact}})
       .dump(-1, ' ', /*ensure_ascii=*/false, base::Json::error_handler_t::replace);
 }
 
@@ -75,7 +80,8 @@ RankFacts facts_of(const std::string& text) {
             .host = json.at("host").get<std::string>(),
             .random = json.at("random").get<std::string>(),
             .flags = json.at("flags").get<std::map<std::string, std::string>>(),
-            .device = json.at("device").get<std::string>()};
+            .device = json.at("device").get<std::string>(),
+            .is_inexact = json.at("is_inexact").get<bool>()};
   } catch (const base::Json::exception&) {
     throw EnvironmentError("a process does not say how it was started; give all hosts the same program");
   }
@@ -101,6 +107,10 @@ std::string disagreement(const std::vector<RankFacts>& ranks) {
     }
     if (const std::string name = differing_flag(first, other); !name.empty()) {
       return say(flag_of(other, name), flag_of(first, name), "give all ranks the same flags");
+    }
+    if (other.is_inexact != first.is_inexact) {
+      return say(exactness_of(other), exactness_of(first),
+                 "run `tandem device --check` on both hosts, and give all ranks devices of one kind and driver");
     }
   }
   return shared_device(ranks);

@@ -15,6 +15,7 @@ struct RankFacts {
   std::string random = "";                   // random digits that no other run has
   std::map<std::string, std::string> flags;  // flags that results depend on
   std::string device = "";                   // name that no other device has; "": ranks may share it
+  bool is_inexact = false;  // true if the check of its device found that a row's bits depend on its batch
 };
 
 std::string text_of(const RankFacts& facts);

@@ -43,7 +43,8 @@ RankFacts own_facts(const LaunchVariables& launch, const JoinSettings& settings)
           .host = host_name(),
           .random = random_digits(),
           .flags = settings.flags,
-          .device = settings.device_id};
+          .device = settings.device_id,
+          .is_inexact = settings.is_inexact};
 }
 
 // Ends the exchanges of devices with a network of their own when a rank is lost: the hosts' network notices a death at

@@ -26,6 +26,7 @@ struct JoinSettings {
   std::map<std::string, std::string> flags = {};  // flags that results depend on, the same on all ranks
   bool keeps_store = false;    // true: even a rank alone has a store, which others of the launch read (announcement.h)
   int tensor_size = 1;         // ranks of a replica; divides the number of ranks
+  bool is_inexact = false;     // what the check of this rank's device found (agreement.h)
   DeviceNetwork device = {};   // empty: --device cpu, whose tensors go between the hosts
   std::string device_id = "";  // "": ranks may share their device
 };

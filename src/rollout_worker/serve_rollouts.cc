@@ -62,11 +62,12 @@ class RunSilence {
 // the run refuses this process.
 sampling::Welcome greet(mesh::Channel& run, const config::TrainConfig& config, const config::RunMode& mode,
                         const session::ModelSession& session, const sampling::WeightDoor& door) {
-  run.send(to_bytes(sampling::Hello{.facts = mesh::text_of(session::own_facts(config.model, mode)),
-                                    .weight_hash = session.empty_store().info().hash,
-                                    .process = getpid(),
-                                    .machine = mesh::machine_id(),
-                                    .door = door}));
+  run.send(
+      to_bytes(sampling::Hello{.facts = mesh::text_of(session::own_facts(config.model, mode, config.is_inexact_device)),
+                               .weight_hash = session.empty_store().info().hash,
+                               .process = getpid(),
+                               .machine = mesh::machine_id(),
+                               .door = door}));
   RunSilence silence(config.mesh.timeout_s());
   while (true) {
     const std::optional<std::string> frame = run.receive(kLookEvery);
@@ -340,7 +341,8 @@ void lead_engine(const config::TrainConfig& config, const config::RunMode& mode,
 
 int serve_rollouts(const config::TrainConfig& given, const config::RunMode& mode, const mesh::Launch& launch) {
   given.check();
-  const std::unique_ptr<mesh::Mesh> engine = session::join_ranks(given.model, given.mesh, mode, launch);
+  const std::unique_ptr<mesh::Mesh> engine =
+      session::join_ranks(given.model, given.mesh, mode, launch, given.is_inexact_device);
   session::ModelSession session(given.model, given.lora, given.optimizer, engine->tensor());
   EngineRanks ranks(engine->tensor().host);
   if (ranks.is_first()) {

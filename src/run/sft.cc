@@ -48,7 +48,7 @@ std::string end_text(bool is_interrupted, int64_t step, int64_t saved, int64_t n
 
 int train_supervised(const config::SftConfig& given, const config::RunMode& mode, const mesh::Launch& launch) {
   const config::SftConfig own = session::as_this_rank(given, launch);
-  SftInputs inputs(own, mode, session::join_ranks(own.model, own.mesh, mode, launch));
+  SftInputs inputs(own, mode, session::join_ranks(own.model, own.mesh, mode, launch, /*is_inexact=*/false));
   if (mode.dry_run) return print_dry_run(inputs);
   const config::SftConfig& config = inputs.config;
   mesh::Mesh& mesh = *inputs.mesh;

@@ -34,7 +34,7 @@ int train(const config::TrainConfig& given, const config::RunMode& mode, const m
   if (launch.only_samples()) return rollout_worker::serve_rollouts(own, mode, launch);
   // Everything that can be wrong is found before a weight is read: flags, model, tokenizer, data, memory, --load,
   // --save.
-  TrainInputs inputs(own, mode, session::join_ranks(own.model, own.mesh, mode, launch));
+  TrainInputs inputs(own, mode, session::join_ranks(own.model, own.mesh, mode, launch, own.is_inexact_device));
   if (mode.dry_run) return print_dry_run(inputs);
   const config::TrainConfig& config = inputs.config;
 

@@ -42,16 +42,17 @@ std::string device_of_rank(const std::string& backend, int local_rank) {
 
 }  // namespace
 
-mesh::RankFacts own_facts(const config::ModelOptions& model, const config::RunMode& mode) {
+mesh::RankFacts own_facts(const config::ModelOptions& model, const config::RunMode& mode, bool is_inexact) {
   return {.version = base::kVersion,
           .contract = static_cast<int>(device::kBackendContract),
           .host = mesh::host_name(),
           .flags = mode.result_options,
-          .device = own_device(model)};
+          .device = own_device(model),
+          .is_inexact = is_inexact};
 }
 
 std::unique_ptr<mesh::Mesh> join_ranks(const config::ModelOptions& model, const config::MeshOptions& mesh,
-                                       const config::RunMode& mode, const mesh::Launch& launch) {
+                                       const config::RunMode& mode, const mesh::Launch& launch, bool is_inexact) {
   if (!launch.is_launched) return mesh::solo_mesh();
   const bool trains = !launch.only_samples();
   // A mistake in the network is reported before anything is read. Every rank says for itself that it waits for a name:
@@ -68,6 +69,7 @@ std::unique_ptr<mesh::Mesh> join_ranks(const config::ModelOptions& model, const 
                                      .flags = mode.result_options,
                                      .keeps_store = trains && launch.spreads_workers(),
                                      .tensor_size = static_cast<int>(mesh.tensor_model_parallel_size),
+                                     .is_inexact = is_inexact,
                                      .device = network_of(model, mesh),
                                      .device_id = own_device(model)});
 }

@@ -14,14 +14,15 @@
 
 namespace tandem::session {
 
-// Returns the facts on which this process has to agree with the others.
-mesh::RankFacts own_facts(const config::ModelOptions& model, const config::RunMode& mode);
+// Returns the facts on which this process has to agree with the others. `is_inexact` is what the check of its device
+// found (TrainConfig::is_inexact_device).
+mesh::RankFacts own_facts(const config::ModelOptions& model, const config::RunMode& mode, bool is_inexact);
 
 // Joins the ranks that this one works with (Launch::party). Without a launcher, the mesh has one rank. `model` has this
 // rank's own device. Throws UserError on every rank if they were not started alike, and EnvironmentError if some are
 // missing.
 std::unique_ptr<mesh::Mesh> join_ranks(const config::ModelOptions& model, const config::MeshOptions& mesh,
-                                       const config::RunMode& mode, const mesh::Launch& launch);
+                                       const config::RunMode& mode, const mesh::Launch& launch, bool is_inexact);
 
 // Returns the options with this rank's own device, and its share of the host's cores.
 config::ModelOptions model_of_this_rank(config::ModelOptions model, const mesh::Launch& launch);

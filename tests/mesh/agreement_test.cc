@@ -46,6 +46,15 @@ TEST(Agreement, NamesWhatDiffers) {
   second = kFirst;
   second.size = 3;
   EXPECT_EQ(with(second), "rank 1 (a) was started with 3 ranks, rank 0 (a) with 2; start them together");
+  // Each takes it from what the check on its own machine has found: one would correct for it, and the other not.
+  second = kFirst;
+  second.is_inexact = true;
+  EXPECT_EQ(
+      with(second),
+      "rank 1 (a) was started with a device whose bits depend on the batch (--allow-inexact), rank 0 (a) with one "
+      "whose bits do not; run `tandem device --check` on both hosts, and give all ranks devices of one kind and "
+      "driver");
+  EXPECT_TRUE(with(facts_of(text_of(second))).starts_with("rank 1 (a) was started with a device whose bits"));
 }
 
 TEST(Agreement, GivesEachRankADeviceOfItsOwn) {
