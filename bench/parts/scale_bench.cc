@@ -15,8 +15,8 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "groups/group_pool.h"
-#include "sampling/messages.h"
-#include "sampling/rollout_message.h"
+#include "sampling/processes/messages.h"
+#include "sampling/processes/rollout_message.h"
 
 namespace tandem::sampling {
 namespace {

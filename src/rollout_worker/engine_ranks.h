@@ -1,5 +1,5 @@
 // The processes of an engine that only samples: the ranks that hold one copy of the model between them. The first talks
-// with the run; what the others need of that it passes on, in the run's own messages (sampling/messages.h).
+// with the run; what the others need of that it passes on, in the run's own messages (sampling/processes/messages.h).
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/communicator.h"
-#include "sampling/messages.h"
+#include "sampling/processes/messages.h"
 
 namespace tandem::rollout_worker {
 

@@ -21,7 +21,7 @@
 #include "mesh/channel.h"
 #include "mesh/channel_listener.h"
 #include "mesh/relay.h"
-#include "sampling/messages.h"
+#include "sampling/processes/messages.h"
 
 namespace tandem::rollout_worker {
 

@@ -11,7 +11,7 @@
 #include "rollout/replica.h"
 #include "rollout_worker/engine_ranks.h"
 #include "rollout_worker/worker_weights.h"
-#include "sampling/messages.h"
+#include "sampling/processes/messages.h"
 #include "session/model_session.h"
 #include "session/own_engine.h"
 #include "session/run_memory.h"

@@ -12,7 +12,7 @@
 
 #include "rollout_worker/engine_ranks.h"
 #include "rollout_worker/weight_copy.h"
-#include "sampling/messages.h"
+#include "sampling/processes/messages.h"
 #include "session/model_session.h"
 #include "weights/shown_weights.h"
 #include "weights/sync.h"

@@ -21,7 +21,7 @@
 #include "rl/distillation.h"
 #include "rollout_worker/replica_weights.h"
 #include "run/same_files.h"
-#include "sampling/connections.h"
+#include "sampling/processes/connections.h"
 #include "session/own_engine.h"
 #include "session/ranks.h"
 #include "session/run_address.h"

@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "groups/group_pool.h"
-#include "sampling/connections.h"
-#include "sampling/messages.h"
+#include "sampling/processes/connections.h"
+#include "sampling/processes/messages.h"
 #include "sampling/rollout_request.h"
 
 namespace tandem::sampling {

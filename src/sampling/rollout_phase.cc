@@ -16,8 +16,8 @@
 #include "memory/arena_allocator.h"
 #include "sampling/coordinator.h"
 #include "sampling/drawing.h"
-#include "sampling/pool_client.h"
-#include "sampling/rollout_message.h"
+#include "sampling/processes/pool_client.h"
+#include "sampling/processes/rollout_message.h"
 #include "sampling/sampler.h"
 
 namespace tandem::sampling {

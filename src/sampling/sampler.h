@@ -14,7 +14,7 @@
 #include "reward/scorer.h"
 #include "rollout/engine.h"
 #include "sampling/group_sampler.h"
-#include "sampling/process_losses.h"
+#include "sampling/processes/process_losses.h"
 #include "sampling/rollout_request.h"
 #include "text/text_worker.h"
 

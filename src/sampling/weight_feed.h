@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "sampling/messages.h"
+#include "sampling/processes/messages.h"
 
 namespace tandem::sampling {
 

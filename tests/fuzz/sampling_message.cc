@@ -1,5 +1,5 @@
-// sampling/messages: what rank 0 of a run and the processes that sample for it send.
-#include "sampling/messages.h"
+// sampling/processes/messages: what rank 0 of a run and the processes that sample for it send.
+#include "sampling/processes/messages.h"
 
 #include "tests/fuzz/message_target.h"
 

@@ -1,7 +1,7 @@
 // The processes that sample for rank 0, played by threads of this one: of rollout workers, who has answered has new
 // weights, who has not is lost, and nobody is waited for longer than it may be silent; other ranks are there, or the
 // run ends.
-#include "sampling/connections.h"
+#include "sampling/processes/connections.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // Messages between rank 0 and samplers come out as they went in, and nothing else is taken for a message.
-#include "sampling/messages.h"
+#include "sampling/processes/messages.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A sampler whose pool is in another process, over a channel to a rank 0 that the test plays.
-#include "sampling/pool_client.h"
+#include "sampling/processes/pool_client.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
 // A rollout as bytes between ranks: every field comes back as it was, and bytes that are no message are refused.
-#include "sampling/rollout_message.h"
+#include "sampling/processes/rollout_message.h"
 
 #include <gtest/gtest.h>
 

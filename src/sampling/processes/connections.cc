@@ -1,4 +1,4 @@
-#include "sampling/connections.h"
+#include "sampling/processes/connections.h"
 
 #include <fmt/format.h>
 #include <poll.h>

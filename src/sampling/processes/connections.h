@@ -22,7 +22,7 @@
 #include "mesh/channel.h"
 #include "mesh/channel_listener.h"
 #include "mesh/launch/launcher_link.h"
-#include "sampling/messages.h"
+#include "sampling/processes/messages.h"
 #include "sampling/weight_feed.h"
 
 namespace tandem::sampling {

@@ -1,4 +1,4 @@
-#include "sampling/pool_client.h"
+#include "sampling/processes/pool_client.h"
 
 #include <utility>
 #include <vector>

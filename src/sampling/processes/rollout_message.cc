@@ -1,4 +1,4 @@
-#include "sampling/rollout_message.h"
+#include "sampling/processes/rollout_message.h"
 
 #include "base/check.h"
 #include "base/checksum.h"

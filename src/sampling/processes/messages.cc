@@ -1,4 +1,4 @@
-#include "sampling/messages.h"
+#include "sampling/processes/messages.h"
 
 #include <utility>
 

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "mesh/channel.h"
-#include "sampling/messages.h"
+#include "sampling/processes/messages.h"
 #include "sampling/sampler.h"
 
 namespace tandem::sampling {

@@ -7,7 +7,7 @@
 #include "mesh/channel.h"
 #include "mesh/channel_listener.h"
 #include "mesh/mesh.h"
-#include "sampling/connections.h"
+#include "sampling/processes/connections.h"
 
 namespace tandem::sampling {
 

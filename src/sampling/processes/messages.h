@@ -37,7 +37,7 @@
 #include "reward/graders.h"
 #include "rl/sample.h"
 #include "rollout/request.h"
-#include "sampling/process_losses.h"
+#include "sampling/processes/process_losses.h"
 #include "session/prompt_set.h"
 
 namespace tandem::sampling {

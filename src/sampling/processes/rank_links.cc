@@ -1,4 +1,4 @@
-#include "sampling/rank_links.h"
+#include "sampling/processes/rank_links.h"
 
 #include <fmt/format.h>
 
