@@ -43,15 +43,8 @@ class PartialRollout : public WorkerRuns {
     WorkerRuns::SetUpTestSuite();
     const Captured alone = run_program(in_phases(run_arguments("alone")));
     ASSERT_EQ(alone.code, 0) << alone.err;
-    alone_ = new Results(path("alone"));
+    own_ = new Results(path("alone"));
   }
-  static void TearDownTestSuite() {
-    delete alone_;
-    WorkerRuns::TearDownTestSuite();
-  }
-  static void expect_as_alone(const std::string& name) { WorkerRuns::expect_same(name, *alone_); }
-
-  static inline Results* alone_ = nullptr;
 };
 
 TEST_F(PartialRollout, CompletionsGoOnWithNewerWeights) {
@@ -87,13 +80,13 @@ TEST_F(PartialRollout, AnyNumberOfRanksTogetherAndApartGiveTheSameRun) {
     const std::string name = "together" + std::to_string(ranks);
     const Captured result = run_program(with_ranks(in_phases(run_arguments(name)), ranks));
     ASSERT_EQ(result.code, 0) << result.err;
-    expect_as_alone(name);
+    expect_same(name);
   }
   for (const auto& [trainers, workers] : {std::pair(1, 1), {2, 2}}) {
     const std::string name = "apart" + std::to_string(workers);
     const Captured result = run_program(with_workers(in_phases(run_arguments(name)), trainers, workers));
     ASSERT_EQ(result.code, 0) << result.err;
-    expect_as_alone(name);
+    expect_same(name);
   }
 }
 
@@ -106,7 +99,7 @@ TEST_F(PartialRollout, AWorkerThatIsKilledIsMissedByNobody) {
   wait_for_rollout(name, 0);
   kill(processes.at(1), SIGKILL);
   EXPECT_EQ(program.wait(), 0);
-  expect_as_alone(name);
+  expect_same(name);
 }
 
 TEST_F(PartialRollout, AKilledRunGoesOnToTheSameBits) {
@@ -130,7 +123,7 @@ TEST_F(PartialRollout, AKilledRunGoesOnToTheSameBits) {
   EXPECT_GE(kills, 3);
   const Captured rest = run_program(words);
   ASSERT_EQ(rest.code, 0) << rest.err;
-  expect_as_alone(name);
+  expect_same(name);
 }
 
 // Whole programs: one to three ranks that train and sample, or one that trains and one to three that sample, other ones
@@ -169,7 +162,7 @@ TEST_F(PartialRollout, DrawnDeathsChangeNoBit) {
       ASSERT_TRUE(code == 0 || (!is_over && (code == -SIGKILL || code == -SIGTERM || code == kStoppedBeforeItBegan)))
           << code;
     }
-    expect_as_alone(name);
+    expect_same(name);
     std::filesystem::remove_all(path(name));
   }
   std::printf("seed %u: %ld runs; %ld killed, %ld stopped, %ld lost a worker\n", seed, num_runs, num_killed,
@@ -185,7 +178,7 @@ TEST_F(PartialRollout, ASignalSavesTheGroupsInFlight) {
   ASSERT_EQ(program.wait(), 0);
   const Captured rest = run_program(with_ranks(words, 2));
   ASSERT_EQ(rest.code, 0) << rest.err;
-  expect_as_alone(name);
+  expect_same(name);
 }
 
 TEST_F(PartialRollout, WithAFilterAnAdapterAReferenceAndEvaluationsToo) {

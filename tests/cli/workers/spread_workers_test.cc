@@ -18,10 +18,10 @@ namespace {
 class SpreadWorkers : public WorkerRuns {
  protected:
   static void SetUpTestSuite() {
-    folder_ = new base::TemporaryDirectory();
+    WorkerRuns::SetUpTestSuite();
     const Captured colocated = run_program(with_flag(spread_arguments("colocated"), "--actor-num-gpus-per-node", "2"));
     ASSERT_EQ(colocated.code, 0) << colocated.err;
-    colocated_ = new Results(path("colocated"));
+    own_ = new Results(path("colocated"));
   }
 
   // Returns arguments of a run with a tensor-parallel group of two.

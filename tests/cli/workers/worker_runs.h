@@ -44,15 +44,21 @@ inline Arguments going_on(Arguments words, const std::string& run) {
 
 class WorkerRuns : public testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    folder_ = new base::TemporaryDirectory();
-    const Captured alone = run_program(run_arguments("colocated"));
-    ASSERT_EQ(alone.code, 0) << alone.err;
-    colocated_ = new Results(path("colocated"));
-  }
+  static void SetUpTestSuite() { folder_ = new base::TemporaryDirectory(); }
   static void TearDownTestSuite() {
-    delete colocated_;
+    delete own_;
+    own_ = nullptr;
     delete folder_;
+  }
+
+  // Returns the results of the run without workers. The first test of the process that compares with them makes it.
+  static const Results& colocated() {
+    static const Results made = [] {
+      const Captured alone = run_program(run_arguments("colocated"));
+      EXPECT_EQ(alone.code, 0) << alone.err;
+      return Results(path("colocated"));
+    }();
+    return made;
   }
 
   static std::string path(const std::string& name) { return *folder_ / name; }
@@ -106,7 +112,7 @@ class WorkerRuns : public testing::Test {
     return of_run;
   }
   static void expect_same(const std::string& name, const Results& want) { expect_equal(results(name), want, name); }
-  static void expect_same(const std::string& name) { expect_same(name, *colocated_); }
+  static void expect_same(const std::string& name) { expect_same(name, own_ == nullptr ? colocated() : *own_); }
   // Returns how many workers were missed.
   static int64_t num_lost_workers(const std::string& name) {
     double sum = 0.0;
@@ -116,7 +122,8 @@ class WorkerRuns : public testing::Test {
   }
 
   static inline base::TemporaryDirectory* folder_ = nullptr;
-  static inline Results* colocated_ = nullptr;
+  // What expect_same() compares with in suites whose runs are not those of colocated().
+  static inline Results* own_ = nullptr;
 };
 
 }  // namespace tandem::cli
