@@ -2,40 +2,30 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <regex>
 #include <sstream>
+#include <string>
 
 #include "base/clock.h"
 #include "tests/cli/ranks/rank_processes.h"
+#include "tests/cli/ranks/rank_runs.h"
+#include "tests/cli/ranks/without_ranks.h"
 #include "tests/cli/tiny_run.h"
 
 namespace tandem::cli {
 namespace {
 
-using Variables = std::map<std::string, std::string>;
-
-const Variables kFourRanks = {{"RANK", "1"},
-                              {"WORLD_SIZE", "4"},
-                              {"LOCAL_RANK", "1"},
-                              {"LOCAL_WORLD_SIZE", "4"},
-                              {"MASTER_ADDR", "127.0.0.1"},
-                              {"MASTER_PORT", "29500"}};
-
-// Runs the program itself, because it forks.
-Captured program(const Arguments& arguments, const Variables& variables = {}) {
-  const base::TemporaryDirectory folder;
-  std::string command = "unset RANK WORLD_SIZE; ";
-  for (const auto& [name, value] : variables) command += "export " + name + "='" + value + "'; ";
-  command += std::string("exec '") + TANDEM_PROGRAM + "'";
-  for (const std::string& word : arguments) command += " '" + word + "'";
-  const int status = std::system((command + " > " + (folder / "out") + " 2> " + (folder / "err")).c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, base::read_file(folder / "out"),
-          base::read_file(folder / "err")};
-}
+const LauncherVariables kFourRanks = {{"RANK", "1"},
+                                      {"WORLD_SIZE", "4"},
+                                      {"LOCAL_RANK", "1"},
+                                      {"LOCAL_WORLD_SIZE", "4"},
+                                      {"MASTER_ADDR", "127.0.0.1"},
+                                      {"MASTER_PORT", "29500"}};
 
 Arguments launched(const Arguments& options, const Arguments& train) {
   Arguments words = {"launch"};
@@ -48,24 +38,24 @@ Arguments launched(const Arguments& options, const Arguments& train) {
 TEST(Ranks, AsManyAsAreAskedForHaveToBeStarted) {
   const base::TemporaryDirectory folder;
   expect_one_line_failure(
-      program(train_arguments(folder / "run", {"--actor-num-gpus-per-node", "2"}), kFourRanks), 2,
+      run_without_ranks(train_arguments(folder / "run", {"--actor-num-gpus-per-node", "2"}), kFourRanks), 2,
       "--actor-num-nodes 1 x --actor-num-gpus-per-node 2: 4 processes were started, 4 of them on this machine (RANK=1 "
       "WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4); give --actor-num-nodes and --actor-num-gpus-per-node as they "
       "were started");
-  expect_one_line_failure(program(train_arguments(folder / "run", {"--actor-num-nodes", "2"})), 2,
+  expect_one_line_failure(run_without_ranks(train_arguments(folder / "run", {"--actor-num-nodes", "2"})), 2,
                           "--actor-num-nodes 2: start the processes on each machine: srun, torchrun, mpirun or tandem "
                           "launch (docs/MANY_DEVICES.md)");
-  expect_one_line_failure(program(train_arguments(folder / "run"), {{"RANK", "0"}}), 2,
+  expect_one_line_failure(run_without_ranks(train_arguments(folder / "run"), {{"RANK", "0"}}), 2,
                           "RANK=0 set and WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT not");
 }
 
 TEST(Ranks, SeveralOnNpusHaveToBeAskedFor) {
   const base::TemporaryDirectory folder;
   Arguments flags = {"--device", "npu", "--actor-num-gpus-per-node", "2"};
-  expect_one_line_failure(program(train_arguments(folder / "run", flags)), 2,
+  expect_one_line_failure(run_without_ranks(train_arguments(folder / "run", flags)), 2,
                           "--device npu with 2 processes: no run on several NPUs has been reported yet");
   flags.emplace_back("--unchecked-ranks");
-  const Captured asked_for = program(train_arguments(folder / "run", flags));
+  const Captured asked_for = run_program(train_arguments(folder / "run", flags));
   EXPECT_EQ(asked_for.code, 3) << asked_for.err;  // there is no module here
   EXPECT_NE(asked_for.err.find("make npu"), std::string::npos) << asked_for.err;
 }
@@ -75,26 +65,14 @@ TEST(Ranks, SupervisedTrainingHasAsManyAsAreAskedFor) {
   Arguments words = {"sft",         "--hf-checkpoint", kModel,  "--prompt-data",       kPrompts, "--num-epoch",
                      "1",           "--label-key",     "label", "--global-batch-size", "2",      "--save",
                      folder / "run"};
-  expect_one_line_failure(program(words, kFourRanks), 2,
+  expect_one_line_failure(run_without_ranks(words, kFourRanks), 2,
                           "--actor-num-nodes 1 x --actor-num-gpus-per-node 1: 4 processes were started, 4 of them on "
                           "this machine (RANK=1 ");
   words.insert(words.end(), {"--actor-num-gpus-per-node", "64", "--dry-run"});
-  const Captured dry = program(words);
+  const Captured dry = run_without_ranks(words);
   EXPECT_EQ(dry.code, 0) << dry.err;
   words.insert(words.end(), {"--rollout-num-gpus", "1"});
-  expect_one_line_failure(program(words), 2, "--rollout-num-gpus");
-}
-
-TEST(Ranks, AnEngineOfOtherSizeThanTheTrainersPartsIsRefused) {
-  const base::TemporaryDirectory folder;
-  const Captured spread = program(train_arguments(folder / "run", {"--rollout-num-gpus-per-engine", "2"}));
-  expect_one_line_failure(
-      spread, 2,
-      "--rollout-num-gpus-per-engine 2 and --tensor-model-parallel-size 1: trainer and engine share "
-      "their parts of the model; give both the same, or leave the first one out");
-  const Arguments same = {"--rollout-num-gpus-per-engine", "1", "--update-weights-interval", "1", "--dry-run"};
-  const Captured one = program(train_arguments(folder / "run", same));
-  EXPECT_EQ(one.code, 0) << one.err;
+  expect_one_line_failure(run_without_ranks(words), 2, "--rollout-num-gpus");
 }
 
 TEST(Ranks, SupervisedTrainingMayBeToldThatItIsOfOneDevice) {
@@ -116,10 +94,10 @@ TEST(Ranks, SupervisedTrainingMayBeToldThatItIsOfOneDevice) {
                      "--actor-num-gpus-per-node=1",
                      "--tensor-model-parallel-size",
                      "1"};
-  const Captured one = program(words);
+  const Captured one = run_without_ranks(words);
   EXPECT_EQ(one.code, 0) << one.err;
   words.back() = "2";
-  expect_one_line_failure(program(words), 2,
+  expect_one_line_failure(run_without_ranks(words), 2,
                           "--tensor-model-parallel-size 2: a copy of the model lies on devices of one machine, and "
                           "--actor-num-gpus-per-node 1 is no multiple of it");
 }
@@ -127,22 +105,24 @@ TEST(Ranks, SupervisedTrainingMayBeToldThatItIsOfOneDevice) {
 // Each process reports the same: the terminal shows rank 0's report, or that of the first that failed.
 TEST(Ranks, TrainStartsThemItselfAndNamesTheFirstThatFails) {
   const base::TemporaryDirectory folder;
-  const Captured result = program(
+  const Captured result = run_program(
       with_flag(train_arguments(folder / "run", {"--actor-num-gpus-per-node", "3"}), "--hf-checkpoint", "no-model"));
   expect_one_line_failure(result, 2, " exited with code 2; the others were ended");
   EXPECT_TRUE(std::regex_search(result.err, std::regex("error: rank [012] of 3 \\(\\S+\\) exited"))) << result.err;
   EXPECT_NE(result.err.find("no-model"), std::string::npos) << result.err;
-  const Captured mistake = program(
+  const Captured mistake = run_without_ranks(
       with_flag(train_arguments(folder / "run", {"--actor-num-gpus-per-node", "3"}), "--rollout-temperature", "0"));
   expect_one_line_failure(mistake, 2, "--rollout-temperature 0: ");
   EXPECT_EQ(std::count(mistake.err.begin(), mistake.err.end(), '\n'), 1) << "said once, before any is started";
+  EXPECT_FALSE(base::directory_exists(folder / "run"));
 }
 
 TEST(Ranks, ADryRunAndAPlanStartNone) {
   const base::TemporaryDirectory folder;
-  const Captured dry = program(train_arguments(folder / "run", {"--actor-num-gpus-per-node", "64", "--dry-run"}));
+  const Captured dry =
+      run_without_ranks(train_arguments(folder / "run", {"--actor-num-gpus-per-node", "64", "--dry-run"}));
   EXPECT_EQ(dry.code, 0) << dry.err;
-  EXPECT_EQ(program({"plan", "--hf-checkpoint", kModel, "--actor-num-gpus-per-node", "64"}).code, 0);
+  EXPECT_EQ(run_without_ranks({"plan", "--hf-checkpoint", kModel, "--actor-num-gpus-per-node", "64"}).code, 0);
 }
 
 // The first machine of a job may get its name after the others have started. A scheduler that reads exit code 2 does
@@ -152,12 +132,12 @@ TEST(Ranks, AFirstMachineWithoutANameIsWaitedForAndIsNotTheUsersMistake) {
   Arguments words = train_arguments(folder / "run", {"--trust-network"});
   words = with_flag(with_flag(words, "--actor-num-nodes", "2"), "--distributed-timeout-minutes", "0.05");
   const base::Clock::time_point begin = base::Clock::now();
-  const Captured result = program(words, {{"RANK", "1"},
-                                          {"WORLD_SIZE", "2"},
-                                          {"LOCAL_RANK", "0"},
-                                          {"LOCAL_WORLD_SIZE", "1"},
-                                          {"MASTER_ADDR", "nobody.invalid"},
-                                          {"MASTER_PORT", "29500"}});
+  const Captured result = run_without_ranks(words, {{"RANK", "1"},
+                                                    {"WORLD_SIZE", "2"},
+                                                    {"LOCAL_RANK", "0"},
+                                                    {"LOCAL_WORLD_SIZE", "1"},
+                                                    {"MASTER_ADDR", "nobody.invalid"},
+                                                    {"MASTER_PORT", "29500"}});
   EXPECT_EQ(result.code, 3) << result.err;
   EXPECT_GE(base::seconds_since(begin), 3.0);
   EXPECT_NE(result.err.find("warning: host nobody.invalid: this machine does not know the name yet ("),
@@ -170,23 +150,25 @@ TEST(Ranks, AFirstMachineWithoutANameIsWaitedForAndIsNotTheUsersMistake) {
 TEST(Launch, SaysWhatItWasNotTold) {
   const base::TemporaryDirectory folder;
   const Arguments train = train_arguments(folder / "run");
-  expect_one_line_failure(program({"launch", "--nproc-per-node", "2"}), 2,
+  expect_one_line_failure(run_without_ranks({"launch", "--nproc-per-node", "2"}), 2,
                           "launch: what it is to start stands behind its options");
-  expect_one_line_failure(program({"launch", "--", "eval"}), 2,
+  expect_one_line_failure(run_without_ranks({"launch", "--", "eval"}), 2,
                           "launch: what it is to start stands behind its options");
-  expect_one_line_failure(program(launched({"--nproc-per-node", "0"}, train)), 2, "--nproc-per-node");
-  expect_one_line_failure(program(launched({"--node-rank", "1"}, train)), 2, "--node-rank 1: with --nnodes 1");
-  expect_one_line_failure(program(launched({"--nnodes", "2"}, train)), 2,
+  expect_one_line_failure(run_without_ranks(launched({"--nproc-per-node", "0"}, train)), 2, "--nproc-per-node");
+  expect_one_line_failure(run_without_ranks(launched({"--node-rank", "1"}, train)), 2,
+                          "--node-rank 1: with --nnodes 1");
+  expect_one_line_failure(run_without_ranks(launched({"--nnodes", "2"}, train)), 2,
                           "--master-addr 127.0.0.1: other machines do not reach it");
-  expect_one_line_failure(program(launched({"--nnodes", "2", "--master-addr", "10.0.0.1"}, train)), 2,
+  expect_one_line_failure(run_without_ranks(launched({"--nnodes", "2", "--master-addr", "10.0.0.1"}, train)), 2,
                           "--master-port: give a free port");
   expect_one_line_failure(
-      program(launched({"--nproc-per-node", "3"}, train_arguments(folder / "run", {"--actor-num-gpus-per-node", "2"}))),
+      run_without_ranks(
+          launched({"--nproc-per-node", "3"}, train_arguments(folder / "run", {"--actor-num-gpus-per-node", "2"}))),
       2, "train has --actor-num-nodes 1 --actor-num-gpus-per-node 2; leave those two out");
-  EXPECT_EQ(program({"launch", "--help"}).code, 0);
+  EXPECT_EQ(run_without_ranks({"launch", "--help"}).code, 0);
   Arguments bare = {"launch", "--nproc-per-node", "2"};
   bare.insert(bare.end(), train.begin(), train.end());
-  const Captured result = program(bare);
+  const Captured result = run_without_ranks(bare);
   expect_one_line_failure(result, 2,
                           "launch: train and its flags come after --: tandem launch --nproc-per-node 2 -- train ...");
   EXPECT_EQ(result.err.find("unknown option"), std::string::npos) << result.err;
@@ -197,9 +179,9 @@ TEST(Launch, SaysWhereProcessesThatOnlySampleDoNotFit) {
   const auto says = [&](const std::string& processes, const Arguments& more, const std::string& text) {
     Arguments train = train_arguments(folder / "run", more);
     std::erase(train, "--colocate");
-    expect_one_line_failure(program(launched({"--nnodes", "2", "--nproc-per-node", processes, "--master-addr",
-                                              "10.0.0.1", "--master-port", "29500"},
-                                             train)),
+    expect_one_line_failure(run_without_ranks(launched({"--nnodes", "2", "--nproc-per-node", processes, "--master-addr",
+                                                        "10.0.0.1", "--master-port", "29500"},
+                                                       train)),
                             2, text);
   };
   says(
@@ -215,12 +197,13 @@ TEST(Launch, SaysWhereProcessesThatOnlySampleDoNotFit) {
 TEST(Launch, StartsAgainAsOftenAsItMay) {
   const base::TemporaryDirectory folder;
   const Captured result =
-      program(launched({"--nproc-per-node", "2", "--max-restarts", "2"}, train_arguments("/proc/none/run")));
+      run_program(launched({"--nproc-per-node", "2", "--max-restarts", "2"}, train_arguments("/proc/none/run")));
   expect_one_line_failure(result, 3, " exited with code 3; the others were ended");
   EXPECT_NE(result.err.find("restart 1 of 2"), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("restart 2 of 2"), std::string::npos) << result.err;
-  const Captured mistake = program(launched({"--nproc-per-node", "2", "--max-restarts", "2"},
-                                            with_flag(train_arguments(folder / "run"), "--hf-checkpoint", "no-model")));
+  const Captured mistake =
+      run_program(launched({"--nproc-per-node", "2", "--max-restarts", "2"},
+                           with_flag(train_arguments(folder / "run"), "--hf-checkpoint", "no-model")));
   EXPECT_EQ(mistake.code, 2);
   EXPECT_EQ(mistake.err.find("restart"), std::string::npos) << "a mistake is not mended by trying again";
 }
@@ -234,8 +217,8 @@ TEST(Launch, ARestartDoesNotGoOnFromTheRunThatItReplaces) {
   base::write_file_durably(run_path + "/config.toml", "");
   base::write_file_durably(run_path + "/checkpoints/latest", "step_000001\n");  // --load would refuse it
   const base::DirectoryLock other(run_path);
-  const Captured result =
-      program(launched({"--nproc-per-node", "2", "--max-restarts", "1"}, train_arguments(run_path, {"--overwrite"})));
+  const Captured result = run_program(
+      launched({"--nproc-per-node", "2", "--max-restarts", "1"}, train_arguments(run_path, {"--overwrite"})));
   expect_one_line_failure(result, 3, " exited with code 3; the others were ended");
   EXPECT_NE(result.err.find("restart 1 of 1"), std::string::npos) << result.err;
   const std::string said = run_path + ": another run is writing here; wait for it, or end it first";
@@ -267,7 +250,7 @@ Arguments saving_run(const std::string& save, int num_rollouts, const Arguments&
 TEST(Launch, ARestartGoesOnFromTheLastCheckpointAndNotFromTheNamedStep) {
   const base::TemporaryDirectory folder;
   const std::string run_path = folder / "run";
-  ASSERT_EQ(program(saving_run(run_path, 2)).code, 0);
+  ASSERT_EQ(run_program(saving_run(run_path, 2)).code, 0);
   base::write_file_durably(folder / "job.toml", "ckpt-step = 1\n");
   const Captured result = launched_and_killed_once(
       saving_run(run_path, 12, {"--config", folder / "job.toml", "--load", run_path}), run_path, "rollout 4/12");
@@ -280,7 +263,7 @@ TEST(Launch, ARestartGoesOnFromTheLastCheckpointAndNotFromTheNamedStep) {
 TEST(Launch, ARestartBeginsAgainWhereOnlyTheOtherRunHasACheckpoint) {
   const base::TemporaryDirectory folder;
   const std::string other = folder / "other", run_path = folder / "run";
-  ASSERT_EQ(program(saving_run(other, 1)).code, 0);
+  ASSERT_EQ(run_program(saving_run(other, 1)).code, 0);
   const Captured result = launched_and_killed_once(
       saving_run(run_path, 20, {"--load", other, "--save-interval", "100"}), run_path, "rollout 2/20");
   EXPECT_EQ(result.code, 0) << result.err;
@@ -371,7 +354,7 @@ TEST(Launch, StartsOneEngineThatJoins) {
   const auto joining = [&](const Arguments& options) {
     Arguments train = train_arguments(folder / "run", {"--rollout-num-gpus", "2", "--rollout-join"});
     std::erase(train, "--colocate");
-    return program(launched(options, train));
+    return run_without_ranks(launched(options, train));
   };
   expect_one_line_failure(joining({"--nproc-per-node", "2"}), 2, "an engine that joins a run has one process");
   expect_one_line_failure(joining({"--max-restarts", "2"}), 2, "--max-restarts: is for a run");
@@ -381,7 +364,7 @@ base::Json placement(const Arguments& options, const Arguments& train) {
   Arguments words = {"placement"};
   words.insert(words.end(), options.begin(), options.end());
   words.insert(words.end(), train.begin(), train.end());
-  const Captured result = program(words);
+  const Captured result = run_without_ranks(words);
   EXPECT_EQ(result.code, 0) << result.err;
   return base::parse_json(result.out, "placement");
 }
@@ -464,7 +447,7 @@ TEST(Placement, KnowsSupervisedTrainingAndPreferences) {
   EXPECT_EQ(placement({"--restart"}, sft)["train"], words);
   sft.insert(sft.begin(), "placement");
   sft.insert(sft.end(), {"--rollout-num-gpus", "1"});
-  expect_one_line_failure(program(sft), 2, "--rollout-num-gpus");
+  expect_one_line_failure(run_without_ranks(sft), 2, "--rollout-num-gpus");
 }
 
 TEST(Placement, OfARestartGoesOnWhereTheRunWas) {
@@ -508,7 +491,7 @@ TEST(Placement, OfARestartWhoseFolderCannotBeReadIsRefused) {
   std::filesystem::create_symlink("loop", folder / "loop");
   Arguments train = train_arguments(folder / "loop/run", {"--load", folder / "other"});
   train.insert(train.begin(), {"placement", "--restart"});
-  expect_one_line_failure(program(train), 2, "loop/run");
+  expect_one_line_failure(run_without_ranks(train), 2, "loop/run");
 }
 
 // The run that --overwrite replaces may still be there after a failure.
@@ -532,23 +515,23 @@ TEST(Placement, OfARestartDoesNotGoOnFromTheRunThatItReplaces) {
 
 TEST(Placement, RefusesWhatTrainWould) {
   const base::TemporaryDirectory folder;
-  expect_one_line_failure(program({"placement"}), 2, "placement: the run stands behind the options");
-  expect_one_line_failure(program({"placement", "--max-restarts", "-1", "train"}), 2, "--max-restarts");
-  expect_one_line_failure(program({"placement", "--max-restarts", "1", "dpo"}), 2,
+  expect_one_line_failure(run_without_ranks({"placement"}), 2, "placement: the run stands behind the options");
+  expect_one_line_failure(run_without_ranks({"placement", "--max-restarts", "-1", "train"}), 2, "--max-restarts");
+  expect_one_line_failure(run_without_ranks({"placement", "--max-restarts", "1", "dpo"}), 2,
                           "placement: dpo: here it is sft --preference-loss sigmoid ...");
   Arguments train =
       train_arguments(folder / "run", {"--actor-num-gpus-per-node", "3", "--tensor-model-parallel-size", "2"});
   train.insert(train.begin(), "placement");
-  expect_one_line_failure(program(train), 2,
+  expect_one_line_failure(run_without_ranks(train), 2,
                           "--tensor-model-parallel-size 2: a copy of the model lies on devices of one");
   train = train_arguments(folder / "run", {"--rollout-num-gpus", "1", "--rollout-join"});
   std::erase(train, "--colocate");
   train.insert(train.begin(), "placement");
-  expect_one_line_failure(program(train), 2, "placement: --rollout-join");
+  expect_one_line_failure(run_without_ranks(train), 2, "placement: --rollout-join");
 }
 
 TEST(Placement, OfARunThatAllJoinHasTrainersAndWorkersInItsPlan) {
-  const Captured plan = program({"plan", "--hf-checkpoint", kModel, "--rollout-num-gpus", "0"});
+  const Captured plan = run_without_ranks({"plan", "--hf-checkpoint", kModel, "--rollout-num-gpus", "0"});
   EXPECT_EQ(plan.code, 0) << plan.err;
   EXPECT_NE(plan.out.find("a process that trains"), std::string::npos) << plan.out;
   EXPECT_NE(plan.out.find("a process that only samples"), std::string::npos) << plan.out;
