@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "config/train_config.h"
 #include "tandem/error.h"
 
@@ -34,6 +38,9 @@ TEST(MeshOptions, WhatContradictsItselfIsRefused) {
             "--device cuda:1 with 2 processes: a number names one device; give --device cuda, and CUDA_VISIBLE_DEVICES "
             "says which ones there are");
   EXPECT_EQ(refusal_of_ranks({}, "cuda:1"), "");
+  EXPECT_EQ(refusal_of_ranks({"--actor-num-gpus-per-node", "3", "--tensor-model-parallel-size", "2"}),
+            "--tensor-model-parallel-size 2: a copy of the model lies on devices of one machine, and "
+            "--actor-num-gpus-per-node 3 is no multiple of it; change one of the two");
 }
 
 TEST(MeshOptions, SeveralRanksWhereNobodyTriedThemHaveToBeAskedFor) {
@@ -75,6 +82,31 @@ std::string refusal_of_rollout(std::vector<std::string> flags, bool colocate) {
   } catch (const UserError& error) {
     return error.what();
   }
+}
+
+TEST(MeshOptions, DevicesThatTrainSampleTooOrOthersDo) {
+  EXPECT_EQ(refusal_of_rollout({}, true), "");
+  EXPECT_EQ(refusal_of_rollout({}, false),
+            "--colocate or --rollout-num-gpus: give one of them; the devices that train sample too, or so many others "
+            "do");
+  EXPECT_EQ(refusal_of_rollout({"--actor-num-gpus-per-node", "4", "--rollout-num-gpus", "2"}, true),
+            "--rollout-num-gpus 2 with --colocate: the 4 that train sample too; leave one of the two out");
+  EXPECT_EQ(refusal_of_rollout({"--rollout-num-gpus", "2"}, true),
+            "--rollout-num-gpus 2 with --colocate: the one that train sample too; leave one of the two out");
+  EXPECT_EQ(refusal_of_rollout({"--actor-num-gpus-per-node", "4", "--rollout-num-gpus", "4"}, true), "");
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"--rollout-join"}, {"--rollout-join-address", "host:1"}, {"--rollout-listen", "0"}}) {
+    EXPECT_EQ(
+        refusal_of_rollout(flags, true),
+        flags.front() +
+            ": with --colocate the devices that train sample, and no other can join; give the flags of a run with "
+            "--rollout-num-gpus");
+    std::vector<std::string> apart = flags;
+    apart.insert(apart.end(), {"--rollout-num-gpus", "1"});
+    EXPECT_EQ(refusal_of_rollout(apart, false), "");
+  }
+  EXPECT_EQ(refusal_of_rollout({"--rollout-num-gpus", "1", "--rollout-join-address", "127.0.0.1"}, false),
+            "--rollout-join-address 127.0.0.1: is no HOST:PORT; the run says at its start where it listens");
 }
 
 TEST(MeshOptions, AnEngineIsSpreadAsTheTrainerIs) {

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "base/clock.h"
 #include "tandem/error.h"
@@ -81,20 +84,15 @@ TEST_F(DataParallel, AnyNumberGivesTheSameRun) {
   }
 }
 
-// Groups of 8 micro-batches have ranks that wait for their second round, and groups of 2 are neighbours among 4 ranks.
+// Groups of 8 micro-batches have ranks that wait for their second round. Other groups and numbers of ranks are those of
+// tests/trainer/data_parallel_test.cc.
 TEST_F(DataParallel, SumsOfGroupsAreTheSameForAnyNumber) {
-  for (const char* group : {"2", "8"}) {
-    const Arguments flags = {"--gradient-sum-group", group, "--max-tokens-per-gpu", "20", "--global-batch-size", "12"};
-    const std::string alone = fmt::format("sums_{}_alone", group);
-    const Captured first = run_program(with_ranks(arguments(*folder_, alone, flags), 1));
-    ASSERT_EQ(first.code, 0) << first.err;
-    for (const int ranks : {2, 4}) {
-      const std::string name = fmt::format("sums_{}_{}", group, ranks);
-      const Captured result = run_program(with_ranks(arguments(*folder_, name, flags), ranks));
-      ASSERT_EQ(result.code, 0) << ranks << " ranks: " << result.err;
-      expect_equal(results(name), results(alone), fmt::format("sums of {}, {} ranks", group, ranks));
-    }
+  const Arguments flags = {"--gradient-sum-group", "8", "--max-tokens-per-gpu", "20", "--global-batch-size", "12"};
+  for (const auto& [name, ranks] : {std::pair{"sums_alone", 1}, {"sums_of_four", 4}}) {
+    const Captured result = run_program(with_ranks(arguments(*folder_, name, flags), ranks));
+    ASSERT_EQ(result.code, 0) << ranks << " ranks: " << result.err;
   }
+  expect_equal(results("sums_of_four"), results("sums_alone"), "sums of 8, 4 ranks");
 }
 
 // Completions of one length make micro-batches of one shape, whose tensors leave holes of other sizes.
@@ -308,18 +306,13 @@ TEST_F(DataParallel, AnotherUserOfTheMachineNeitherEntersNorEndsARun) {
   expect_equal(results("attacked"), *alone_, "a run that was attacked");
 }
 
-// They were called "exe", after /proc/self/exe, in ps and top, and pkill by the program's name missed them.
-TEST_F(DataParallel, RanksAreShownByTheProgramsName) {
-  Program program(with_ranks(arguments(*folder_, "named"), 2));
-  const std::map<int, pid_t> processes = processes_of(program.pid(), 2);
-  ASSERT_EQ(processes.size(), 2U);
+// Ranks were called "exe", after /proc/self/exe, in ps and top, and pkill by the program's name missed them.
+void expect_shown_by_the_programs_name(const std::map<int, pid_t>& processes) {
   for (const auto& [rank, pid] : processes) {
     EXPECT_TRUE(proc_file(pid, "cmdline").starts_with(std::string("tandem\0train\0", 13))) << rank;
     for (int k = 0; k < 600 && proc_file(pid, "comm") != "tandem\n"; ++k) usleep(50'000);
     EXPECT_EQ(proc_file(pid, "comm"), "tandem\n") << rank;
   }
-  program.signal(SIGKILL);
-  program.wait();
 }
 
 TEST_F(DataParallel, ASignalSavesWhatIsFinishedOnAllOfThem) {
@@ -328,6 +321,9 @@ TEST_F(DataParallel, ASignalSavesWhatIsFinishedOnAllOfThem) {
     const std::string name = fmt::format("run{}", signal);
     const Arguments words = with_ranks(going_on(*folder_, name), 2);
     Program program(words);
+    const std::map<int, pid_t> processes = processes_of(program.pid(), 2);
+    ASSERT_EQ(processes.size(), 2U);
+    expect_shown_by_the_programs_name(processes);
     for (int k = 0; k < 600 && !base::file_exists(*folder_ / name + "/samples/rollout_000000.jsonl"); ++k) {
       usleep(50'000);
     }
@@ -337,14 +333,6 @@ TEST_F(DataParallel, ASignalSavesWhatIsFinishedOnAllOfThem) {
     ASSERT_EQ(run_program(words).code, 0);
     expect_equal(results(name), *alone_, "a run that was stopped");
   }
-}
-
-TEST_F(DataParallel, AMistakeIsSaidOnce) {
-  const Captured result = run_program(with_ranks(arguments(*folder_, "refused", {"--lr-decay-style", "no-such"}), 3));
-  EXPECT_EQ(result.code, 2);
-  EXPECT_NE(result.err.find("no-such"), std::string::npos) << result.err;
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-  EXPECT_FALSE(base::directory_exists(*folder_ / "refused"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <regex>
 #include <sstream>
 #include <string>
+#include <tuple>
 
 #include "base/clock.h"
 #include "tests/cli/ranks/rank_processes.h"
@@ -110,11 +111,14 @@ TEST(Ranks, TrainStartsThemItselfAndNamesTheFirstThatFails) {
   expect_one_line_failure(result, 2, " exited with code 2; the others were ended");
   EXPECT_TRUE(std::regex_search(result.err, std::regex("error: rank [012] of 3 \\(\\S+\\) exited"))) << result.err;
   EXPECT_NE(result.err.find("no-model"), std::string::npos) << result.err;
-  const Captured mistake = run_without_ranks(
-      with_flag(train_arguments(folder / "run", {"--actor-num-gpus-per-node", "3"}), "--rollout-temperature", "0"));
-  expect_one_line_failure(mistake, 2, "--rollout-temperature 0: ");
-  EXPECT_EQ(std::count(mistake.err.begin(), mistake.err.end(), '\n'), 1) << "said once, before any is started";
-  EXPECT_FALSE(base::directory_exists(folder / "run"));
+  const Arguments words = train_arguments(folder / "run", {"--actor-num-gpus-per-node", "3"});
+  for (const auto& [flag, value, says] : {std::tuple{"--rollout-temperature", "0", "--rollout-temperature 0: "},
+                                          {"--lr-decay-style", "no-such", "no-such"}}) {
+    const Captured mistake = run_without_ranks(with_flag(words, flag, value));
+    expect_one_line_failure(mistake, 2, says);
+    EXPECT_EQ(std::count(mistake.err.begin(), mistake.err.end(), '\n'), 1) << "said once, before any is started";
+    EXPECT_FALSE(base::directory_exists(folder / "run"));
+  }
 }
 
 TEST(Ranks, ADryRunAndAPlanStartNone) {

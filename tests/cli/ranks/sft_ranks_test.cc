@@ -12,6 +12,7 @@
 #include "tests/base/soak.h"
 #include "tests/cli/ranks/rank_runs.h"
 #include "tests/cli/ranks/started_ranks.h"
+#include "tests/cli/ranks/without_ranks.h"
 
 namespace tandem::cli {
 namespace {
@@ -251,21 +252,22 @@ TEST_F(SftRanks, AModelThatIsSpreadIsTrainedToo) {
 }
 
 TEST_F(SftRanks, AMistakeIsSaidOnce) {
-  const auto refuses = [](const Arguments& words, const std::string& text) {
-    const Captured result = run_program(words);
+  const auto refuses = [](const Captured& result, const std::string& text) {
     expect_one_line_failure(result, 2, text);
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
     EXPECT_FALSE(base::directory_exists(*folder_ / "refused"));
   };
   const Arguments words = with_ranks(arguments("refused"), 3);
-  refuses(with_flag(words, "--preference-beta", "0.3"), "--preference-beta: needs --preference-loss");
-  refuses(with_flag(words, "--tensor-model-parallel-size", "2"), "--actor-num-gpus-per-node 3 is no multiple of it");
-  refuses(with_flag(words, "--actor-num-nodes", "2"), "--actor-num-nodes 2: start the processes on each machine");
+  refuses(run_program(with_flag(words, "--preference-beta", "0.3")), "--preference-beta: needs --preference-loss");
+  refuses(run_without_ranks(with_flag(words, "--tensor-model-parallel-size", "2")),
+          "--actor-num-gpus-per-node 3 is no multiple of it");
+  refuses(run_without_ranks(with_flag(words, "--actor-num-nodes", "2")),
+          "--actor-num-nodes 2: start the processes on each machine");
   Arguments dry = words;
   dry.push_back("--dry-run");
-  EXPECT_EQ(run_program(dry).code, 0);
+  EXPECT_EQ(run_without_ranks(dry).code, 0);
   dry.insert(dry.end(), {"--lora-rank", "4", "--actor-num-gpus-per-node", "2", "--tensor-model-parallel-size", "2"});
-  refuses(dry, "with an adapter: adapters are not spread over devices");
+  refuses(run_without_ranks(dry), "with an adapter: adapters are not spread over devices");
 }
 
 }  // namespace

@@ -29,6 +29,14 @@ class LiveRollouts : public WorkerRuns {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
+  // One step off, with the checkpoints that it has saved meanwhile.
+  static Arguments one_step_off() { return live("one_off", 1, {"--save-interval", "2", "--keep-latest", "9"}); }
+  // Makes that run, if no test has made it before.
+  static void make_one_step_off() {
+    if (base::directory_exists(path("one_off"))) return;
+    const Captured result = run_program(one_step_off());
+    ASSERT_EQ(result.code, 0) << result.err;
+  }
   static Arguments with_replay(Arguments words, const std::string& name) {
     return with_flag(std::move(words), "--replay-schedule", path(name));
   }
@@ -58,8 +66,7 @@ class LiveRollouts : public WorkerRuns {
 
 // Without partial rollouts and a filter each rollout but the first two is of the weights one before the newest.
 TEST_F(LiveRollouts, OneStepOffIsAFunctionOfTheFlags) {
-  const Captured result = run_program(live("one_off", 1));
-  ASSERT_EQ(result.code, 0) << result.err;
+  ASSERT_NO_FATAL_FAILURE(make_one_step_off());
   const std::vector<base::Json> records = rollouts("one_off");
   ASSERT_EQ(records.size(), 6U);
   for (size_t i = 0; i < records.size(); ++i) {
@@ -74,17 +81,15 @@ TEST_F(LiveRollouts, OneStepOffIsAFunctionOfTheFlags) {
 
 // The checkpoint has all groups of the next rollout, which a resumed run could take before a worker has joined it.
 TEST_F(LiveRollouts, OneStepOffGoesOnFromACheckpointToTheSameBits) {
-  const Arguments words = live("one_off_whole", 1, {"--save-interval", "2", "--keep-latest", "9"});
-  const Captured whole = run_program(words);
-  ASSERT_EQ(whole.code, 0) << whole.err;
+  ASSERT_NO_FATAL_FAILURE(make_one_step_off());
   for (const char* step : {"2", "4"}) {
     const std::string name = fmt::format("one_off_from_{}", step);
-    Arguments rest = with_flag(going_on(words, path("one_off_whole")), "--save", path(name));
+    Arguments rest = with_flag(going_on(one_step_off(), path("one_off")), "--save", path(name));
     rest.insert(rest.end(), {"--ckpt-step", step});
     const Captured result = run_program(rest);
     ASSERT_EQ(result.code, 0) << result.err;
-    EXPECT_EQ(weights_of(path("one_off_whole")), weights_of(path(name))) << step;
-    EXPECT_EQ(samples("one_off_whole", std::stol(step)), samples(name, std::stol(step)));
+    EXPECT_EQ(weights_of(path("one_off")), weights_of(path(name))) << step;
+    EXPECT_EQ(samples("one_off", std::stol(step)), samples(name, std::stol(step)));
   }
 }
 
@@ -336,11 +341,10 @@ TEST_F(LiveRollouts, WhatCannotBeIsRefused) {
   expect_one_line_failure(run(with(run_arguments("refused_live"), {"--replay-schedule", path("nowhere")})), 2,
                           "--replay-schedule");
   // A log of other flags is found out.
-  const Captured whole = run_program(live("other_flags", 1));
-  ASSERT_EQ(whole.code, 0) << whole.err;
-  const Captured other = run_program(
-      with_flag(with_flag(with_replay(live("other_flags", 1), "other_flags"), "--save", path("other_flags_again")),
-                "--rollout-max-response-len", "9"));
+  ASSERT_NO_FATAL_FAILURE(make_one_step_off());
+  const Captured other =
+      run_program(with_flag(with_flag(with_replay(one_step_off(), "one_off"), "--save", path("other_flags")),
+                            "--rollout-max-response-len", "9"));
   EXPECT_EQ(other.code, 2) << other.err;
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "mesh/network.h"
+#include "tests/cli/ranks/without_ranks.h"
 #include "tests/cli/workers/process_sockets.h"
 #include "tests/cli/workers/worker_runs.h"
 
@@ -39,6 +40,15 @@ class NetworkWorkers : public WorkerRuns {
   }
   static Arguments joining_at(Arguments words, const std::string& place) {
     return with_flag(std::move(words), "--rollout-join-address", place);
+  }
+  // Returns what a launcher sets for one of two ranks, of which so many are on each machine.
+  static LauncherVariables launched(int rank, int per_machine, const std::string& master) {
+    return {{"RANK", std::to_string(rank)},
+            {"WORLD_SIZE", "2"},
+            {"LOCAL_RANK", std::to_string(rank % per_machine)},
+            {"LOCAL_WORLD_SIZE", std::to_string(per_machine)},
+            {"MASTER_ADDR", master},
+            {"MASTER_PORT", "29500"}};
   }
   // Returns the address at which a run reports to listen.
   static std::string place_of(const std::string& errors) {
@@ -130,40 +140,33 @@ TEST_F(NetworkWorkers, MistakesAreOneLineEach) {
     EXPECT_EQ(result.code, code) << result.err;
     EXPECT_NE(result.err.find("tandem: error: " + text), std::string::npos) << result.err;
   };
-  const Arguments words = with_flag(listening("mistaken"), "--distributed-timeout-minutes", "0.01");
+  const auto limited = [](const Arguments& words) { return with_flag(words, "--distributed-timeout-minutes", "0.01"); };
+  const Arguments words = limited(listening("mistaken"));
   const mesh::OwnedDescriptor taken = mesh::listen_at("127.0.0.1", 0);
   const std::string port = std::to_string(mesh::port_of(taken));
-  says(run_program(with_flag(words, "--rollout-listen", port)), 3,
+  const Arguments without_others = with_flag(words, "--rollout-num-gpus", "0");
+  says(run_program(with_flag(without_others, "--rollout-listen", port)), 3,
        "port " + port + " of 127.0.0.1 is in use: give another one (--rollout-listen)");
   says(run_program(joining_at(words, "127.0.0.1:1")), 3,
        "no run listens at 127.0.0.1:1, or this machine does not reach it (waited for 0.6 s");
-  says(run_program(joining_at(words, "127.0.0.1")), 2, "--rollout-join-address 127.0.0.1: is no HOST:PORT");
-  Arguments nowhere = with_workers(run_arguments("mistaken"), 1, 1);
+  // Rank 0 says these before it waits for the other.
+  const LauncherVariables first_of_two = launched(0, 2, "127.0.0.1");
+  Arguments nowhere = limited(with_workers(run_arguments("mistaken"), 1, 1));
   nowhere.insert(nowhere.end(), {"--rollout-listen", "0"});
-  says(run_program(nowhere), 2, "--rollout-listen: give --network-interface too");
+  says(run_without_ranks(nowhere, first_of_two), 2, "--rollout-listen: give --network-interface too");
   use_secret("");
-  says(run_program(words), 2, "--rollout-listen: whoever reaches the port of the run would be believed");
-  Arguments colocated = run_arguments("mistaken");
-  colocated.insert(colocated.end(), {"--rollout-listen", "0"});
-  says(run_program(colocated), 2, "--rollout-listen: with --colocate the devices that train sample");
+  says(run_without_ranks(words, first_of_two), 2,
+       "--rollout-listen: whoever reaches the port of the run would be believed");
 }
 
 // A launcher may start them on two machines: without a secret neither begins.
 TEST_F(NetworkWorkers, OfALaunchOfSeveralMachinesNeedTheSecretToo) {
   use_secret("");
-  const std::map<std::string, std::string> variables = {{"WORLD_SIZE", "2"},
-                                                        {"LOCAL_RANK", "0"},
-                                                        {"LOCAL_WORLD_SIZE", "1"},
-                                                        {"MASTER_ADDR", "10.0.0.1"},
-                                                        {"MASTER_PORT", "29500"}};
-  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-  for (const char* rank : {"0", "1"}) {
-    setenv("RANK", rank, 1);
-    expect_one_line_failure(run_program(with_workers(run_arguments("launched"), 1, 1)), 2,
-                            "the ranks are on several hosts, and whoever reaches their ports would be believed");
+  for (const int rank : {0, 1}) {
+    expect_one_line_failure(
+        run_without_ranks(with_workers(run_arguments("launched"), 1, 1), launched(rank, 1, "10.0.0.1")), 2,
+        "the ranks are on several hosts, and whoever reaches their ports would be believed");
   }
-  for (const auto& [name, value] : variables) unsetenv(name.c_str());
-  unsetenv("RANK");
 }
 
 }  // namespace

@@ -143,19 +143,5 @@ TEST_F(RolloutWorkers, CtrlCSavesWhatIsFinished) {
   expect_same("stopped");
 }
 
-TEST_F(RolloutWorkers, FlagsThatContradictEachOtherAreNamed) {
-  const auto refusal = [&](const Arguments& words) {
-    const Captured result = run_program(words);
-    EXPECT_EQ(result.code, 2) << result.err;
-    return result.err;
-  };
-  const Arguments colocated = run_arguments("contradicting");
-  Arguments neither = colocated;
-  std::erase(neither, "--colocate");
-  EXPECT_NE(refusal(neither).find("--rollout-num-gpus"), std::string::npos);
-  EXPECT_NE(refusal(with_flag(colocated, "--rollout-num-gpus", "2")).find("leave one"), std::string::npos);
-  EXPECT_NE(refusal(joining(colocated)).find("--rollout-join"), std::string::npos);
-}
-
 }  // namespace
 }  // namespace tandem::cli

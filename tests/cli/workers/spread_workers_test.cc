@@ -10,6 +10,7 @@
 #include "tests/base/soak.h"
 #include "tests/cli/memory/planned_memory.h"
 #include "tests/cli/ranks/rank_processes.h"
+#include "tests/cli/ranks/without_ranks.h"
 #include "tests/cli/workers/worker_runs.h"
 
 namespace tandem::cli {
@@ -91,7 +92,7 @@ TEST_F(SpreadWorkers, EnginesLeaveAndJoinARunThatGoesOn) {
 }
 
 TEST_F(SpreadWorkers, AnEngineNeedsAllItsDevices) {
-  const Captured result = run_program(with_workers(spread_arguments("odd"), 2, 3));
+  const Captured result = run_without_ranks(with_workers(spread_arguments("odd"), 2, 3));
   EXPECT_EQ(result.code, 2);
   EXPECT_NE(result.err.find("--rollout-num-gpus 3 with --tensor-model-parallel-size 2"), std::string::npos)
       << result.err;
