@@ -182,35 +182,19 @@ TEST_F(PartialRollout, ASignalSavesTheGroupsInFlight) {
 }
 
 TEST_F(PartialRollout, WithAFilterAnAdapterAReferenceAndEvaluationsToo) {
-  const Arguments more = {"--dynamic-sampling-filter-path",
-                          "nonzero_std",
-                          "--lora-rank",
-                          "4",
-                          "--kl-loss-coef",
-                          "0.01",
-                          "--eval-prompt-data",
-                          "held_out " + kPrompts,
-                          "--eval-interval",
-                          "2",
-                          "--rollout-top-p",
-                          "0.9",
-                          "--save-best",
-                          "held_out"};
   const auto words = [&](const std::string& name) {
-    Arguments result = in_phases(run_arguments(name));
-    for (size_t i = 0; i < more.size(); i += 2) {
-      if (more[i] == "--eval-prompt-data") {
-        result.insert(result.end(), {"--eval-prompt-data", "held_out", kPrompts + "@[0:6]"});
-      } else if (more[i] != "--save-best") {
-        result = with_flag(result, more[i], more[i + 1]);
-      }
-    }
-    result.push_back("--use-kl-loss");
+    Arguments result = in_phases(run_arguments(name, {"--rollout-top-p", "0.9"}));
+    result.insert(result.end(), {"--dynamic-sampling-filter-path", "nonzero_std", "--lora-rank", "4", "--use-kl-loss",
+                                 "--kl-loss-coef", "0.01", "--eval-prompt-data", "held_out", kPrompts + "@[0:6]",
+                                 "--eval-interval", "2", "--save-best", "eval/held_out"});
     return result;
   };
   ASSERT_EQ(run_program(words("all_alone")).code, 0);
   const auto adapter = [](const std::string& name) {
-    return base::read_file(path(name) + "/hf/latest/adapter_model.safetensors") + metrics_of(path(name));
+    const std::string file = "/adapter_model.safetensors", best = path(name) + "/hf/best" + file;
+    // There is none where no evaluation was better than the one before training.
+    return base::read_file(path(name) + "/hf/latest" + file) + (base::file_exists(best) ? base::read_file(best) : "") +
+           metrics_of(path(name));
   };
   const Captured two = run_program(with_ranks(words("all_two"), 2));
   ASSERT_EQ(two.code, 0) << two.err;
