@@ -63,6 +63,21 @@ function(tandem_test name)
     ENVIRONMENT "${tandem_test_environment}")
 endfunction()
 
+# tandem_starts(test program target ...): tells a test at which path the program is, which it starts because signals and
+#   exit codes are asked of the real one. The targets are built before.
+function(tandem_starts test program)
+  if(TARGET ${test})
+    target_compile_definitions(${test} PRIVATE TANDEM_PROGRAM="${program}")
+    add_dependencies(${test} ${ARGN})
+  endif()
+endfunction()
+
+# tandem_program_test(name ...): a tandem_test that starts the program where it is built.
+function(tandem_program_test name)
+  tandem_test(${name} ${ARGN})
+  tandem_starts(${name} "$<TARGET_FILE:tandem>" tandem)
+endfunction()
+
 # The backends that are modules (device/backends.cc), what ctest labels the tests on each, and how GoogleTest finds them:
 # the names of such tests, or of their parameters, begin or end with the backend's.
 set(tandem_modules cuda npu)

@@ -152,8 +152,8 @@ def listed_sources(tree):
         if not path.endswith("CMakeLists.txt"):
             continue
         folder = os.path.dirname(path)
-        for function in ("tandem_module", "tandem_test", "tandem_cuda_kernels", "tandem_fuzz_target", "tandem_fuzz_program", "add_executable",
-                         "add_library"):
+        for function in ("tandem_module", "tandem_test", "tandem_program_test", "tandem_cuda_kernels", "tandem_fuzz_target",
+                         "tandem_fuzz_program", "add_executable", "add_library"):
             for arguments in cmake_calls(text, function):
                 names = source_arguments(arguments) if function.startswith("tandem") else arguments[1:]
                 # tandem_run_doubled brings a stand-in for torch's headers.
