@@ -13,37 +13,43 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-# Who may include whom: the table of docs/ARCHITECTURE.md. `tandem` is include/tandem, which everyone may include.
-MAY_INCLUDE = {
-    "base": {"base"},
-    "options": {"options", "base"},
-    "device": {"device", "base"},
-    "mesh": {"mesh", "base", "device"},
-    "memory": {"memory", "base", "device"},
-    "weights": {"weights", "base", "device", "memory"},
-    "model": {"model", "base", "device", "weights"},
-    "data": {"data", "base"},
-    "rl": {"rl", "base"},
-    "worker": {"worker", "base"},
-    "text": {"text", "worker", "base"},
-    "reward": {"reward", "worker", "base"},
-    "trainer": {"trainer", "base", "device", "memory", "weights", "model", "rl"},
-    "rollout": {"rollout", "base", "device", "memory", "weights", "model", "rl"},
-    "config": {"config", "options", "base", "device", "data", "rl", "rollout", "text", "reward", "worker", "trainer", "weights"},
-    "plan": {"plan", "config", "base", "device", "memory", "weights", "model", "trainer", "rollout"},
-    "checkpoint": {"checkpoint", "config", "base", "memory", "weights", "data", "rl", "trainer"},
-    "report": {"report", "base", "rl", "text", "reward"},
-    "session": {"session", "checkpoint", "config", "plan", "report", "options", "base", "device", "memory", "weights", "model", "data", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "scorer": {"scorer", "session", "checkpoint", "config", "plan", "report", "options", "base", "device", "memory", "weights", "model", "data", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "groups": {"groups", "session", "checkpoint", "config", "plan", "report", "options", "base", "device", "memory", "weights", "model", "data", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "sampling": {"sampling", "groups", "session", "checkpoint", "config", "plan", "report", "options", "base", "device", "memory", "weights", "model", "data", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "evaluation": {"evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "options", "base", "device", "memory", "weights", "model", "data", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "rollout_worker": {"rollout_worker", "evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "options", "base", "device", "memory", "weights", "model", "data", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "bench": {"bench", "session", "config", "plan", "report", "base", "device", "memory", "weights", "model", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "run": {"run", "rollout_worker", "scorer", "evaluation", "sampling", "groups", "session", "checkpoint", "config", "plan", "report", "options", "base", "device", "memory", "weights", "model", "data", "rl", "worker", "text", "reward", "trainer", "rollout", "mesh"},
-    "device_check": {"device_check", "bench", "session", "config", "report", "base", "device", "weights", "model", "rl", "worker", "trainer", "rollout", "mesh"},
-    "cli": {"cli", "device", "run", "scorer", "session", "bench", "device_check", "plan", "config", "worker", "options", "base", "mesh"},
-}
+
+def rows_of_includes():
+    """Who may include whom besides itself and include/tandem, in the order of the table of docs/ARCHITECTURE.md."""
+    rows = {
+        "base": set(),
+        "options": {"base"},
+        "device": {"base"},
+        "mesh": {"base", "device"},
+        "memory": {"base", "device"},
+        "weights": {"base", "device", "memory"},
+        "model": {"base", "device", "weights"},
+        "data": {"base"},
+        "rl": {"base"},
+        "worker": {"base"},
+        "text": {"base", "worker"},
+        "reward": {"base", "worker"},
+        "trainer": {"base", "device", "memory", "weights", "model", "rl"},
+        "rollout": {"base", "device", "memory", "model", "rl"},
+        "config": {"base", "options", "data", "device", "rl", "rollout", "text", "reward", "trainer", "weights"},
+        "plan": {"base", "device", "memory", "weights", "model", "trainer", "rollout", "config"},
+        "checkpoint": {"base", "memory", "weights", "data", "trainer", "config"},
+        "report": {"base", "rl", "text", "reward"},
+    }
+    for module in ("session", "groups", "sampling", "evaluation", "rollout_worker"):
+        rows[module] = set(rows)  # all that come before it
+    up_to_session = {"session"} | rows["session"]
+    rows["scorer"] = up_to_session
+    rows["bench"] = up_to_session - {"options", "data", "checkpoint"}
+    rows["device_check"] = ({"bench"} | rows["bench"]) - {"memory", "text", "reward", "plan"}
+    rows["run"] = set(rows) - {"bench", "device_check"}
+    rows["cli"] = {"base", "options", "device", "worker", "config", "mesh", "plan", "session", "scorer", "bench",
+                   "device_check", "run"}
+    return rows
+
+
+MAY_INCLUDE = rows_of_includes()
+TABLE_OF_INCLUDES = "docs/ARCHITECTURE.md"
 
 SKIPPED_FOLDERS = {"build", "runs", "__pycache__", "golden", "results"}  # and those that begin with a dot
 CODE = {".cc", ".h", ".cu", ".cuh"}
@@ -127,8 +133,39 @@ def check_includes(tree):
             target = match[1].split("/")[0]
             if "/" not in match[1]:
                 yield Breach(path, number, f'"{match[1]}": include by the path from src/')
-            elif target != "tandem" and target not in MAY_INCLUDE[module]:
+            elif target not in MAY_INCLUDE[module] | {module, "tandem"}:
                 yield Breach(path, number, f"{module} may not include {target}")
+
+
+def named_modules(cell, above):
+    """The modules that a cell of the table's last column names; `above` has the rows before it."""
+    named, _, left_out = cell.replace("`", "").partition(" but ")
+    words = set(re.findall(r"\w+", named))
+    modules = words & set(MAY_INCLUDE)
+    if "all above it" in named:  # "session and all above it"
+        modules |= set().union(*(set(list(above)[: list(above).index(name)]) for name in modules if name in above))
+    elif "all above" in named:
+        modules |= set(above)
+    elif "what that knows" in named:  # "bench and what that knows"
+        modules |= set().union(*(above[name] for name in modules if name in above))
+    return modules - set(re.findall(r"\w+", left_out))
+
+
+def check_table_of_includes(tree):
+    """The document's table of who may include whom says what MAY_INCLUDE says."""
+    rows = {}
+    for number, line in numbered(tree.texts.get(TABLE_OF_INCLUDES, "")):
+        match = re.fullmatch(r"\| `(\w+)` \| .* \| ([^|]*) \|", line)
+        if not match:
+            continue
+        module = match[1]
+        rows[module] = named_modules(match[2], rows)
+        for name in sorted(rows[module] ^ MAY_INCLUDE.get(module, set())):
+            says, does_not = ("the table", "MAY_INCLUDE") if name in rows[module] else ("MAY_INCLUDE", "the table")
+            yield Breach(TABLE_OF_INCLUDES, number, f"{says} lets {module} include {name}, and {does_not} does not")
+    for module in MAY_INCLUDE:
+        if module not in rows:
+            yield Breach(TABLE_OF_INCLUDES, 1, f"the table of modules has no row of {module}")
 
 
 def cmake_calls(text, function):
@@ -302,7 +339,7 @@ def check_named_tests(tree):
                     yield Breach(path, number, f"names the test {name}, which does not exist")
 
 
-RULES = [check_includes, check_targets, check_core, check_words, check_names, check_openings, check_comments,
+RULES = [check_includes, check_table_of_includes, check_targets, check_core, check_words, check_names, check_openings, check_comments,
          check_namespaces, check_links, check_named_tests]
 
 

@@ -8,6 +8,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import tidy
 
+# The table of modules as a document has it, with each row written out.
+TABLE = "".join(f"| `{module}` | something | {', '.join(sorted(others)) or '—'} |\n"
+                for module, others in tidy.MAY_INCLUDE.items())
+
 # A tree that keeps every rule.
 GOOD = {
     "include/tandem/error.h": "// What is thrown, and whose fault it is.\n#pragma once\n",
@@ -21,7 +25,8 @@ GOOD = {
     "tests/base/CMakeLists.txt": "tandem_test(base_test CORE\n  SOURCES json_test.cc  # one\n  DEPENDS tandem_base)\n",
     "tests/base/json_test.cc": '// What JSON refuses.\n#include "base/json.h"\nTEST(Json, RefusesTwoValues) {}\n',
     "docs/STYLE.md": "See [the layout](ARCHITECTURE.md#tree) and [the web](https://example.com).\n",
-    "docs/ARCHITECTURE.md": "Paths such as /tmp/x and build/work/x are nobody's: `Json.RefusesTwoValues`, `Json.*`.\n",
+    "docs/ARCHITECTURE.md": "Paths such as /tmp/x and build/work/x are nobody's: `Json.RefusesTwoValues`, `Json.*`.\n"
+                            + TABLE,
 }
 
 # (file, its text or what is appended to it with "+", line, part of the message)
@@ -31,6 +36,11 @@ BREACHES = [
     ("src/base/json.cc", '+#include "json.h"\n', 4, "include by the path from src/"),
     ("src/base/json.h", '+#include "device/ops.h"\n', 6, "base may not include device"),
     ("src/other/x.h", "// A module that is in no table.\n#pragma once\n", 1, "src/other has no row"),
+    ("docs/ARCHITECTURE.md", TABLE.replace("| `data` | something | base |", "| `data` | something | base, device |"), 8,
+     "the table lets data include device, and MAY_INCLUDE does not"),
+    ("docs/ARCHITECTURE.md", TABLE.replace("| `mesh` | something | base, device |", "| `mesh` | something | base |"), 4,
+     "MAY_INCLUDE lets mesh include device, and the table does not"),
+    ("docs/ARCHITECTURE.md", TABLE.replace("| `rl` |", "rl"), 1, "the table of modules has no row of rl"),
     ("src/base/new.cc", "// A file that nobody builds.\n", 1, "no CMake target lists this file"),
     ("src/device/npu/gemm.cc", "// A folder that the glob does not reach.\n", 1, "no CMake target lists this file"),
     ("src/base/CMakeLists.txt", "tandem_module(base CORE SOURCES json.cc gone.cc)\n", 1,
@@ -101,6 +111,16 @@ class Tidy(unittest.TestCase):
                 tree = tidy.Tree(root)
                 planted |= {rule.__name__ for rule in tidy.RULES if any(what in b.what for b in rule(tree))}
         self.assertEqual(planted, {rule.__name__ for rule in tidy.RULES})
+
+    def test_reads_the_words_of_the_table(self):
+        above = {"base": set(), "model": {"base"}, "session": {"base", "model"}, "bench": {"session", "model"}}
+        self.assertEqual(tidy.named_modules("—", above), set())
+        self.assertEqual(tidy.named_modules("base, and the torch-free headers of model", above), {"base", "model"})
+        self.assertEqual(tidy.named_modules("all above", above), set(above))
+        self.assertEqual(tidy.named_modules("all above but bench and model", above), {"base", "session"})
+        self.assertEqual(tidy.named_modules("`session` and all above it", above), {"session", "base", "model"})
+        self.assertEqual(tidy.named_modules("`session` and all above it but base", above), {"session", "model"})
+        self.assertEqual(tidy.named_modules("bench and what that knows but model", above), {"bench", "session"})
 
     def test_lets_exceptions_be(self):
         files = dict(GOOD)
