@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "report/chart.h"
 #include "report/run_files.h"
+#include "report/run_samples.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 #include "text/text_worker.h"
