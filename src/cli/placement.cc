@@ -2,15 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
-
 #include <algorithm>
+#include <cstdint>
 
 #include "base/check.h"
 #include "base/json.h"
 #include "base/standard_output.h"
 #include "cli/command_line.h"
 #include "cli/ranks.h"
+#include "cli/restarts.h"
 #include "device/backends.h"
 #include "options/options.h"
 
@@ -50,8 +50,7 @@ void PlacementOptions::visit(options::Options& options) {
 }  // namespace
 
 int print_placement(const Verb& verb, const std::vector<std::string>& arguments) {
-  const auto verb_of_run = std::find_if(arguments.begin(), arguments.end(),
-                                        [](const std::string& word) { return word == "train" || word == "sft"; });
+  const auto verb_of_run = std::find_if(arguments.begin(), arguments.end(), is_ranked_verb);
   for (auto word = arguments.begin(); word != verb_of_run; ++word) {
     const std::string ours = verb_of_other_trainer(*word);
     TANDEM_USER_CHECK(ours.empty(), fmt::format("placement: {}: here it is {} ...", *word, ours));
@@ -65,13 +64,13 @@ int print_placement(const Verb& verb, const std::vector<std::string>& arguments)
       verb_of_run != arguments.end(),
       "placement: the run stands behind the options: tandem placement --max-restarts 3 train ..., or sft");
   std::vector<std::string> words(verb_of_run + 1, arguments.end());
-  const RankedRun run = read_ranked_run(*verb_of_run, words);
+  const RankedRun run = read_ranked_run("placement", *verb_of_run, words);
   run.check();
   run.mesh.check_ranks(run.device);
   TANDEM_USER_CHECK(!run.mesh.joins(),
                     "placement: --rollout-join and --rollout-join-address are for one more engine "
                     "of a run that goes on; leave them out");
-  if (own.restart) words = restarted(words, run, own.saved_before);
+  if (own.restart) words = restarted(words, run.save, run.checkpoints, own.saved_before);
   std::vector<std::string> trainer_words = words;
   const mesh::Placement& placement = run.placement;
   // A cluster may lose an engine and give it back at any time, so that all of them join.

@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 
 #include "base/check.h"
 #include "base/env.h"
@@ -15,6 +13,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "cli/command_line.h"
+#include "cli/restarts.h"
 #include "config/other_trainers/unsupported_flags.h"
 #include "mesh/launch/launcher.h"
 #include "options/options.h"
@@ -90,20 +89,6 @@ mesh::LaunchPlan plan_of(const RankedRun& run, const std::vector<std::string>& a
   return plan;
 }
 
-bool has_checkpoint(const std::string& run) {
-  const std::string folder = run + "/checkpoints";
-  return base::directory_exists(folder) &&
-         std::ranges::any_of(base::list_directory(folder),
-                             [](const std::string& name) { return name.starts_with("step_"); });
-}
-
-// Paths that cannot be resolved count as the same folder, so that a restart replaces nothing there.
-bool are_same_folder(const std::string& a, const std::string& b) {
-  std::error_code unknown;
-  return std::filesystem::weakly_canonical(base::without_trailing_slashes(a), unknown) ==
-         std::filesystem::weakly_canonical(base::without_trailing_slashes(b), unknown);
-}
-
 int run_with_restarts(const LaunchOptions& launch, const RankedRun& run, const std::vector<std::string>& arguments) {
   const std::string saved_before = saved_state(run.save);
   std::vector<std::string> words = arguments;
@@ -121,7 +106,7 @@ int run_with_restarts(const LaunchOptions& launch, const RankedRun& run, const s
     const bool is_over = !end.failed || end.was_told_to_stop || end.code == kExitUser;
     if (is_over || restarts == launch.max_restarts) return say_end(end);
     base::log_warning("{}; restart {} of {}", end.message, restarts + 1, launch.max_restarts);
-    words = restarted(arguments, run, saved_before);
+    words = restarted(arguments, run.save, run.checkpoints, saved_before);
   }
 }
 
@@ -143,7 +128,7 @@ int launch_engine(const LaunchOptions& launch, const RankedRun& run, const std::
 }
 
 template <typename Config>
-RankedRun read_run(const char* verb, const std::vector<std::string>& arguments) {
+RankedRun read_run(const std::string& reader, const char* verb, const std::vector<std::string>& arguments) {
   Config config;
   bool ignored = false;
   options::Options options(base::home_directory());
@@ -152,12 +137,9 @@ RankedRun read_run(const char* verb, const std::vector<std::string>& arguments) 
   options.option(ignored, "quiet", "general", "");
   declare_other_names(options, verb);
   TANDEM_USER_CHECK(options.parse(config::without_harmless_flags(arguments)) == options::ParsedAction::kRun,
-                    fmt::format("launch: --help and --print-config start nothing; give them to tandem {}", verb));
+                    fmt::format("{}: --help and --print-config start nothing; give them to tandem {}", reader, verb));
   return ranked_run(config);
 }
-
-// Returns whether the word is a verb that `tandem launch` starts.
-bool is_started(const std::string& word) { return word == "train" || word == "sft"; }
 
 template <typename Config>
 RankedRun run_of(const char* verb, const Config& config, int64_t num_workers) {
@@ -182,44 +164,12 @@ RankedRun ranked_run(const config::TrainConfig& config) {
 
 RankedRun ranked_run(const config::SftConfig& config) { return run_of("sft", config, /*num_workers=*/0); }
 
-RankedRun read_ranked_run(const std::string& verb, const std::vector<std::string>& arguments) {
-  return verb == "sft" ? read_run<config::SftConfig>("sft", arguments)
-                       : read_run<config::TrainConfig>("train", arguments);
-}
+bool is_ranked_verb(const std::string& word) { return word == "train" || word == "sft"; }
 
-std::string saved_state(const std::string& save) {
-  const std::string latest = save + "/checkpoints/latest";
-  if (base::file_exists(latest)) {
-    std::error_code error;
-    const auto time = std::filesystem::last_write_time(latest, error);
-    TANDEM_ENV_CHECK(!error, fmt::format("{}: cannot be looked at: {}", latest, error.message()));
-    return fmt::format("checkpoint of {}", time.time_since_epoch().count());
-  }
-  const bool is_empty = !base::directory_exists(save) || base::list_directory(save).empty();
-  return is_empty ? kNothingSaved : kNoCheckpoint;
-}
-
-std::vector<std::string> restarted(std::vector<std::string> arguments, const RankedRun& run,
-                                   const std::string& saved_before) {
-  const std::string saved = saved_state(run.save);
-  const bool was_empty = saved_before == kNothingSaved;
-  // A checkpoint that lay there before, of a run that --overwrite replaces, is none of this one's.
-  const bool has_new_one = saved != saved_before && saved != kNothingSaved && saved != kNoCheckpoint;
-  if (has_new_one || (was_empty && has_checkpoint(run.save))) {
-    arguments.insert(arguments.end(), {"--load", run.save});
-    // A file of --config may name a step, too.
-    if (run.checkpoints.ckpt_step) arguments.insert(arguments.end(), {"--ckpt-step", "-1"});
-    return arguments;
-  }
-  // A run that replaces another one's files, or that may begin in place, begins again by the same arguments.
-  if (!was_empty || are_same_folder(run.checkpoints.load, run.save)) return arguments;
-  // Here the folder was empty at first, so all that it holds was written by this run, which has saved nothing yet.
-  if (run.checkpoints.load.empty()) {
-    arguments.insert(arguments.end(), {"--load", run.save, "--allow-fresh-start"});
-  } else {
-    arguments.emplace_back("--overwrite");
-  }
-  return arguments;
+RankedRun read_ranked_run(const std::string& reader, const std::string& verb,
+                          const std::vector<std::string>& arguments) {
+  return verb == "sft" ? read_run<config::SftConfig>(reader, "sft", arguments)
+                       : read_run<config::TrainConfig>(reader, "train", arguments);
 }
 
 std::optional<int> start_ranks(const RankedRun& run, const config::RunMode& mode, const mesh::Launch& launch,
@@ -262,7 +212,7 @@ void check_fits_alone(const mesh::Launch& launch) {
 
 int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) {
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
-  const auto stray = std::find_if(arguments.begin(), dashes, [](const std::string& word) { return is_started(word); });
+  const auto stray = std::find_if(arguments.begin(), dashes, is_ranked_verb);
   TANDEM_USER_CHECK(
       dashes != arguments.end() || stray == arguments.end(),
       fmt::format("launch: {0} and its flags come after --: tandem launch --nproc-per-node 2 -- {0} ...", *stray));
@@ -272,12 +222,12 @@ int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) 
   const options::ParsedAction action = options.parse({arguments.begin(), dashes});
   if (was_answered(action, options, "tandem launch [options] -- train|sft [options of it]", verb.description)) return 0;
   launch.check();
-  TANDEM_USER_CHECK(arguments.end() - dashes > 1 && is_started(dashes[1]),
+  TANDEM_USER_CHECK(arguments.end() - dashes > 1 && is_ranked_verb(dashes[1]),
                     "launch: what it is to start stands behind its options: tandem launch --nproc-per-node 2 -- train "
                     "..., or sft");
   const std::string& started = dashes[1];
   std::vector<std::string> words(dashes + 2, arguments.end());
-  RankedRun run = read_ranked_run(started, words);
+  RankedRun run = read_ranked_run("launch", started, words);
   if (run.mesh.joins()) return launch_engine(launch, run, words);
   const int64_t num_workers = run.placement.num_workers;
   const int64_t num_trainers = launch.nnodes * launch.nproc_per_node - num_workers;
@@ -285,7 +235,7 @@ int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) 
     const int64_t per_node = std::min(launch.nproc_per_node, num_trainers);
     words.insert(words.end(), {"--actor-num-nodes", std::to_string(num_trainers / per_node),
                                "--actor-num-gpus-per-node", std::to_string(per_node)});
-    run = read_ranked_run(started, words);
+    run = read_ranked_run("launch", started, words);
   }
   run.check();
   const config::MeshOptions& mesh = run.mesh;

@@ -31,22 +31,14 @@ struct RankedRun {
 RankedRun ranked_run(const config::TrainConfig& config);
 RankedRun ranked_run(const config::SftConfig& config);
 
+// Returns whether the word is a verb whose processes are the ranks of a run.
+bool is_ranked_verb(const std::string& word);
+
 // Reads the arguments as `tandem train` or `tandem sft` will, so that a mistake in them is reported once and not by
-// every rank. Contradictions are checked later.
-RankedRun read_ranked_run(const std::string& verb, const std::vector<std::string>& arguments);
-
-// Returns what the folder of --save holds, as text that changes when a run there saves a checkpoint. Throws
-// EnvironmentError if the disk does not tell: a run that was restarted then might replace its own checkpoints.
-std::string saved_state(const std::string& save);
-constexpr const char* kNothingSaved = "nothing";        // of a folder that is empty or does not exist
-constexpr const char* kNoCheckpoint = "no checkpoint";  // of a folder that holds something else
-
-// Returns the arguments of the verb by which a run that has begun goes on from its last checkpoint, or begins again
-// where it has none. `saved_before` is what saved_state() returned before it was first started: a checkpoint that was
-// there then is another run's and is not resumed.
-// A flag that is given twice has its last value, so an earlier --load does no harm.
-std::vector<std::string> restarted(std::vector<std::string> arguments, const RankedRun& run,
-                                   const std::string& saved_before);
+// every rank. `reader` is the verb that reads them, "launch" or "placement", and begins the message where they ask for
+// help. Contradictions are checked later.
+RankedRun read_ranked_run(const std::string& reader, const std::string& verb,
+                          const std::vector<std::string>& arguments);
 
 // Starts the processes that --actor-num-gpus-per-node asks for and returns the exit code of the run; nullopt if this
 // process must run itself, since it is one of them, or alone. `arguments` are those of the verb. Throws UserError if
