@@ -17,12 +17,12 @@ namespace tandem::checkpoint {
 // "exp_avg_sq...", as the boxes that this rank holds, with any number of data and tensor ranks. Tensors that all tensor
 // ranks hold are saved by the first of them, tensor_rank 0. The result is live: it is valid until the next optimizer
 // step. The weights themselves are the masters, rounded.
-std::vector<SavedTensor> optimizer_tensors(const trainer::Trainer& trainer, int tensor_rank = 0);
+std::vector<SavedTensor> optimizer_tensors(const trainer::Trainer& trainer, int tensor_rank);
 
 // Returns the KL reference, if it is a copy of an earlier policy: "reference.model.norm.weight"..., in the store's
 // dtype. Every data rank holds the same: one replica saves it, each of its tensor ranks its boxes. The result is live
 // as well: it is valid until the reference changes.
-std::vector<SavedTensor> reference_tensors(const weights::WeightStore& reference, int tensor_rank = 0);
+std::vector<SavedTensor> reference_tensors(const weights::WeightStore& reference, int tensor_rank);
 // Fills a store that has memory with the checkpoint's reference, converted where that is float32 and the store
 // bfloat16, or the reverse: a run that goes on with another --ref-mixup-alpha may keep its reference in another dtype.
 // Throws UserError if the checkpoint has none.

@@ -74,6 +74,69 @@ void add_endpoint(const sampling::Rollout& rollout, report::Metrics& metrics) {
   if (num_samples > 0) metrics["multi_turn/endpoint/sequences_mean"] = sequences / num_samples;
 }
 
+// Returns the metrics of dynamic sampling: rollout/dynamic_filter/*, and fault/dynamic_filter if the filter failed.
+// Empty without dynamic sampling.
+report::Metrics filter_metrics(const sampling::Rollout& rollout) {
+  if (!rollout.filtered) return {};
+  const sampling::FilteredGroups& filtered = *rollout.filtered;
+  report::Metrics metrics = {{"rollout/dynamic_filter/groups", static_cast<double>(filtered.num_groups)},
+                             {"rollout/dynamic_filter/dropped", static_cast<double>(filtered.num_dropped())},
+                             {"perf/dynamic_filter/excess_groups", static_cast<double>(filtered.num_excess)},
+                             {"perf/dynamic_filter/aborted_groups", static_cast<double>(filtered.num_aborted)}};
+  for (const auto& [reason, count] : filtered.dropped) {
+    metrics["rollout/dynamic_filter/drop_" + reason] = static_cast<double>(count);
+  }
+  if (filtered.num_missing() > 0)
+    metrics["rollout/dynamic_filter/missing_groups"] = static_cast<double>(filtered.num_missing());
+  if (filtered.has_mean_reward) metrics["rollout/dynamic_filter/raw_reward"] = filtered.mean_reward;
+  if (filtered.num_failures > 0) metrics["fault/dynamic_filter"] = static_cast<double>(filtered.num_failures);
+  return metrics;
+}
+
+// Returns whether the user's function made the samples, in turns with the engine.
+bool has_turns(const sampling::Rollout& rollout) {
+  const auto is_failure = [](const reward::Grade& grade) { return grade.reason_class == sampling::kGenerateFailure; };
+  return std::ranges::any_of(rollout.samples, [](const rl::Sample& sample) { return sample.num_turns > 0; }) ||
+         std::ranges::any_of(rollout.grades, is_failure);
+}
+
+// Returns the metrics of samples that the user's function made: multi_turn/*, under slime's names,
+// fault/custom_generate if the function failed, and perf/* of its processes and of the keys and values that are kept
+// between turns. Empty for other samples.
+report::Metrics turn_metrics(const sampling::Rollout& rollout) {
+  report::Metrics metrics;
+  if (!has_turns(rollout)) return metrics;
+  std::vector<double> turns, lengths, trained;
+  for (const rl::Sample& sample : rollout.samples) {
+    if (sample.num_turns == 0) continue;  // the function failed for it, and it has no turns to count
+    turns.push_back(static_cast<double>(sample.num_turns));
+    lengths.push_back(static_cast<double>(sample.completion.size()));
+    trained.push_back(static_cast<double>(std::ranges::count(sample.loss_mask, uint8_t{1})));
+  }
+  const auto add = [&](const std::string& name, const std::vector<double>& values) {
+    if (values.empty()) return;
+    metrics["multi_turn/" + name + "_mean"] =
+        std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+    metrics["multi_turn/" + name + "_max"] = std::ranges::max(values);
+    metrics["multi_turn/" + name + "_min"] = std::ranges::min(values);
+  };
+  add("multi_turn_metric/round_number", turns);
+  add("raw_response_length/response_length", lengths);
+  add("wo_obs_response_length/response_length", trained);
+  add_endpoint(rollout, metrics);
+  const double num_failed = static_cast<double>(std::ranges::count_if(
+      rollout.grades, [](const reward::Grade& grade) { return grade.reason_class == sampling::kGenerateFailure; }));
+  if (num_failed > 0) metrics["fault/custom_generate"] = num_failed;
+  if (!rollout.is_sampled) return metrics;
+  metrics["perf/kept_kv_tokens"] = static_cast<double>(rollout.stats.kept_tokens);
+  metrics["perf/kept_kv_dropped"] = static_cast<double>(rollout.stats.kept_dropped);
+  if (rollout.num_generate_restarts > 0)
+    metrics["perf/generate_restarts"] = static_cast<double>(rollout.num_generate_restarts);
+  if (rollout.num_generate_repeated > 0)
+    metrics["perf/generate_repeated"] = static_cast<double>(rollout.num_generate_repeated);
+  return metrics;
+}
+
 }  // namespace
 
 report::Metrics logged_metrics(const sampling::Rollout& rollout) {
@@ -180,23 +243,6 @@ report::Metrics rollout_report(const sampling::Rollout& rollout, bool per_token,
   return metrics;
 }
 
-report::Metrics filter_metrics(const sampling::Rollout& rollout) {
-  if (!rollout.filtered) return {};
-  const sampling::FilteredGroups& filtered = *rollout.filtered;
-  report::Metrics metrics = {{"rollout/dynamic_filter/groups", static_cast<double>(filtered.num_groups)},
-                             {"rollout/dynamic_filter/dropped", static_cast<double>(filtered.num_dropped())},
-                             {"perf/dynamic_filter/excess_groups", static_cast<double>(filtered.num_excess)},
-                             {"perf/dynamic_filter/aborted_groups", static_cast<double>(filtered.num_aborted)}};
-  for (const auto& [reason, count] : filtered.dropped) {
-    metrics["rollout/dynamic_filter/drop_" + reason] = static_cast<double>(count);
-  }
-  if (filtered.num_missing() > 0)
-    metrics["rollout/dynamic_filter/missing_groups"] = static_cast<double>(filtered.num_missing());
-  if (filtered.has_mean_reward) metrics["rollout/dynamic_filter/raw_reward"] = filtered.mean_reward;
-  if (filtered.num_failures > 0) metrics["fault/dynamic_filter"] = static_cast<double>(filtered.num_failures);
-  return metrics;
-}
-
 report::Metrics in_flight_metrics(const sampling::Rollout& rollout) {
   if (!rollout.in_flight) return {};
   const sampling::InFlightNumbers& numbers = *rollout.in_flight;
@@ -216,46 +262,6 @@ report::Metrics in_flight_metrics(const sampling::Rollout& rollout) {
   for (const auto& [age, tokens] : numbers.ages) metrics[age_name(age)] += static_cast<double>(tokens);
   const double generated = static_cast<double>(rollout.stats.generated_tokens);
   if (generated > 0) metrics["perf/recompute_share"] = static_cast<double>(rollout.stats.resumed_tokens) / generated;
-  return metrics;
-}
-
-bool has_turns(const sampling::Rollout& rollout) {
-  const auto is_failure = [](const reward::Grade& grade) { return grade.reason_class == sampling::kGenerateFailure; };
-  return std::ranges::any_of(rollout.samples, [](const rl::Sample& sample) { return sample.num_turns > 0; }) ||
-         std::ranges::any_of(rollout.grades, is_failure);
-}
-
-report::Metrics turn_metrics(const sampling::Rollout& rollout) {
-  report::Metrics metrics;
-  if (!has_turns(rollout)) return metrics;
-  std::vector<double> turns, lengths, trained;
-  for (const rl::Sample& sample : rollout.samples) {
-    if (sample.num_turns == 0) continue;  // the function failed for it, and it has no turns to count
-    turns.push_back(static_cast<double>(sample.num_turns));
-    lengths.push_back(static_cast<double>(sample.completion.size()));
-    trained.push_back(static_cast<double>(std::ranges::count(sample.loss_mask, uint8_t{1})));
-  }
-  const auto add = [&](const std::string& name, const std::vector<double>& values) {
-    if (values.empty()) return;
-    metrics["multi_turn/" + name + "_mean"] =
-        std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-    metrics["multi_turn/" + name + "_max"] = std::ranges::max(values);
-    metrics["multi_turn/" + name + "_min"] = std::ranges::min(values);
-  };
-  add("multi_turn_metric/round_number", turns);
-  add("raw_response_length/response_length", lengths);
-  add("wo_obs_response_length/response_length", trained);
-  add_endpoint(rollout, metrics);
-  const double num_failed = static_cast<double>(std::ranges::count_if(
-      rollout.grades, [](const reward::Grade& grade) { return grade.reason_class == sampling::kGenerateFailure; }));
-  if (num_failed > 0) metrics["fault/custom_generate"] = num_failed;
-  if (!rollout.is_sampled) return metrics;
-  metrics["perf/kept_kv_tokens"] = static_cast<double>(rollout.stats.kept_tokens);
-  metrics["perf/kept_kv_dropped"] = static_cast<double>(rollout.stats.kept_dropped);
-  if (rollout.num_generate_restarts > 0)
-    metrics["perf/generate_restarts"] = static_cast<double>(rollout.num_generate_restarts);
-  if (rollout.num_generate_repeated > 0)
-    metrics["perf/generate_repeated"] = static_cast<double>(rollout.num_generate_repeated);
   return metrics;
 }
 

@@ -15,14 +15,6 @@ namespace tandem::evaluation {
 
 // Returns the mean of each metric that TRL functions gave to log_metric, over all their calls.
 report::Metrics logged_metrics(const sampling::Rollout& rollout);
-// Returns the metrics of dynamic sampling: rollout/dynamic_filter/*, and fault/dynamic_filter if the filter failed.
-// Empty without it.
-report::Metrics filter_metrics(const sampling::Rollout& rollout);
-// Returns whether the user's function made the samples, in turns with the engine.
-bool has_turns(const sampling::Rollout& rollout);
-// Returns the metrics of such samples: multi_turn/*, under slime's names, fault/custom_generate if the function failed,
-// and perf/* of its processes and of the keys and values that are kept between turns. Empty for other samples.
-report::Metrics turn_metrics(const sampling::Rollout& rollout);
 // Returns the metrics of --partial-rollout: how old the samples are, and what goes on. Empty without it.
 report::Metrics in_flight_metrics(const sampling::Rollout& rollout);
 // Returns for each reward of a sum "NAME/mean" and "NAME/std" (n - 1) over the samples that it applied to, as TRL names

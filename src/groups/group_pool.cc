@@ -120,12 +120,6 @@ int64_t GroupPool::num_loans(SamplerId sampler) const {
   return found == samplers_.end() ? 0 : std::ssize(found->second.loans);
 }
 
-int64_t GroupPool::num_waiting_samples() const {
-  int64_t count = 0;
-  for (const Order& order : waiting_) count += std::ssize(groups_.at(order.group).waiting);
-  return count;
-}
-
 int64_t GroupPool::expected_tokens(size_t group, size_t num_samples) const {
   return static_cast<int64_t>(num_samples) * groups_.at(group).length.completion;
 }

@@ -88,7 +88,6 @@ class GroupPool {
   size_t num_groups() const { return groups_.size(); }
   int64_t num_samplers() const { return static_cast<int64_t>(samplers_.size()); }
   int64_t num_loans(SamplerId sampler) const;
-  int64_t num_waiting_samples() const;
   int64_t num_sampled() const { return num_sampled_; }  // groups, so far
   int64_t num_graded() const { return num_graded_; }    // samples, so far
   int64_t num_cut() const { return num_cut_; }          // aborted groups that had begun and not ended

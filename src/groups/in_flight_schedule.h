@@ -55,7 +55,6 @@ class InFlightSchedule {
   std::vector<size_t> in_flight() const;  // ascending
   int64_t num_in_flight() const { return static_cast<int64_t>(in_flight_.size()); }
   int64_t num_kept() const { return num_kept_; }
-  int64_t num_decided() const { return num_decided_; }  // for this rollout
   // Returns how many rollouts the weights were of with which a group in flight began.
   int64_t begun_in(size_t group) const { return in_flight_.at(group).begun_in; }
   bool contains(size_t group) const { return in_flight_.contains(group); }

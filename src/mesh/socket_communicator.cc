@@ -181,7 +181,7 @@ class SocketCommunicator final : public device::Communicator, public device::Lim
   std::optional<Gone> gone_;  // first connection that closed without a farewell
   std::string failure_;       // first failure; empty: none
   int64_t lost_rank_ = -1;
-  bool is_closing_ = false, has_said_farewell_ = false;
+  bool is_closing_ = false;
   bool are_waits_limited_ = true;
   int64_t num_exchanges_ = 0;
   std::set<SocketExchange*> under_way_;

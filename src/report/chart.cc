@@ -154,8 +154,7 @@ std::string y_marks(const Scale& scale) {
   return svg;
 }
 
-}  // namespace
-
+// Returns the class of what is drawn over an axis; the page's style shows one of them.
 const char* css_class(Axis axis) {
   switch (axis) {
     case Axis::kRollouts: return "by-rollouts";
@@ -164,6 +163,8 @@ const char* css_class(Axis axis) {
   }
   return "";
 }
+
+}  // namespace
 
 double at_axis(const Position& position, Axis axis) {
   switch (axis) {

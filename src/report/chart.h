@@ -14,7 +14,6 @@ namespace tandem::report {
 // The axes are in the order in which the page offers them.
 enum class Axis : uint8_t { kRollouts, kTime, kTokens };
 constexpr std::array<Axis, 3> kAxes = {Axis::kRollouts, Axis::kTime, Axis::kTokens};
-const char* css_class(Axis axis);  // "by-rollouts"
 double at_axis(const Position& position, Axis axis);
 
 struct AxisRange {

@@ -4,6 +4,9 @@
 
 namespace tandem::report {
 
+namespace {
+
+// Returns the text with < > & " ' escaped.
 std::string html_escaped(std::string_view text) {
   std::string result;
   result.reserve(text.size());
@@ -19,6 +22,8 @@ std::string html_escaped(std::string_view text) {
   }
   return result;
 }
+
+}  // namespace
 
 std::string PageText::operator()(std::string_view text) const {
   return html_escaped(base::printable(redaction_.hide_secrets(text)));

@@ -21,7 +21,4 @@ class PageText {
   base::Redaction redaction_;
 };
 
-// Returns the text with < > & " ' escaped; for text that this program wrote.
-std::string html_escaped(std::string_view text);
-
 }  // namespace tandem::report

@@ -52,7 +52,7 @@ struct GroupSignal {
   bool has_signal = false;
 };
 
-// Returns the signals by group_id, ascending. `samples` are as above.
-std::vector<GroupSignal> group_signals(std::span<const Sample* const> samples, SignalOf of = SignalOf::kAdvantages);
+// Returns the signals by group_id, ascending. `samples` have rewards and advantages.
+std::vector<GroupSignal> group_signals(std::span<const Sample* const> samples, SignalOf of);
 
 }  // namespace tandem::rl

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <vector>
+
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/json.h"
@@ -40,8 +42,7 @@ ReadFiles read_files(const std::optional<checkpoint::Checkpoint>& checkpoint,
   return read;
 }
 
-}  // namespace
-
+// Returns a line that names the first rank that has read something else than rank 0, and what; "" if all are alike.
 std::string differing_files(const std::vector<ReadFiles>& ranks) {
   const auto value_of = [](const ReadFiles& read, const std::string& name) {
     const auto found = read.find(name);
@@ -62,6 +63,8 @@ std::string differing_files(const std::vector<ReadFiles>& ranks) {
   }
   return "";
 }
+
+}  // namespace
 
 void check_read_alike(const mesh::Mesh& mesh, const std::function<ReadFiles()>& read) {
   const std::vector<std::string> texts = session::together(mesh.host(), [&] {

@@ -6,7 +6,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "checkpoint/checkpoints.h"
 #include "config/eval_options.h"
@@ -18,9 +17,6 @@ namespace tandem::run {
 
 // Names what a rank has read and gives a checksum of each: "the weight files of --hf-checkpoint".
 using ReadFiles = std::map<std::string, std::string>;
-
-// Returns a line that names the first rank that has read something else than rank 0, and what; "" if all are alike.
-std::string differing_files(const std::vector<ReadFiles>& ranks);
 
 // Calls `read` on every rank, and throws EnvironmentError on all if they have not read the same, or one cannot read.
 void check_read_alike(const mesh::Mesh& mesh, const std::function<ReadFiles()>& read);

@@ -176,7 +176,6 @@ rl::Sample sample_of_turns(const reward::Generated& made, const rl::SharedPrompt
     if (begin < std::ssize(sample.completion)) sample.sequence_begins.push_back(begin);
   sample.loss_mask = made.loss_mask;
   sample.loss_mask.resize(length, 1);
-  if (made.loss_mask.empty()) std::ranges::fill(sample.loss_mask, uint8_t{1});
   sample.rollout_logprobs.assign(length, 0.0F);
   if (has_behavior_logprobs) sample.behavior_logprobs.assign(length, 0.0F);
   sample.num_turns = std::ssize(turns);

@@ -37,7 +37,7 @@ namespace tandem::trainer {
 class AdamW {
  public:
   // With `offload`, masters and moments live on the host, with the same bits. Copies from the host then go through
-  // buffers of offload_buffer_bytes() that live as long as a step().
+  // buffers, whose bytes are OffloadBytes::device_buffers and which live as long as a step().
   AdamW(const AdamWConfig& config, weights::WeightStore& store, const device::Ops& ops,
         const std::optional<OptimizerOffload>& offload = std::nullopt, const Ranks& ranks = no_other_ranks());
 

@@ -34,7 +34,7 @@ class GradientSum final : public model::GradientSink {
   // Accumulators and ranks are borrowed; shapes and device are the store's. Tensors that the store has not are frozen:
   // the base of an adapter. So are those that are frozen by their layout, whose sums are zeros.
   GradientSum(const weights::WeightStore& store, Gradients& accumulators, device::Communicator& ranks,
-              int64_t group_size = 1);
+              int64_t group_size);
 
   // Allocates the scratch if there is none yet and the step needs it: for several ranks, or several micro-batches.
   void begin_step(int64_t num_micro_batches);

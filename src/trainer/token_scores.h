@@ -34,7 +34,7 @@ TokenScores score_targets(const model::Model& model, const PackedBatch& batch, c
 // a distillation, whose weights are set, its gradient is added and its divergences are computed; null: there is none.
 at::Tensor score_targets_backward(const model::Model& model, const PackedBatch& batch, const at::Tensor& normed_TE,
                                   const HeadOptions& options, TokenScores scores, const at::Tensor& dlogprobs_R,
-                                  const at::Tensor& dentropy_R, Distillation* distillation = nullptr);
+                                  const at::Tensor& dentropy_R, Distillation* distillation);
 
 // Both are computed in one pass over the logits, where the gradients of log-probs and entropies are known before them.
 struct ScoredGradient {
@@ -44,6 +44,6 @@ struct ScoredGradient {
 ScoredGradient score_targets_with_backward(const model::Model& model, const PackedBatch& batch,
                                            const at::Tensor& normed_TE, const HeadOptions& options,
                                            const at::Tensor& dlogprobs_R, const at::Tensor& dentropy_R,
-                                           Distillation* distillation = nullptr);
+                                           Distillation* distillation);
 
 }  // namespace tandem::trainer

@@ -28,6 +28,16 @@ Slice part_of(const ModelConfig& config, const std::string& hf_name, const std::
   return slice;
 }
 
+// Returns what a model's part (ModelConfig::shard) has of a Hugging Face tensor: the rows, or the columns, of its heads
+// or of its share of the MLP. `shape` is the part's own; every part has as many.
+Slice rows_of_part(const ModelConfig& config, const std::string& hf_name, const std::vector<int64_t>& shape) {
+  return part_of(config, hf_name, shape, 0);
+}
+
+Slice columns_of_part(const ModelConfig& config, const std::string& hf_name, const std::vector<int64_t>& shape) {
+  return part_of(config, hf_name, shape, 1);
+}
+
 // Returns the rows of the embedding, or of the head, that this part of the model has. Parts may differ in size.
 Slice vocabulary(const ModelConfig& config, const std::string& hf_name) {
   const VocabRows rows = vocab_rows(config);
@@ -38,26 +48,19 @@ Slice vocabulary(const ModelConfig& config, const std::string& hf_name) {
   return slice;
 }
 
-}  // namespace
-
-Slice rows_of_part(const ModelConfig& config, const std::string& hf_name, const std::vector<int64_t>& shape) {
-  return part_of(config, hf_name, shape, 0);
-}
-
-Slice columns_of_part(const ModelConfig& config, const std::string& hf_name, const std::vector<int64_t>& shape) {
-  return part_of(config, hf_name, shape, 1);
-}
-
-LayerNames::LayerNames(int64_t layer)
-    : packed("layers." + std::to_string(layer) + "."), hf("model.layers." + std::to_string(layer) + ".") {}
-
-PackedTensor matrix(const std::string& packed_name, const HfTensors& slices) { return stack(packed_name, slices); }
-
+// Returns a packed matrix of a module that can have an adapter: every matrix of a block but a router (model/lora.h).
 PackedTensor adaptable_matrix(const std::string& packed_name, const HfTensors& slices) {
   PackedTensor packed = stack(packed_name, slices);
   packed.takes_adapter = true;
   return packed;
 }
+
+}  // namespace
+
+LayerNames::LayerNames(int64_t layer)
+    : packed("layers." + std::to_string(layer) + "."), hf("model.layers." + std::to_string(layer) + ".") {}
+
+PackedTensor matrix(const std::string& packed_name, const HfTensors& slices) { return stack(packed_name, slices); }
 
 PackedTensor norm(const Family& family, const std::string& packed_name, const std::string& hf_name, int64_t width) {
   PackedTensor packed = stack(packed_name, {{.hf_name = hf_name, .shape = {width}}});

@@ -20,17 +20,9 @@ struct LayerNames {
 
 using HfTensors = std::vector<weights::Slice>;
 
-// Returns what a model's part (ModelConfig::shard) has of a Hugging Face tensor: the rows, or the columns, of its heads
-// or of its share of the MLP. `shape` is the part's own; every part has as many.
-weights::Slice rows_of_part(const ModelConfig& config, const std::string& hf_name, const std::vector<int64_t>& shape);
-weights::Slice columns_of_part(const ModelConfig& config, const std::string& hf_name,
-                               const std::vector<int64_t>& shape);
-
 // Returns a packed matrix of Hugging Face matrices that lie one below the other. It begins with normal values, and
 // decays.
 weights::PackedTensor matrix(const std::string& packed_name, const HfTensors& slices);
-// Returns the same for modules that can have an adapter: every matrix of a block but a router (model/lora.h).
-weights::PackedTensor adaptable_matrix(const std::string& packed_name, const HfTensors& slices);
 // Returns a norm's weight [width]. It begins with ones, or with zeros where the family adds 1 to it, and does not
 // decay.
 weights::PackedTensor norm(const Family& family, const std::string& packed_name, const std::string& hf_name,
