@@ -51,7 +51,7 @@ std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& optio
     check_is_no_part_of_a_run(options.load);
     TANDEM_USER_CHECK(options.allow_fresh_start,
                       fmt::format("--load {}: nothing is saved there yet (there is no good checkpoint in {}); give "
-                                  "--allow-fresh-start to begin a new run where there is none to go on with",
+                                  "--allow-fresh-start to begin a new run where there is none to resume",
                                   options.load, checkpoints.folder()));
     base::log_info("--load {}: nothing was saved there yet: a new run begins (--allow-fresh-start)", options.load);
     return std::nullopt;
@@ -77,7 +77,7 @@ void check_still_opened(const Checkpoint& checkpoint) {
   const std::filesystem::path run = std::filesystem::path(checkpoint.directory()).parent_path().parent_path();
   TANDEM_ENV_CHECK(Checkpoints(run.string()).identity() == checkpoint.identity_when_opened(),
                    fmt::format("--load {}: another process has changed its checkpoints since this run opened {}; start "
-                               "again, to go on from what is there now",
+                               "again, to resume from what is there now",
                                run.string(), checkpoint.directory()));
 }
 

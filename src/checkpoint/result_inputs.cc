@@ -143,7 +143,7 @@ void check_same_inputs(const std::map<std::string, std::string>& saved, const st
       differences.push_back(difference(name, nullptr, &value, texts));
   }
   if (differences.empty()) return;
-  const std::string what = fmt::format("--load: the run would go on differently: {}", fmt::join(differences, "; "));
+  const std::string what = fmt::format("--load: the run would resume differently: {}", fmt::join(differences, "; "));
   TANDEM_USER_CHECK(allowed,
                     what + "; give them as they were" + decay_hint(saved, now) + ", or --allow-changed-config");
   base::log_warning("{} (--allow-changed-config)", what);

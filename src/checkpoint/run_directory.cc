@@ -94,7 +94,7 @@ void check_own(const std::string& path, bool is_folder) {
   const char* const kind = is_folder ? "folder" : "file";
   TANDEM_USER_CHECK(
       !fs::is_symlink(status),
-      fmt::format("{}: is a symbolic link, and a run goes on in {}s of its own, since it cuts and removes "
+      fmt::format("{}: is a symbolic link, and a run resumes in {}s of its own, since it cuts and removes "
                   "there; put the {} itself in its place, or --save elsewhere",
                   path, kind, kind));
   TANDEM_USER_CHECK(is_folder ? fs::is_directory(status) : fs::is_regular_file(status),
@@ -138,8 +138,8 @@ RunDirectory::RunDirectory(const std::string& path, RunFolder folder, int64_t ne
             path_));
     TANDEM_USER_CHECK(
         entries.empty() || folder != RunFolder::kNew,
-        fmt::format("--save {0}: there is a run already; name another directory, give --load {0} to go on with "
-                    "that run, or --overwrite to replace it",
+        fmt::format("--save {0}: there is a run already; name another directory, give --load {0} to resume that "
+                    "run, or --overwrite to replace it",
                     path_));
     if (folder == RunFolder::kGoOn) check_names();
     if (folder == RunFolder::kFresh) check_exports_may_go();
@@ -192,20 +192,20 @@ void RunDirectory::check_exports_may_go() const {
   if (is_own_folder(Checkpoints(path_).folder()) || !base::directory_exists(hf)) return;
   for (const std::string& name : base::list_directory(hf)) {
     TANDEM_USER_CHECK(!export_step(name) && !best_step_of(name),
-                      fmt::format("--save {}: has weights in hf/ ({}) and no checkpoints/ to go on with, and "
+                      fmt::format("--save {}: has weights in hf/ ({}) and no checkpoints/ to resume from, and "
                                   "--allow-fresh-start would remove them; give --overwrite to begin again without "
                                   "them, or name another directory",
                                   path_, name));
   }
 }
 
-// It is no error of the environment: by a restart the run would go on from the other one's files, or replace them.
+// It is no error of the environment: by a restart the run would resume from the other one's files, or replace them.
 void RunDirectory::check_nothing_came() const {
   if (folder_ == RunFolder::kOverwrite) return;
   TANDEM_USER_CHECK(
       Checkpoints(path_).empty(),
       fmt::format("--save {0}: another process has saved a checkpoint there since this run began; start again, with "
-                  "--load {0}, to go on with it",
+                  "--load {0}, to resume it",
                   path_));
   TANDEM_USER_CHECK(folder_ == RunFolder::kFresh || !base::file_exists(config_file()),
                     fmt::format("--save {}: another process has begun a run there since this one began; start again "

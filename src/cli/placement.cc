@@ -62,14 +62,14 @@ int print_placement(const Verb& verb, const std::vector<std::string>& arguments)
   if (was_answered(action, options, "tandem placement [options] train|sft [options of it]", verb.description)) return 0;
   TANDEM_USER_CHECK(
       verb_of_run != arguments.end(),
-      "placement: the run stands behind the options: tandem placement --max-restarts 3 train ..., or sft");
+      "placement: the run comes after the options: tandem placement --max-restarts 3 train ..., or sft");
   std::vector<std::string> words(verb_of_run + 1, arguments.end());
   const RankedRun run = read_ranked_run("placement", *verb_of_run, words);
   run.check();
   run.mesh.check_ranks(run.device);
   TANDEM_USER_CHECK(!run.mesh.joins(),
                     "placement: --rollout-join and --rollout-join-address are for one more engine "
-                    "of a run that goes on; leave them out");
+                    "of a run that is running already; leave them out");
   if (own.restart) words = restarted(words, run.save, run.checkpoints, own.saved_before);
   std::vector<std::string> trainer_words = words;
   const mesh::Placement& placement = run.placement;

@@ -223,7 +223,7 @@ int launch_by_hand(const Verb& verb, const std::vector<std::string>& arguments) 
   if (was_answered(action, options, "tandem launch [options] -- train|sft [options of it]", verb.description)) return 0;
   launch.check();
   TANDEM_USER_CHECK(arguments.end() - dashes > 1 && is_ranked_verb(dashes[1]),
-                    "launch: what it is to start stands behind its options: tandem launch --nproc-per-node 2 -- train "
+                    "launch: what it is to start comes after its options: tandem launch --nproc-per-node 2 -- train "
                     "..., or sft");
   const std::string& started = dashes[1];
   std::vector<std::string> words(dashes + 2, arguments.end());

@@ -86,7 +86,7 @@ void CallQueue::repeat(std::vector<Call> calls, const std::string& why) {
   }
   if (is_news) {
     base::log_warning(
-        "the grader was lost while several calls of the reward were under way in it; each of the {} is made again, "
+        "the grader was lost while several calls of the reward were running in it; each of the {} is made again, "
         "alone, and so in later cases: {}",
         calls.size(), why);
   }

@@ -250,8 +250,8 @@ struct Generators::Impl {
     work.notify_all();
     if (num_repeated++ > 0) return;
     base::log_warning(
-        "{}: a process was lost with several samples under way ({}); each of them begins again, alone, and so in later "
-        "cases",
+        "{}: a process was lost while several samples were running in it ({}); each of them begins again, alone, and "
+        "so in later cases",
         kGenerateFlag, why);
   }
 
@@ -367,7 +367,7 @@ void Generators::begin(GenerateRequest request) {
     Impl::Sample sample;
     sample.request = std::move(request);
     const bool is_new = impl_->samples.emplace(sample_id, std::move(sample)).second;
-    TANDEM_CHECK(is_new, "sample", sample_id, "is under way");
+    TANDEM_CHECK(is_new, "sample", sample_id, "is running already");
     impl_->waiting.push_back(sample_id);
   }
   impl_->work.notify_all();

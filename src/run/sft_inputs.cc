@@ -141,7 +141,7 @@ int print_dry_run(const SftInputs& inputs) {
   report::Report report;
   report.print(fmt::format("{} parameters in {}; {}", model.num_parameters(), model.dtype_name(), data_text(inputs)));
   if (model.lora) report.print(session::lora_text(model));
-  if (inputs.checkpoint) report.print(fmt::format("goes on from {}", inputs.checkpoint->directory()));
+  if (inputs.checkpoint) report.print(fmt::format("resumes from {}", inputs.checkpoint->directory()));
   report.print_result("everything is in order; nothing was written (--dry-run)");
   return 0;
 }
@@ -154,7 +154,7 @@ void print_start(const SftInputs& inputs, int64_t step, report::Report& report) 
   if (model.lora) report.print(session::lora_text(model));
   if (inputs.checkpoint) {
     report.print(
-        fmt::format("goes on after step {} of {}{}", step, inputs.checkpoint->directory(),
+        fmt::format("resumes after step {} of {}{}", step, inputs.checkpoint->directory(),
                     step == inputs.num_steps ? "; nothing is left to do: raise --num-rollout or --num-epoch" : ""));
   }
 }

@@ -345,7 +345,7 @@ int print_dry_run(const TrainInputs& inputs) {
   report.print(fmt::format("on disk: about {:.1f} MiB, {} bytes{}",
                            static_cast<double>(inputs.space.bytes()) / (1 << 20), inputs.space.bytes(),
                            inputs.space.what_for()));
-  if (inputs.checkpoint) report.print(fmt::format("goes on from {}", inputs.checkpoint->directory()));
+  if (inputs.checkpoint) report.print(fmt::format("resumes from {}", inputs.checkpoint->directory()));
   report.print_result("everything is in order; nothing was written (--dry-run)");
   return 0;
 }
@@ -361,7 +361,7 @@ void print_start(const TrainInputs& inputs, int64_t rollout_id, report::Report& 
   session::print_rewards(inputs.evaluation.reward_of_run(inputs.config.reward), report);
   if (inputs.checkpoint) {
     report.print(fmt::format(
-        "goes on after rollout {} of {}{}", rollout_id, inputs.checkpoint->directory(),
+        "resumes after rollout {} of {}{}", rollout_id, inputs.checkpoint->directory(),
         rollout_id == inputs.num_rollouts ? "; nothing is left to do: raise --num-rollout or --num-epoch" : ""));
   }
 }

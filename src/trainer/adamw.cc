@@ -18,7 +18,7 @@
 namespace tandem::trainer {
 namespace {
 
-constexpr const char* kHalfUpdated = "the optimizer state is half updated; go on from the last checkpoint";
+constexpr const char* kHalfUpdated = "the optimizer state is half updated; resume from the last checkpoint";
 
 // The weight is the rounding of its master, wherever that lies; this is done a few MiB at a time.
 void round_into(const at::Tensor& weight, const at::Tensor& master) {

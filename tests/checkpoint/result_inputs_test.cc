@@ -92,10 +92,11 @@ TEST_F(ResultInputsTest, OtherFlagsOfTheSameCommandAreReportedAsBefore) {
     const Flags saved = now;
     EXPECT_EQ(refusal(saved, now, false), "");
     now["seed"] = "7";
-    EXPECT_EQ(refusal(saved, now, false),
-              fmt::format("--load: the run would go on differently: --seed was {} and is 7; give them as they were, or "
-                          "--allow-changed-config",
-                          saved.at("seed")));
+    EXPECT_EQ(
+        refusal(saved, now, false),
+        fmt::format("--load: the run would resume differently: --seed was {} and is 7; give them as they were, or "
+                    "--allow-changed-config",
+                    saved.at("seed")));
     EXPECT_EQ(refusal(saved, now, true), "");
   }
 }

@@ -227,7 +227,7 @@ TEST(RunDirectory, SaysWhetherARunThatIsThereCanGoOn) {
                         " --allow-fresh-start, to begin it again, or name another directory");
   base::make_directories(path + "/checkpoints/step_000001");
   EXPECT_EQ(said(), "--save " + path + ": there is a run already; name another directory, give --load " + path +
-                        " to go on with that run, or --overwrite to replace it");
+                        " to resume that run, or --overwrite to replace it");
 }
 
 // The run resumes from a step that was saved without an export: the link to newer weights would lead nowhere.

@@ -204,7 +204,7 @@ TEST(Closed, CheckpointsHoldNoTextOfFlagsAndGoOnInAnotherHome) {
   writable_model(second + "/other");
   const Environment moved({{"HOME", second}});
   const Captured other = run(arguments(second, "2", {"--ref-load", second + "/other", "--load", second + "/run"}));
-  expect_one_line_failure(other, 2, "the run would go on differently: --ref-load was ~/model and is ~/other; give");
+  expect_one_line_failure(other, 2, "the run would resume differently: --ref-load was ~/model and is ~/other; give");
   const Arguments stop = {"--ref-load", second + "/model", "--load", second + "/run", "--rollout-stop", "###"};
   expect_one_line_failure(run(arguments(second, "2", stop)), 2, "--rollout-stop is not what it was");
   const Captured result = run(arguments(second, "2", {"--ref-load", "~/model", "--load", second + "/run"}));

@@ -153,7 +153,8 @@ TEST_F(MultiTurn, ALostProcessCostsNoSample) {
       run(with_custom_reward(with_function(folder / "run", "dies_once", {"--rm-sandbox", "off"}, folder / "turns.py"),
                              kFunctions + ":reward"));
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_NE(result.err.find("a process was lost with several samples under way"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("a process was lost while several samples were running in it"), std::string::npos)
+      << result.err;
   EXPECT_EQ(samples_of(undisturbed_), samples_of(folder / "run"));
   EXPECT_EQ(weights_of(undisturbed_), weights_of(folder / "run"));
   EXPECT_GT(json_lines(folder / "run/metrics.jsonl").size(), 0U);

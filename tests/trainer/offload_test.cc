@@ -36,7 +36,7 @@ std::string environment_error(F f) {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-constexpr const char* kHalfUpdated = "half updated; go on from the last checkpoint";
+constexpr const char* kHalfUpdated = "half updated; resume from the last checkpoint";
 
 class OffloadTest : public testing::TestWithParam<at::ScalarType> {
  protected:

@@ -89,7 +89,7 @@ class Endpoint:
 
     async def _answer(self, client, request):
         if client.num_under_way >= MAX_WAITING:
-            raise HttpError(429, f"{MAX_WAITING} requests of this sample are under way", code="rate_limit_exceeded")
+            raise HttpError(429, f"{MAX_WAITING} requests of this sample are running", code="rate_limit_exceeded")
         task = asyncio.ensure_future(client.answer(request))
         client.tasks.add(task)
         try:

@@ -257,7 +257,7 @@ TEST_F(LoraRun, ResumesWithTheScaleAndDropoutOfItsAdapterAlone) {
     const Captured first = run(with_flag(of_adapter, "--num-rollout", "1"));
     ASSERT_EQ(first.code, 0) << first.err;
     const Arguments rest = with_flag(with_flag(of_adapter, "--load", folder_ / name), "--num-rollout", "2");
-    const std::string differently = "--load: the run would go on differently: the adapter's ";
+    const std::string differently = "--load: the run would resume differently: the adapter's ";
     configure("lora_alpha", 8);
     expect_one_line_failure(run(rest), 2, differently + "scale was 6 over 4 and is 8 over 4");
     configure("use_rslora", true);

@@ -155,9 +155,9 @@ TEST(Launch, SaysWhatItWasNotTold) {
   const base::TemporaryDirectory folder;
   const Arguments train = train_arguments(folder / "run");
   expect_one_line_failure(run_without_ranks({"launch", "--nproc-per-node", "2"}), 2,
-                          "launch: what it is to start stands behind its options");
+                          "launch: what it is to start comes after its options");
   expect_one_line_failure(run_without_ranks({"launch", "--", "eval"}), 2,
-                          "launch: what it is to start stands behind its options");
+                          "launch: what it is to start comes after its options");
   expect_one_line_failure(run_without_ranks(launched({"--nproc-per-node", "0"}, train)), 2, "--nproc-per-node");
   expect_one_line_failure(run_without_ranks(launched({"--node-rank", "1"}, train)), 2,
                           "--node-rank 1: with --nnodes 1");
@@ -519,7 +519,7 @@ TEST(Placement, OfARestartDoesNotGoOnFromTheRunThatItReplaces) {
 
 TEST(Placement, RefusesWhatTrainWould) {
   const base::TemporaryDirectory folder;
-  expect_one_line_failure(run_without_ranks({"placement"}), 2, "placement: the run stands behind the options");
+  expect_one_line_failure(run_without_ranks({"placement"}), 2, "placement: the run comes after the options");
   expect_one_line_failure(run_without_ranks({"placement", "--max-restarts", "-1", "train"}), 2, "--max-restarts");
   expect_one_line_failure(run_without_ranks({"placement", "--max-restarts", "1", "dpo"}), 2,
                           "placement: dpo: here it is sft --preference-loss sigmoid ...");

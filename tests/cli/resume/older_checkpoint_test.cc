@@ -37,7 +37,7 @@ TEST(OlderCheckpoint, GoesOnWhereTheDefaultOfANewFlagChangesNothing) {
                 "system-prompt", "ref-update-interval"});
   expect_one_line_failure(
       run(with(load, {"--num-epochs-per-rollout", "2"})), 2,
-      "--load: the run would go on differently: --num-epochs-per-rollout was absent and is 2; give");
+      "--load: the run would resume differently: --num-epochs-per-rollout was absent and is 2; give");
   expect_one_line_failure(run(with(load, {"--system-prompt", "Add."})), 2, "--system-prompt was absent and is Add.");
   const Captured allowed = run(with(load, {"--mask-truncated-completions", "--allow-changed-config", "--dry-run"}));
   EXPECT_EQ(allowed.code, 0) << allowed.err;

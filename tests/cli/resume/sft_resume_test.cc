@@ -75,7 +75,7 @@ TEST_F(SftResume, IsBitwise) {
   base::write_file_durably(run_path + "/metrics.jsonl", base::read_file(run_path + "/metrics.jsonl") + "{\"train/st");
   const Captured result = run(go_on(run_path));
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_NE(result.out.find("goes on after step 4"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("resumes after step 4"), std::string::npos) << result.out;
   EXPECT_TRUE(everything_of(run_path) == undisturbed_);
   // An earlier checkpoint can be resumed as often as one likes.
   Arguments earlier = arguments(run_path, {"--load", run_path, "--ckpt-step", "4"});
