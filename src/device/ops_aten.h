@@ -21,7 +21,8 @@ namespace tandem::device {
 
 // Makes the operations of the CPU. num_threads counts threads of ATen's loops; 0 means all cores.
 std::unique_ptr<Ops> make_aten_ops(int num_threads);
-// Makes the operations of a device whose ATen kernels are loaded. num_threads counts threads on the host, as above.
+// Makes the operations of a device whose ATen kernels are loaded. num_threads counts threads of ATen's loops on
+// the host; 0 means all cores.
 // `name` is what name() returns.
 std::unique_ptr<Ops> make_aten_ops(at::Device device, const std::string& name, int num_threads,
                                    const AtenCallShape& call = {});

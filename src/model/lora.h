@@ -32,8 +32,9 @@ std::vector<std::string> parse_target_modules(const std::vector<std::string>& na
 // Returns the modules that can be trained whole next to an adapter (PEFT's modules_to_save), by the last part of their
 // Hugging Face names: the embedding, the norms, and the head if it is not tied.
 std::vector<std::string> savable_modules(const ModelConfig& config);
-// Returns the modules that `names`, given as above, stand for in the model's order. UserError as above, and for the
-// head of a model that ties it.
+// Returns the modules of savable_modules() that `names` stand for, in the model's order; a name may be a text of
+// several with commas. UserError, which begins with `place`, for a name that the model does not have, for one that is
+// given twice, and for the head of a model that ties it.
 std::vector<std::string> parse_saved_modules(const std::vector<std::string>& names, const ModelConfig& config,
                                              const std::string& place);
 
@@ -42,9 +43,9 @@ inline constexpr const char* kLoraA = ".lora_a";
 inline constexpr const char* kLoraB = ".lora_b";
 
 // Returns the adapter's tensors, for a configuration that has one: for each packed matrix with target modules the A of
-// all of them, one below the other, and likewise the B. Of a matrix of experts, A has the modules of one expert and
-// then those of the next; B has one module of all experts and then the next module. After them come the modules that
-// are trained whole, each under the packed name of the base's own tensor, in whose place it stands in
+// all of them, one below the other, and the B in the same order. Of a matrix of experts, A has the modules of one
+// expert and then those of the next; B has one module of all experts and then the next module. After them come the
+// modules that are trained whole, each under the packed name of the base's own tensor, in whose place it stands in
 // WeightsView::with(). The Hugging Face names are PEFT's.
 weights::Layout adapter_layout(const ModelConfig& config);
 // Returns the tensors that are trained: those of the adapter where there is one, else the weights.

@@ -36,11 +36,12 @@ struct PlanInputs {
   bool gives_weights = false;
   // The teachers of --use-opd, each this rank's part of it, in the run's dtype.
   std::vector<model::ModelConfig> teachers = {};
-  // The model of --ref-load, likewise, while its weights are its own: it may compute otherwise than the policy.
+  // The model of --ref-load, this rank's part of it in the run's dtype, while its weights are its own: it may compute
+  // otherwise than the policy.
   std::optional<model::ModelConfig> reference = {};
   // The run resumes with a reference that has followed the policy, whether it goes on following it or not.
   bool resumes_reference = false;
-  // The decoder of --rm-model, likewise.
+  // The decoder of --rm-model, this rank's part of it in the run's dtype.
   std::optional<model::ModelConfig> reward_model = {};
 };
 

@@ -17,7 +17,7 @@ struct PlanChange {
   double slowdown = 0.0;  // of a step: 0.05 is 5 % longer; negative: faster. An estimate, docs/MEMORY.md has the table
   bool changes_results = false;  // not only where and when numbers are computed
   int64_t peak_bytes = 0;        // of the plan with it
-  int64_t kv_completions = 0;    // likewise
+  int64_t kv_completions = 0;    // that its keys and values hold at once
   config::TrainConfig config;    // with it,
   model::ModelConfig model;      // and the model as that reads it
 };

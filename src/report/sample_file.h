@@ -29,7 +29,8 @@ base::Json sample_record(const rl::Sample& sample, const reward::Grade* grade, S
                          std::span<const std::string> token_bytes = {});
 
 // Writes all samples of a rollout, durably, and makes the folders of `path`. `grades`: one a sample, or none at all.
-// `sources`: the line of the data that each is of, FILE:LINE, or none at all. `token_bytes`: as above.
+// `sources`: the line of the data that each is of, FILE:LINE, or none at all. `token_bytes`: the bytes of
+// each token id, for the texts of tokens; empty: the records have none.
 void write_samples(const std::string& path, std::span<const rl::Sample> samples, std::span<const reward::Grade> grades,
                    SampleDetail detail, std::span<const std::string> sources = {},
                    std::span<const std::string> token_bytes = {});

@@ -9,8 +9,9 @@
 
 namespace tandem::session {
 
-// Handles the three signals as above, SIGHUP only if it is not ignored already (nohup). SIGPIPE and SIGXFSZ are
-// ignored, so that a closed pipe and a file beyond the limit (ulimit -f) are errors of the write.
+// Handles SIGTERM, SIGINT and SIGHUP as the head of this file says, SIGHUP only if it is not ignored already (nohup).
+// SIGPIPE and SIGXFSZ are ignored, so that a closed pipe and a file beyond the limit (ulimit -f) are errors of the
+// write.
 void install_stop_signals();
 // From here on the first signal sets the flag below and prints this line. Call it once in a process.
 void defer_stops(const std::string& answer);

@@ -33,7 +33,7 @@ class ParquetFile {
 
   int64_t num_rows() const { return num_rows_; }
   // Returns the first rows from `begin` to `end` - 1, at least one; this is cheapest where the last call ended.
-  // UserError as above.
+  // UserError names the file and says how it is damaged.
   std::vector<ParquetRow> read(int64_t begin, int64_t end);
 
  private:

@@ -68,7 +68,8 @@ std::vector<SliceSource> match_layout(const CheckpointFiles& files, const Layout
 // if their bytes differ: such a head is the model's own, and not the embedding.
 void check_twins(const CheckpointFiles& files, const Layout& layout);
 
-// Makes every check of DIR's weights that needs no read of them. Throws UserError as above.
+// Makes every check of DIR's weights that needs no read of them. Throws UserError if a file is missing or damaged, or
+// if its tensors are not those of the layout (match_layout).
 void check_hf_checkpoint(const std::string& directory, const Layout& layout, const std::string& name = kModelFile);
 // Returns base::checksum of the checksums of DIR's weight files, in the order of their names. Reads all of them.
 std::string weights_checksum(const std::string& directory, const std::string& name = kModelFile);

@@ -52,7 +52,7 @@ class QuantisedWriter {
 };
 
 // Quantises the part of a matrix that begins at this row: `add` gives the writer all of its weights. `name` is the
-// tensor's for messages, as above. The part is made in host memory, as by write_part().
+// tensor's for messages: "FILE: tensor "x"". The part is made in host memory, as by write_part().
 void quantise_part(const device::QuantisedMatrix& matrix, int64_t row_begin, const std::string& name,
                    device::ThreadPool& threads, const std::function<void(QuantisedWriter& writer)>& add);
 

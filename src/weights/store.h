@@ -61,8 +61,8 @@ class WeightStore {
   WeightStore& operator=(WeightStore&&) = default;
 
   bool has_storage() const { return storage_.defined(); }
-  // Takes the memory, uninitialised. Throws BugError if there is some, EnvironmentError as above; the store is then
-  // still without.
+  // Takes the memory, uninitialised. Throws BugError if there is some, EnvironmentError when the machine, or the
+  // device, has too little; the store is then still without.
   void allocate();
   // Uses bytes() bytes at `data` on device(), 64-byte aligned, as they are. Their owner, pinned host memory for
   // instance, outlives the store and all tensors taken from it. Throws BugError if there is storage, or if `data` is
@@ -136,8 +136,8 @@ void load_hf_checkpoint(const std::string& directory, WeightStore& store, int nu
 // Throws UserError if DIR is in the way, EnvironmentError if the disk refuses; DIR is then as it was.
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options);
 // Does the same for a model that is spread over tensor ranks: all of them call it together, and rank 0 writes the files
-// that a single rank would write. Errors are as above on rank 0, and an EnvironmentError with the same words on the
-// others (whole_tensors.h).
+// that a single rank would write. Rank 0 throws UserError if DIR is in the way and EnvironmentError if the disk
+// refuses; the others throw an EnvironmentError with the same words (whole_tensors.h).
 void export_hf_checkpoint(const std::string& directory, const WeightStore& store, const ExportOptions& options,
                           device::Communicator& replica);
 // Returns the bytes of the files that an export copies from `source_directory`: tokenizer, configuration.

@@ -50,7 +50,8 @@ class WorkerPool {
   // Starts the forkserver, and returns what it answers about the code that it has loaded. UserError when the code
   // cannot be used, EnvironmentError for what the machine lacks.
   base::Json start();
-  // Starts all workers; otherwise each is started when its thread first makes it ready. EnvironmentError as above.
+  // Starts all workers; otherwise each is started when its thread first makes it ready. EnvironmentError for what
+  // the machine lacks.
   void start_workers();
   size_t size() const { return workers_.size(); }
   Worker& worker(size_t index) { return workers_[index]; }

@@ -1,7 +1,8 @@
 // worker/message: whatever a worker process sends is a result, a fault on one line, or nonsense; a reply is whole at
 // one length only, however it comes in pieces. A result is also read as the grades of a call: a grade that is accepted
-// keeps to its bounds and belongs to its sample; and as a turn of generate functions, likewise. An input that begins
-// with 'r' is what came, raw; of any other, the rest is the JSON of a reply and gets its length in front.
+// keeps to its bounds and belongs to its sample; and as a turn of generate functions, which belongs to its sample too.
+// An input that begins with 'r' is what came, raw; of any other, the rest is the JSON of a reply and gets its length in
+// front.
 #include "worker/message.h"
 
 #include <algorithm>

@@ -67,6 +67,8 @@ BREACHES = [
     ("src/base/json.h", "+  // Of a number: its digits.\n", 6, "a comment that begins with 'Of'"),
     ("src/base/json.cc", "+int n;  // digits\n// That many.\n", 5, "a comment that begins with 'That'"),
     ("tests/base/json_test.cc", "+\n// Whoever reads it.\n", 5, "a comment that begins with 'Whoever'"),
+    ("src/base/json.h", "+int n;  // likewise\n", 6, "a comment with 'likewise'"),
+    ("tests/base/json_test.cc", "+\n// Reads a number. Errors are as above.\n", 5, "a comment with 'as above'"),
     ("src/base/json.h", "// What JSON may be.\n#pragma once\nnamespace tandem::base {\nclass Json;\n}\n", 1,
      "a header that opens with 'What'"),
     ("src/base/json.h", "// Strict JSON in and out.\n#pragma once\nnamespace tandem::rl {\nclass Json;\n}\n", 1,

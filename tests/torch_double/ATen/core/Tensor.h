@@ -37,7 +37,7 @@ class Device {
 
 class Sizes {
  public:
-  Sizes(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {}  // likewise
+  Sizes(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {}  // implicit, as the library's is
   Sizes(std::initializer_list<int64_t> sizes) : sizes_(sizes) {}
   const std::vector<int64_t>& vec() const { return sizes_; }
 
