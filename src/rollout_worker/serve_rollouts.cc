@@ -204,13 +204,10 @@ class Worker {
     links_.let_wait(true);
     ranks_.pass_on(open);
     rollout::Engine& engine = engine_.begin_rollout();
-    rollout_.emplace(open,
-                     WorkerParts{.config = config_,
-                                 .evaluation = evaluation_,
-                                 .context_tokens = session_.config().max_positions,
-                                 .vocab = session_.config().vocab,
-                                 .rewards = rewards_},
-                     engine, session_.text(), run_, std::exchange(still_since_, std::nullopt));
+    rollout_.emplace(
+        open,
+        WorkerParts{.config = config_, .evaluation = evaluation_, .model = session_.config(), .rewards = rewards_},
+        engine, session_.text(), run_, std::exchange(still_since_, std::nullopt));
   }
 
   void take(sampling::LendSamples& loan) {

@@ -27,12 +27,8 @@ sampling::RolloutRequest request_of(const sampling::Open& open, const WorkerPart
   }
   if (open.generates) {
     TANDEM_ENV_CHECK(parts.rewards.generators() != nullptr, "the run has a --custom-generate-function-path");
-    request.generation.emplace(sampling::CustomGeneration{.processes = parts.rewards.generators(),
-                                                          .function = config.custom_generate.function,
-                                                          .metadata_key = config.data.lines.metadata_key,
-                                                          .context_tokens = parts.context_tokens,
-                                                          .vocab = parts.vocab,
-                                                          .is_evaluation = open.is_evaluation});
+    request.generation = sampling::custom_generation(config.custom_generate, config.data.lines.metadata_key,
+                                                     parts.model, parts.rewards.generators(), open.is_evaluation);
   }
   if (open.is_filtered) {
     TANDEM_ENV_CHECK(parts.rewards.filter() != nullptr, "the run has a --dynamic-sampling-filter-path");

@@ -8,6 +8,7 @@
 #include "config/train_config.h"
 #include "evaluation/rewards.h"
 #include "mesh/channel.h"
+#include "model/config.h"
 #include "rollout/engine.h"
 #include "sampling/processes/messages.h"
 #include "sampling/processes/pool_client.h"
@@ -20,8 +21,7 @@ namespace tandem::rollout_worker {
 struct WorkerParts {
   const config::TrainConfig& config;
   const evaluation::Evaluation& evaluation;
-  int64_t context_tokens = 0;  // the model's
-  int64_t vocab = 0;           // the model's: a token id is below it
+  const model::ModelConfig& model;
   evaluation::Rewards& rewards;
 };
 

@@ -90,9 +90,9 @@ int answer_requests(const config::EngineProcessConfig& config, const config::Run
   }
   session.load_weights();
   const auto model = session.make_model();
-  rollout::EngineConfig engine_config =
-      session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes));
-  engine_config.token_bytes = session.text().token_bytes();  // any request may have stop strings
+  const rollout::EngineConfig engine_config =
+      session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes),
+                            /*has_other_stops=*/true);
   const RequestLimits limits = request_limits(config, session.config().vocab, context, engine_config.token_bytes);
   const auto engine = rollout::make_engine(engine_config, *model);
   sampling::RolloutPhase phase(*engine, session.text());

@@ -67,26 +67,20 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
                          /*memory=*/nullptr);
   }
   const auto model = session.make_model();
-  rollout::EngineConfig engine_config =
-      session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes));
-  // Any call of a function may have stop texts.
-  if (config.custom_generate.is_on()) engine_config.token_bytes = session.text().token_bytes();
-  const auto engine = rollout::make_engine(engine_config, *model);
+  const auto engine =
+      rollout::make_engine(session.engine_config(config.rollout, rollout::num_kv_blocks(session.config(), kv_bytes),
+                                                 /*has_other_stops=*/config.custom_generate.is_on()),
+                           *model);
   session::defer_stops(
       "stopping: nothing is kept of an evaluation that is not finished (a second signal ends it at once)");
   const evaluation::EvaluationRewards rewards(evaluation, told);
   std::unique_ptr<reward::Generators> generators;
-  std::optional<sampling::CustomGeneration> generation;
   if (config.custom_generate.is_on()) {
     generators = std::make_unique<reward::Generators>(
         session::generator_config(config.custom_generate, config.reward, session.directory(), told));
-    generation.emplace(sampling::CustomGeneration{.processes = generators.get(),
-                                                  .function = config.custom_generate.function,
-                                                  .metadata_key = told.metadata_key,
-                                                  .context_tokens = session.config().max_positions,
-                                                  .vocab = session.config().vocab,
-                                                  .is_evaluation = true});
   }
+  const auto generation = sampling::custom_generation(config.custom_generate, told.metadata_key, session.config(),
+                                                      generators.get(), /*is_evaluation=*/true);
   sampling::RolloutPhase phase(*engine, session.text());
   const auto judge = [&reward_model](const config::RewardOptions& reward, const session::PromptSet& prompts,
                                      sampling::Rollout& sampled) {

@@ -21,13 +21,8 @@ bool Evaluator::is_due_after(int64_t rollout_id) const {
 }
 
 std::optional<sampling::CustomGeneration> Evaluator::generation() const {
-  if (!inputs_.config.custom_generate.is_on()) return std::nullopt;
-  return sampling::CustomGeneration{.processes = rewards_.generators(),
-                                    .function = inputs_.config.custom_generate.function,
-                                    .metadata_key = inputs_.config.data.lines.metadata_key,
-                                    .context_tokens = inputs_.session.config().max_positions,
-                                    .vocab = inputs_.session.config().vocab,
-                                    .is_evaluation = true};
+  return sampling::custom_generation(inputs_.config.custom_generate, inputs_.config.data.lines.metadata_key,
+                                     inputs_.session.config(), rewards_.generators(), /*is_evaluation=*/true);
 }
 
 // Warns that no sample has passed yet: --save-best would keep no weights, and say nothing.

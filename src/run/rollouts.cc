@@ -194,14 +194,9 @@ sampling::RolloutRequest Rollouts::request(int64_t rollout_id, evaluation::Rewar
   request.skip_special_tokens = config.rollout.skip_special_tokens;
   request.failure_reward = config.reward.failure();
   request.state = state_before(rollout_id);
-  if (config.custom_generate.is_on()) {
-    request.generation.emplace(sampling::CustomGeneration{.processes = rewards.generators(),
-                                                          .function = config.custom_generate.function,
-                                                          .metadata_key = config.data.lines.metadata_key,
-                                                          .context_tokens = inputs_.session.config().max_positions,
-                                                          .vocab = inputs_.session.config().vocab,
-                                                          .is_evaluation = false});
-  }
+  request.generation =
+      sampling::custom_generation(config.custom_generate, config.data.lines.metadata_key, inputs_.session.config(),
+                                  rewards.generators(), /*is_evaluation=*/false);
   if (config.dynamic_sampling.is_on()) {
     cursors_.clear();
     request.dynamic.emplace(

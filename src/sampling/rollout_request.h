@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "config/custom_generate_options.h"
 #include "groups/group_filter.h"
 #include "groups/in_flight.h"
 #include "groups/schedule.h"
+#include "model/config.h"
 #include "reward/generators.h"
 #include "reward/graders.h"
 #include "rl/sample.h"
@@ -40,6 +42,12 @@ struct CustomGeneration {
   int64_t vocab = 0;           // the model's: a token id is below it
   bool is_evaluation = false;
 };
+
+// Returns how the user's function makes samples for this model, or nullopt if the flags name no function. `processes`
+// is borrowed, and null if other processes sample.
+std::optional<CustomGeneration> custom_generation(const config::CustomGenerateOptions& options,
+                                                  const std::string& metadata_key, const model::ModelConfig& model,
+                                                  reward::Generators* processes, bool is_evaluation);
 
 // A rollout of a run whose completions go on over several rollouts (docs/ASYNC.md).
 struct InFlightRequest {

@@ -158,11 +158,12 @@ std::function<void()> ModelSession::check_of(device::Communicator& ranks) {
   };
 }
 
-rollout::EngineConfig ModelSession::engine_config(const config::RolloutOptions& options, int64_t num_kv_blocks) {
+rollout::EngineConfig ModelSession::engine_config(const config::RolloutOptions& options, int64_t num_kv_blocks,
+                                                  bool has_other_stops) {
   rollout::EngineConfig config;
   config.num_kv_blocks = num_kv_blocks;
   config.limits = options.limits;
-  if (!options.stop.empty()) config.token_bytes = text_->token_bytes();
+  if (has_other_stops || !options.stop.empty()) config.token_bytes = text_->token_bytes();
   config.why_not_finite = [this] { return why_not_finite(); };
   // A device that runs ahead would compute with whatever is in its memory when another device is lost.
   if (replica_ && replica_->size() > 1 && ops_->runs_ahead()) {

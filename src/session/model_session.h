@@ -76,9 +76,10 @@ class ModelSession {
   std::string describe_not_finite() const;
   // Tells why the model gave numbers that are not finite: the end of an error's line.
   std::string why_not_finite() const;
-  // Returns the engine's configuration, with the token table only if stop texts need it. It is valid while the session
-  // lives.
-  rollout::EngineConfig engine_config(const config::RolloutOptions& options, int64_t num_kv_blocks);
+  // Returns the engine's configuration, with the token table only if stop texts need it: those of `options`, or, with
+  // `has_other_stops`, those that calls of a function or requests bring. It is valid while the session lives.
+  rollout::EngineConfig engine_config(const config::RolloutOptions& options, int64_t num_kv_blocks,
+                                      bool has_other_stops = false);
 
   // Returns EngineConfig::check_ranks of an engine that computes with these ranks, which are borrowed.
   static std::function<void()> check_of(device::Communicator& ranks);

@@ -21,10 +21,9 @@ std::unique_ptr<rollout::Engine> make_engine(const config::TrainConfig& train, M
                                              const plan::TrainPlan& plan, const RunMemory& memory, model::Model& model,
                                              const std::optional<mesh::Group>& sharing,
                                              rollout::SharedSteps* shared_steps) {
-  rollout::EngineConfig config = session.engine_config(train.rollout, plan.num_kv_blocks);
+  rollout::EngineConfig config =
+      session.engine_config(train.rollout, plan.num_kv_blocks, /*has_other_stops=*/train.custom_generate.is_on());
   config.kv_memory = memory.kv();
-  // Any call of a function may have stop texts.
-  if (train.custom_generate.is_on()) config.token_bytes = session.text().token_bytes();
   config.shared_steps = shared_steps;
   if (sharing && session.ops().runs_ahead()) config.check_ranks = ModelSession::check_of(sharing->device);
   return rollout::make_engine(config, model);

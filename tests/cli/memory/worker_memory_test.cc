@@ -65,12 +65,8 @@ base::Json serve_one_rollout(const config::TrainConfig& config) {
   mesh::Channel worker(mesh::OwnedDescriptor(ends[0]), 20.0), rank0(mesh::OwnedDescriptor(ends[1]), 20.0);
   rollout_worker::ServedRollout rollout(
       {.n_samples_per_prompt = n, .sampling = config.rollout.sampling(), .samples_at_once = num_groups * n},
-      {.config = config,
-       .evaluation = evaluation,
-       .context_tokens = session.config().max_positions,
-       .vocab = session.config().vocab,
-       .rewards = rewards},
-      engine.engine(), session.text(), worker, /*still_since=*/std::nullopt);
+      {.config = config, .evaluation = evaluation, .model = session.config(), .rewards = rewards}, engine.engine(),
+      session.text(), worker, /*still_since=*/std::nullopt);
   for (uint64_t i = 0; i < static_cast<uint64_t>(num_groups); ++i) {
     sampling::LendSamples loan = {
         .rollout = 0, .key = i, .group = i, .first = 0, .count = static_cast<uint64_t>(n), .line = prompts.prompts[i]};
