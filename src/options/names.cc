@@ -28,7 +28,7 @@ bool abbreviates(std::string_view word, std::string_view name) {
 
 }  // namespace
 
-// It is computed one row at a time.
+// The table of distances between the beginnings of both is computed one row at a time.
 size_t edit_distance(std::string_view a, std::string_view b, size_t limit) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

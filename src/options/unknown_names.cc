@@ -1,4 +1,4 @@
-// What Options answers to a name that it has not: refused flags, other trainers' names, typos.
+// What Options answers to a name that it does not have: refused flags, other trainers' names, typos.
 #include <fmt/format.h>
 
 #include <algorithm>

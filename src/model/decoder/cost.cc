@@ -434,7 +434,7 @@ void walk_sum_of_places(Walk& walk, const LayerCost& layer, Size gone) {
   walk.drop(part.result);
 }
 
-// Walks SparseMlp::router_gradient().
+// Walks the operations of SparseMlp::router_gradient().
 void walk_router_gradient(Walk& walk, const LayerCost& layer) {
   const device::OpsPlan& ops = layer.ops;
   const ExpertsConfig& experts = *layer.config.experts;
