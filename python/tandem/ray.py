@@ -35,6 +35,7 @@ except ImportError as error:
     sys.exit(f"tandem: error: {error}: Ray is not installed for {sys.executable}: pip install 'ray[default]>=2.60'")
 
 _EXIT_USER, _EXIT_ENVIRONMENT = 2, 3
+_EXIT_STOPPED = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))  # docs/RUNS.md
 _ERROR = "tandem: error: "
 _SETTLE_S = 2.0  # in which the failure is seen that others only followed
 _END_S = 20.0  # for those that a failure ends, and for engines when the run is over
@@ -163,6 +164,7 @@ class _Attempt:
         self._starts: dict[int, int] = {}  # how often each engine was started again
         self._due: list[tuple[float, int]] = []  # when which engine is to be started again
         self._places: dict[str, list[list[str]]] = {}  # devices of the actors on each node
+        self._is_over = False
 
     def run(self) -> tuple[int, str]:
         """Exit code and last words: of the process that failed first, if one did."""
@@ -176,6 +178,7 @@ class _Attempt:
         except ray.exceptions.RayError as error:
             return _EXIT_ENVIRONMENT, f"a machine was lost before the run began ({type(error).__name__})"
         finally:
+            self._is_over = True
             remove_placement_group(self._group)  # its actors end with it
 
     def _actor(self, bundle: int, size: int) -> Any:
@@ -240,6 +243,8 @@ class _Attempt:
                 node, address, devices = ray.get(actor.place.remote())
                 self._start_engine(i, actor, node, address, devices)
             except ray.exceptions.RayError as error:
+                if self._is_over:
+                    return
                 show(f"tandem.ray: warning: engine {i} has no machine ({type(error).__name__}); the run goes on, and it "
                      f"is tried again in {_LONGEST_PAUSE_S:g} s\n", sys.stderr)  # fmt: skip
                 self._due.append((time.monotonic() + _LONGEST_PAUSE_S, i))
@@ -352,7 +357,7 @@ def run(words: list[str]) -> int:
         saved_before = attempt.saved_before
         if code == 0 or stopped.is_set():
             return code
-        if code == _EXIT_USER or restarts == most:
+        if code in (_EXIT_USER, *_EXIT_STOPPED) or restarts == most:
             raise failure(code, end)
         show(f"tandem.ray: warning: {end}; restart {restarts + 1} of {most}\n", sys.stderr)
     raise AssertionError("counting has no end")

@@ -68,6 +68,9 @@ bool is_worker(std::string_view word) { return word.starts_with(kWorker); }
 // This word makes the launcher that of the second of two hosts.
 constexpr std::string_view kSecondHost = "host:1";
 
+// "nameless:1" makes it that of the second of two hosts, which does not know the name of the first one.
+constexpr std::string_view kNameless = "nameless:";
+
 // Returns what rank 0 is told of its workers.
 int hear() {
   StartedWorkers workers(number("TANDEM_LAUNCHER_FD"));
@@ -130,6 +133,10 @@ int run_fake_launcher(int argc, char** argv) {
   LaunchPlan plan;
   if (argc > 2 && std::string_view(argv[2]) == kSecondHost) {
     plan.num_hosts = 2, plan.host = 1, plan.master_port = 29500;
+    ++argv, --argc;
+  } else if (argc > 2 && std::string_view(argv[2]).starts_with(kNameless)) {
+    plan.num_hosts = 2, plan.host = std::atoi(argv[2] + kNameless.size());
+    plan.master_address = "nobody.invalid";
     ++argv, --argc;
   }
   plan.command = {"/proc/self/exe", "--rank"};

@@ -181,6 +181,36 @@ TEST(Launcher, EachRankGetsASignalOnce) {
   }
 }
 
+// A scheduler may tell one rank alone to stop, here or on another host: all of the run stop.
+TEST(Launcher, AStopThatItDidNotPassOnIsNoFailure) {
+  Job job({"exit:130", "exit-late:130", "exit:130"});
+  EXPECT_EQ(job.wait(), 130);
+  EXPECT_EQ(job.printed(), "");
+  LaunchPlan plan;
+  plan.command = {"/bin/sh", "-c", "exit 143"};
+  plan.ranks_per_host = 2;
+  const LaunchEnd end = launch(plan);
+  EXPECT_EQ(end.code, 143);
+  EXPECT_FALSE(end.failed);
+  EXPECT_TRUE(end.was_told_to_stop) << "it is not started again";
+}
+
+TEST(Launcher, ARankThatWasStoppedAloneIsAFailure) {
+  Job job({"exit:3", "exit:143", "exit:3"});
+  EXPECT_EQ(job.wait(), 143);
+  EXPECT_EQ(job.printed(), failure("rank 1 of 3", "exited with code 143"));
+}
+
+TEST(Launcher, EachHostSaysThatItWaitsForANameAndHearsSignalsMeanwhile) {
+  for (const char* const host : {"nameless:0", "nameless:1"}) {
+    Job job({host, "sleep"});
+    job.read_until("does not know the name yet");
+    kill(job.pid(), SIGTERM);
+    EXPECT_EQ(job.wait(), 128 + SIGTERM) << host;
+    EXPECT_EQ(job.left(), 0);
+  }
+}
+
 // SIGTERM alone does nothing to a process that is stopped.
 TEST(Launcher, ARankThatIsStoppedHearsASignalToo) {
   Job job({"count", "count"});

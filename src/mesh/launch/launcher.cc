@@ -38,6 +38,8 @@ constexpr auto kSettle = std::chrono::milliseconds(200);
 // A rank that ends with 3 may have seen a peer close its connections that has not ended yet: on a busy machine a
 // process takes seconds from its last word to its end.
 constexpr std::chrono::milliseconds kSettleOfThree = std::chrono::seconds(5);
+// Ranks that stop together save what they have and sync it, each in its own time.
+constexpr std::chrono::milliseconds kSettleOfStop = std::chrono::seconds(30);
 constexpr std::chrono::milliseconds kBetweenLooksAtBeats(500);
 
 // The signals that a launcher waits for, blocked while this lives, as a descriptor.
@@ -120,7 +122,8 @@ class Launcher {
     }
     LaunchEnd result = end();
     const bool has_stdin_ended = plan_.ends_with_stdin && !is_stdin_open_;
-    result.was_told_to_stop = !passed_on_.empty() || has_stdin_ended;
+    const bool was_stopped = !result.failed && result.code != 0;
+    result.was_told_to_stop = !passed_on_.empty() || has_stdin_ended || was_stopped;
     return result;
   }
 
@@ -280,11 +283,25 @@ class Launcher {
     return status == 0 || passed_on_.count(signal) > 0;
   }
 
+  // Returns whether a rank ended with the code of a stop. A signal that one rank got, here or on another host, stops
+  // all of a run, and each ends with its code (docs/RUNS.md).
+  static bool was_stopped(int status) {
+    return WIFEXITED(status) && std::ranges::any_of(std::array{SIGHUP, SIGINT, SIGTERM}, [status](int signal) {
+             return WEXITSTATUS(status) == kExitOfSignals + signal;
+           });
+  }
+
   // The worse a rank's end, the less it can be a consequence of another's: a rank that is killed has not seen a peer go
-  // (3).
-  static int severity(int status) {
-    if (WIFSIGNALED(status)) return 0;
-    return WEXITSTATUS(status) == kKilledCode ? 2 : 1;
+  // (3), nor one that a signal ended before it was ready to stop with the others.
+  enum Severity { kKilled, kFailed, kStopped, kMissedAPeer };
+  static Severity severity(int status) {
+    if (WIFSIGNALED(status)) return kKilled;
+    if (was_stopped(status)) return kStopped;
+    return WEXITSTATUS(status) == kKilledCode ? kMissedAPeer : kFailed;
+  }
+  static std::chrono::milliseconds settle_time(Severity severity) {
+    if (severity == kStopped) return kSettleOfStop;
+    return severity == kMissedAPeer ? kSettleOfThree : kSettle;
   }
 
   void end_others_of_a_failure() {
@@ -303,18 +320,19 @@ class Launcher {
   // Finds the culprit among the ranks that have failed, as soon as no other can turn out to be it.
   void note_failures() {
     std::optional<int> worst;
-    bool is_any_running = false;
+    bool is_any_running = false, have_all_stopped = true;
     for (int i = 0; i < num_trainers(); ++i) {
       const std::optional<int> status = ranks_[i]->status();
       is_any_running |= !status;
+      have_all_stopped &= status && (ended_well(*status) || was_stopped(*status));
       if (!status || ended_well(*status)) continue;
       if (!worst || severity(*status) < severity(*ranks_[*worst]->status())) worst = i;
     }
-    if (!worst) return;
+    if (!worst || have_all_stopped) return;
     if (!first_failure_) first_failure_ = Clock::now();
-    const int severity_of_worst = severity(*ranks_[*worst]->status());
-    next_deadline_ = *first_failure_ + (severity_of_worst == 2 ? kSettleOfThree : kSettle);
-    if (severity_of_worst == 0 || !is_any_running || Clock::now() >= *next_deadline_) culprit_ = worst;
+    const Severity severity_of_worst = severity(*ranks_[*worst]->status());
+    next_deadline_ = *first_failure_ + settle_time(severity_of_worst);
+    if (severity_of_worst == kKilled || !is_any_running || Clock::now() >= *next_deadline_) culprit_ = worst;
   }
 
   LaunchEnd end() {
@@ -383,6 +401,8 @@ class Launcher {
 
 LaunchEnd launch(const LaunchPlan& plan) {
   TANDEM_CHECK(!plan.command.empty() && plan.ranks_per_host > 0 && plan.host < plan.num_hosts);
+  // Ranks would wait for the name themselves. Here their host says so, and signals still end this process at once.
+  if (plan.num_hosts > 1) address_of_host(plan.master_address, plan.timeout_s);
   return Launcher(plan).run();
 }
 

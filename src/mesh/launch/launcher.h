@@ -35,14 +35,15 @@ struct LaunchEnd {
   // workers alone it is 0 when one of them ended so.
   int code = 0;
   bool failed = false;  // false too if ranks ended as a passed-on signal asks
-  // true: a signal was passed on to the ranks, or standard input ended while that ends them. A run that fails after
-  // that is not restarted.
+  // true: a signal was passed on to the ranks, one that a rank got stopped them all, or standard input ended while that
+  // ends them. Such a run is not restarted.
   bool was_told_to_stop = false;
   std::string message;  // message of a failure: "rank 2 of 4 (host) was killed by signal 9; ..."
 };
 
-// Call it while the process has one thread: it forks, and its signal mask is changed until it returns. It prints the
-// output of the rank that failed first on stderr. Throws EnvironmentError if the ranks cannot be started.
+// Call it while the process has one thread: it forks, and its signal mask is changed until it returns. Of several hosts
+// it first waits for the name of the first one, as address_of_host() does. It prints the output of the rank that failed
+// first on stderr. Throws EnvironmentError if the ranks cannot be started.
 LaunchEnd launch(const LaunchPlan& plan);
 
 }  // namespace tandem::mesh
