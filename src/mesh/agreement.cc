@@ -67,7 +67,8 @@ std::string text_of(const RankFacts& facts) {
                      {"random", facts.random},
                      {"flags", facts.flags},
                      {"device", facts.device},
-                     {"is_inexact", facts.is_inexact}})
+                     {"is_inexact", facts.is_inexact},
+                     {"kernels", facts.kernels}})
       .dump(-1, ' ', /*ensure_ascii=*/false, base::Json::error_handler_t::replace);
 }
 
@@ -81,7 +82,8 @@ RankFacts facts_of(const std::string& text) {
             .random = json.at("random").get<std::string>(),
             .flags = json.at("flags").get<std::map<std::string, std::string>>(),
             .device = json.at("device").get<std::string>(),
-            .is_inexact = json.at("is_inexact").get<bool>()};
+            .is_inexact = json.at("is_inexact").get<bool>(),
+            .kernels = json.at("kernels").get<std::string>()};
   } catch (const base::Json::exception&) {
     throw EnvironmentError("a process does not say how it was started; give all hosts the same program");
   }
@@ -114,6 +116,15 @@ std::string disagreement(const std::vector<RankFacts>& ranks) {
     }
   }
   return shared_device(ranks);
+}
+
+std::string other_kernels(const RankFacts& first, const RankFacts& other, const std::string& name) {
+  if (other.kernels == first.kernels) return "";
+  return fmt::format(
+      "{} computes with {}, rank 0 ({}) with {}: they round differently, so log-probs of samples that one has drawn and "
+      "another trains are not equal to the last bit (train/train_rollout_logprob_abs_diff); give all devices of one "
+      "kind, or on CPUs one --cpu-isa",
+      name, other.kernels, first.host, first.kernels);
 }
 
 }  // namespace tandem::mesh

@@ -16,6 +16,7 @@ struct RankFacts {
   std::map<std::string, std::string> flags;  // flags that results depend on
   std::string device = "";                   // name that no other device has; "": ranks may share it
   bool is_inexact = false;  // true if the check of its device found that a row's bits depend on its batch
+  std::string kernels = "";  // what computes on its device (device::Ops::name()); "": not known yet
 };
 
 std::string text_of(const RankFacts& facts);
@@ -26,5 +27,10 @@ RankFacts facts_of(const std::string& text);
 // which they differ, or their device: "rank 1 (b) was started with --lr 2e-6, rank 0 (a) with --lr 1e-6; ...". Hosts
 // may differ.
 std::string disagreement(const std::vector<RankFacts>& ranks);
+
+// Returns "" if another process has the kernels of rank 0, `first`; else a line for a warning, in which it is called
+// `name`. That is no error (two models of GPU may share a run), but the bits of a log-prob then depend on who computes
+// it.
+std::string other_kernels(const RankFacts& first, const RankFacts& other, const std::string& name);
 
 }  // namespace tandem::mesh

@@ -62,12 +62,13 @@ class RunSilence {
 // the run refuses this process.
 sampling::Welcome greet(mesh::Channel& run, const config::TrainConfig& config, const config::RunMode& mode,
                         const session::ModelSession& session, const sampling::WeightDoor& door) {
-  run.send(
-      to_bytes(sampling::Hello{.facts = mesh::text_of(session::own_facts(config.model, mode, config.is_inexact_device)),
-                               .weight_hash = session.empty_store().info().hash,
-                               .process = getpid(),
-                               .machine = mesh::machine_id(),
-                               .door = door}));
+  const mesh::RankFacts facts =
+      session::own_facts(config.model, mode, config.is_inexact_device, session.ops().name());
+  run.send(to_bytes(sampling::Hello{.facts = mesh::text_of(facts),
+                                    .weight_hash = session.empty_store().info().hash,
+                                    .process = getpid(),
+                                    .machine = mesh::machine_id(),
+                                    .door = door}));
   RunSilence silence(config.mesh.timeout_s());
   while (true) {
     const std::optional<std::string> frame = run.receive(kLookEvery);

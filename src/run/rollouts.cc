@@ -41,7 +41,8 @@ groups::SearchLimits search_limits(const config::TrainConfig& config, int64_t nu
 sampling::Connections::Settings workers_settings(const TrainInputs& inputs, const mesh::Launch& launch) {
   return {.address = session::workers_address(inputs.config.output.save),
           .door = session::network_door(inputs.config.mesh, launch),
-          .facts = session::own_facts(inputs.config.model, inputs.mode, inputs.config.is_inexact_device),
+          .facts = session::own_facts(inputs.config.model, inputs.mode, inputs.config.is_inexact_device,
+                                      inputs.session.ops().name()),
           .welcome = {.longest_prompt = inputs.prompts.longest_tokens,
                       .eval_context_tokens = inputs.evaluation.context_tokens(inputs.session.config()),
                       .eval_sequences = inputs.evaluation.max_sequences(),

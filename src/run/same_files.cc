@@ -7,9 +7,11 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "checkpoint/result_inputs.h"
 #include "data/lines.h"
 #include "evaluation/eval_sets.h"
+#include "mesh/agreement.h"
 #include "mesh/network.h"
 #include "model/peft.h"
 #include "session/together.h"
@@ -64,6 +66,20 @@ std::string differing_files(const std::vector<ReadFiles>& ranks) {
   return "";
 }
 
+// Warns of the first rank whose kernels are others than those of rank 0.
+void warn_of_kernels(const mesh::Mesh& mesh, const std::string& own) {
+  const std::vector<std::string> texts = session::together(
+      mesh.host(), [&] { return mesh::text_of({.host = mesh::host_name(), .kernels = own}); });
+  const mesh::RankFacts first = mesh::facts_of(texts.at(0));
+  for (size_t rank = 1; rank < texts.size(); ++rank) {
+    const mesh::RankFacts facts = mesh::facts_of(texts[rank]);
+    const std::string line = mesh::other_kernels(first, facts, fmt::format("rank {} ({})", rank, facts.host));
+    if (line.empty()) continue;
+    base::log_warning("{}", line);
+    return;
+  }
+}
+
 }  // namespace
 
 void check_read_alike(const mesh::Mesh& mesh, const std::function<ReadFiles()>& read) {
@@ -83,6 +99,7 @@ void check_same_files(const mesh::Mesh& mesh, const std::optional<checkpoint::Ch
                       const config::ModelOptions& model, const config::EvalOptions& eval) {
   if (mesh.is_alone()) return;
   check_read_alike(mesh, [&] { return read_files(checkpoint, result_inputs, session, model, eval); });
+  warn_of_kernels(mesh, session.ops().name());
 }
 
 }  // namespace tandem::run

@@ -23,7 +23,8 @@ void check_read_alike(const mesh::Mesh& mesh, const std::function<ReadFiles()>& 
 
 // Checks that for the checkpoint that the ranks resume from, the files among the `result_inputs`, the data sets of
 // evaluations, and the weights that they are about to load, of which a part is read. Every rank calls it, before
-// anything is loaded or written. A run of one rank reads nothing.
+// anything is loaded or written. A run of one rank reads nothing. A warning says which rank has other kernels than
+// rank 0.
 void check_same_files(const mesh::Mesh& mesh, const std::optional<checkpoint::Checkpoint>& checkpoint,
                       const std::map<std::string, std::string>& result_inputs, const session::ModelSession& session,
                       const config::ModelOptions& model, const config::EvalOptions& eval);

@@ -42,13 +42,15 @@ std::string device_of_rank(const std::string& backend, int local_rank) {
 
 }  // namespace
 
-mesh::RankFacts own_facts(const config::ModelOptions& model, const config::RunMode& mode, bool is_inexact) {
+mesh::RankFacts own_facts(const config::ModelOptions& model, const config::RunMode& mode, bool is_inexact,
+                          const std::string& kernels) {
   return {.version = base::kVersion,
           .contract = static_cast<int>(device::kBackendContract),
           .host = mesh::host_name(),
           .flags = mode.result_options,
           .device = own_device(model),
-          .is_inexact = is_inexact};
+          .is_inexact = is_inexact,
+          .kernels = kernels};
 }
 
 std::unique_ptr<mesh::Mesh> join_ranks(const config::ModelOptions& model, const config::MeshOptions& mesh,

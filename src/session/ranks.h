@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "config/mesh_options.h"
 #include "config/model_options.h"
@@ -15,8 +16,9 @@
 namespace tandem::session {
 
 // Returns the facts on which this process has to agree with the others. `is_inexact` is what the check of its device
-// found (TrainConfig::is_inexact_device).
-mesh::RankFacts own_facts(const config::ModelOptions& model, const config::RunMode& mode, bool is_inexact);
+// found (TrainConfig::is_inexact_device); `kernels` are those of its session.
+mesh::RankFacts own_facts(const config::ModelOptions& model, const config::RunMode& mode, bool is_inexact,
+                          const std::string& kernels);
 
 // Joins the ranks that this one works with (Launch::party). Without a launcher, the mesh has one rank. `model` has this
 // rank's own device. Throws UserError on every rank if they were not started alike, and EnvironmentError if some are

@@ -57,6 +57,15 @@ TEST(Agreement, NamesWhatDiffers) {
   EXPECT_TRUE(with(facts_of(text_of(second))).starts_with("rank 1 (a) was started with a device whose bits"));
 }
 
+TEST(Agreement, OtherKernelsAreSaidAndNoReasonToRefuse) {
+  RankFacts first = kFirst, second = kFirst;
+  first.kernels = "cpu/avx512", second.kernels = "cpu/avx2";
+  EXPECT_EQ(disagreement({first, second}), "");
+  EXPECT_EQ(other_kernels(first, first, "rank 1 (b)"), "");
+  EXPECT_TRUE(other_kernels(first, facts_of(text_of(second)), "rank 1 (b)")
+                  .starts_with("rank 1 (b) computes with cpu/avx2, rank 0 (a) with cpu/avx512: they round differently"));
+}
+
 TEST(Agreement, GivesEachRankADeviceOfItsOwn) {
   std::vector<RankFacts> ranks(4);
   EXPECT_EQ(disagreement(ranks), "") << "on the CPU";

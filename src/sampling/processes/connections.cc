@@ -272,6 +272,8 @@ void Connections::greet(Worker& worker, const Hello& hello) {
   if (why.empty() && hello.weight_hash != weights_->hash())
     why = "its model has other weights than the run's (names, shapes or dtype); give it the same --hf-checkpoint";
   if (why.empty()) {
+    const std::string others = mesh::other_kernels(settings_.facts, facts, worker.name);
+    if (!others.empty()) base::log_warning("{}", others);
     Welcome welcome = settings_.welcome;
     if (!is_here) forget_words(welcome);
     worker.channel->send(to_bytes(welcome));
