@@ -122,8 +122,12 @@ void LossOptions::visit_policy_term(options::Options& options) {
   options.option(loss.max_log_ratio, "max-log-ratio", group, "bound that log ratios are clamped to before exp")
       .greater_than(0.0)
       .at_most(rl::kMaxLogRatio)
-      .used_if([this] { return rl::find_surrogate(loss).name != "reinforce" || loss.use_tis; },
-               "a --pg-loss-type that has a ratio, such as ppo");
+      .used_if(
+          [this] {
+            return rl::find_surrogate(loss).name != "reinforce" || loss.use_tis || loss.behavior_kl_coef > 0.0 ||
+                   (use_kl_loss && loss.use_unbiased_kl);
+          },
+          "a --pg-loss-type that has a ratio, such as ppo");
   options.option(loss.sapo_tau_pos, "sapo-tau-pos", group, "SAPO's temperature for positive advantages")
       .greater_than(0.0)
       .finite()
@@ -439,10 +443,10 @@ void LossOptions::check() const {
   check_distillation();
   const rl::Surrogate& surrogate = rl::find_surrogate(loss);
   TANDEM_USER_CHECK(
-      !loss.use_tis || loss.tis_level == "token" || surrogate.weight_level != rl::WeightLevel::kRatio,
-      fmt::format("--tis-level {}: --pg-loss-type {} multiplies a sample's ratio by the weights of its tokens, so it "
-                  "takes --tis-level token alone",
-                  loss.tis_level, surrogate.name));
+      !loss.use_tis || loss.tis_level != "sequence" || surrogate.weight_level != rl::WeightLevel::kRatio,
+      fmt::format("--tis-level sequence: --pg-loss-type {} multiplies a sample's ratio by the product of its tokens' "
+                  "weights already; give --tis-level token or geometric",
+                  surrogate.name));
   TANDEM_USER_CHECK(
       loss.top_entropy_quantile == 1.0 || surrogate.choice == rl::CovarianceChoice::kNone,
       fmt::format("--top-entropy-quantile {} and --pg-loss-type {}: tokens are chosen either by their entropy or by "

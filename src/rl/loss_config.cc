@@ -67,6 +67,8 @@ std::map<std::string, std::string> new_definitions(const LossConfig& config) {
   if (config.mask_off_policy) result["the tokens of --mask-offpolicy-in-partial-rollout"] = "out of the loss mask";
   if (config.tis_veto > 0.0 && config.use_tis && config.tis_mode == "reject")
     result["the tokens that --tis-veto looks at"] = "those from before --tis-mode reject";
+  if (config.top_entropy_quantile < 1.0 && config.use_tis && find_surrogate(config).weight_level != WeightLevel::kToken)
+    result["the weight of a sample under --top-entropy-quantile"] = "that of all its tokens";
   return result;
 }
 
@@ -90,7 +92,7 @@ std::optional<std::string> why_not_off_policy(const LossConfig& config) {
 void check_loss_config(const LossConfig& config) {
   check_names(config);
   const Surrogate& surrogate = find_surrogate(config);
-  TANDEM_CHECK(!config.use_tis || config.tis_level == "token" || surrogate.weight_level != WeightLevel::kRatio,
+  TANDEM_CHECK(!config.use_tis || config.tis_level != "sequence" || surrogate.weight_level != WeightLevel::kRatio,
                "the product of a sample's weights needs one for each token:", config.tis_level);
   TANDEM_CHECK(config.top_entropy_quantile == 1.0 || surrogate.choice == CovarianceChoice::kNone,
                "tokens are chosen by entropy and by covariance:", surrogate.name);

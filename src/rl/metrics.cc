@@ -116,9 +116,9 @@ void add_statuses(std::span<const Sample* const> samples, std::map<std::string, 
     if (sample->status == SampleStatus::kAborted) metrics["aborted"] += 1.0;
     if (sample->remove) metrics["removed"] += 1.0;
   }
-  const double share = 1.0 / std::max(num_sampled, 1.0);
-  metrics["truncated"] = metrics["truncated_ratio"] = num_truncated * share;
-  metrics["repetition_frac"] = num_repetitive * share;
+  const double count = std::max(num_sampled, 1.0);
+  metrics["truncated"] = metrics["truncated_ratio"] = num_truncated / count;
+  metrics["repetition_frac"] = num_repetitive / count;
 }
 
 void add_token_means(std::span<const Sample* const> samples, const Reducer& empty,

@@ -210,6 +210,14 @@ void check_debug_rollouts(const TrainInputs& inputs, int64_t begin) {
   }
 }
 
+// Names what earlier versions computed in another way (docs/RUNS.md).
+std::map<std::string, std::string> new_definitions(const config::TrainConfig& config, const model::ModelConfig& model) {
+  std::map<std::string, std::string> result = rl::new_definitions(config.loss.loss);
+  if (model.lora && model.lora->dropout > 0.0 && config.keeps_groups())
+    result["the ratio of samples of the present weights under --lora-dropout"] = "1";
+  return result;
+}
+
 }  // namespace
 
 TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode& run_mode,
@@ -266,7 +274,7 @@ TrainInputs::TrainInputs(const config::TrainConfig& given, const config::RunMode
        .advantage_function = config.loss.custom_advantage_path,
        .groups_in_flight = config.keeps_groups() ? std::optional(config.groups_at_once()) : std::nullopt,
        .samples_while_training = config.async.is_live(config.colocate),
-       .definitions = rl::new_definitions(config.loss.loss)});
+       .definitions = new_definitions(config, session.config())});
   if (checkpoint) {
     checkpoint::check_can_resume(*checkpoint, result_inputs, mode.values_where_absent, mode.texts,
                                  config.checkpoints.allow_changed_config, num_prompts(prompts));

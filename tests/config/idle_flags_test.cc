@@ -41,6 +41,7 @@ TEST(IdleFlags, AreSaidAndOnlyWhereTheyAreIdle) {
       {{"--clip-cov-ub", "50"}, {"--pg-loss-type", "clip_cov"}},
       {{"--kl-cov-ratio", "0.1"}, {"--pg-loss-type", "kl_cov"}},
       {{"--kl-cov-coef", "2"}, {"--pg-loss-type", "kl_cov"}},
+      {{"--max-log-ratio", "3", "--pg-loss-type", "reinforce"}, {"--use-kl-loss", "--kl-loss-coef", "0.1"}},
       {{"--cispo-max-ratio", "5"}, {"--pg-loss-type", "cispo"}},
       {{"--sequence-ratio-per-token"}, {"--pg-loss-type", "gspo"}},
       {{"--loss-norm-tokens", "9"}, {"--loss-agg-mode", "seq-mean-token-sum-norm"}},

@@ -457,9 +457,9 @@ TEST(LossOptions, ConstantsOutOfRangeAreRefusedByTheirFlag) {
        "--top-entropy-quantile 0.2 and --pg-loss-type kl_cov: tokens are chosen either by their entropy or by their "
        "covariance; leave one out"},
       {{"--use-tis", "--tis-level", "sequence", "--pg-loss-type", "vespo"},
-       "--tis-level sequence: --pg-loss-type vespo multiplies a sample's ratio by the weights of its tokens, so it "
-       "takes "
-       "--tis-level token alone"},
+       "--tis-level sequence: --pg-loss-type vespo multiplies a sample's ratio by the product of its tokens' weights "
+       "already; give --tis-level token or geometric"},
+      {{"--use-tis", "--tis-level", "geometric", "--pg-loss-type", "vespo"}, "accepted"},
       {{"--use-tis", "--pg-loss-type", "vespo"}, "accepted"},
       {{"--vespo-lambda-pos", "0"}, "--vespo-lambda-pos: must be greater than 0, not 0"},
       {{"--multi-objective-aggregation", "apart"},
@@ -527,6 +527,9 @@ TEST(LossOptions, NewDefinitionsAreRememberedWhereTheRunDependsOnThem) {
   EXPECT_EQ(of({"--use-tis", "--tis-mode", "reject"}), Definitions());
   EXPECT_EQ(of({"--use-tis", "--tis-mode", "mask", "--tis-veto", "1e-4"}), Definitions());
   EXPECT_EQ(of({"--use-tis", "--tis-mode", "reject", "--tis-veto", "1e-4"}).size(), 1U);
+  EXPECT_EQ(of({"--top-entropy-quantile", "0.2", "--use-tis"}), Definitions());
+  EXPECT_EQ(of({"--top-entropy-quantile", "0.2", "--use-tis", "--pg-loss-type", "vespo"}).size(), 1U);
+  EXPECT_EQ(of({"--top-entropy-quantile", "0.2", "--pg-loss-type", "geo_mean"}), Definitions());
 }
 
 TEST(LossOptions, ALossThatNothingBoundsIsNotForSamplesOfOlderWeights) {

@@ -63,6 +63,13 @@ TEST(RolloutMetrics, GivenAnswersAreNoCompletionsThatALimitCuts) {
   EXPECT_EQ(rollout_metrics(std::vector<const Sample*>{&samples[1]}, false).at("truncated_ratio"), 0.0);
 }
 
+// 49 / 49 is 1, and 49 * (1.0 / 49) is not.
+TEST(RolloutMetrics, AShareOfAllIsOne) {
+  std::vector<Sample> samples(49, scored(0, 1, {1}));
+  for (Sample& sample : samples) sample.status = SampleStatus::kTruncated;
+  EXPECT_EQ(rollout_metrics(pointers(samples), false).at("truncated_ratio"), 1.0);
+}
+
 TEST(RolloutMetrics, TheAdvantageOfASampleIsThatOfItsTrainedTokens) {
   std::vector<Sample> samples = {scored(0, 1, {1, 0, 0, 0}), scored(0, 0, {1, 1})};
   samples[0].advantages = {1.0, 0.0, 0.0, -0.5};

@@ -268,6 +268,9 @@ std::vector<Case> cases() {
   c.config.loss.pg_loss_type = "kl_cov";
   c.config.loss.kl_cov_ratio = 0.3;
   all.push_back(c);
+  c.name = "KlCovSparse";
+  c.architecture = "Qwen3MoeForCausalLM";
+  all.push_back(c);
   c = basic("TopEntropy");
   c.dtype = at::kBFloat16;
   c.config.loss.top_entropy_quantile = 0.4;
