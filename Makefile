@@ -125,11 +125,13 @@ test-npu: setup  ## the NPU module with torch_npu's own wheel over stand-ins for
 soak: setup  ## the fault tests with their full counts, on the optimised program; hours
 	$(call configure,release)
 	cmake --build build/release -j $(JOBS) --target checkpoints_test data_parallel_cli_test launch_test \
-		resume_test rollout_workers_cli_test tensor_parallel_cli_test async_cli_test reward_graders_test tandem
+		resume_test rollout_workers_cli_test tensor_parallel_cli_test async_cli_test reward_graders_test \
+		sft_ranks_test tandem
 	build/release/tests/checkpoint/checkpoints_test --soak
 	build/release/tests/mesh/launch_test --soak
 	build/release/tests/cli/data_parallel_cli_test --soak
 	build/release/tests/cli/tensor_parallel_cli_test --soak
+	build/release/tests/cli/sft_ranks_test --soak
 	build/release/tests/cli/rollout_workers_cli_test --soak
 	build/release/tests/cli/async_cli_test --soak
 	build/release/tests/reward/reward_graders_test --gtest_filter='GraderFaults.KeepToTheTable' --repeat 50

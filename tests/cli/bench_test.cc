@@ -28,6 +28,9 @@ Arguments bench_arguments(const Arguments& what, const Arguments& more = {}) {
   return arguments;
 }
 
+// A model whose measurements take a quarter of the time that those of the default shape do.
+const Arguments kSmallModel = {"--hf-checkpoint", kModel};
+
 base::Json measured(const Arguments& what, const Arguments& more = {}) {
   base::TemporaryDirectory folder;
   Arguments arguments = bench_arguments(what, more);
@@ -61,9 +64,8 @@ void expect_figures(const base::Json& record, const std::set<std::string>& whats
 }
 
 TEST(Bench, EachMeasurementGivesItsFigures) {
-  expect_figures(measured({"decode", "prefill", "mixed", "tail", "train", "optimizer", "step"}),
+  expect_figures(measured({"decode", "prefill", "mixed", "tail", "train", "optimizer", "step"}, kSmallModel),
                  {"decode", "rollout", "prefill", "mixed", "tail", "train", "optimizer", "GRPO step"});
-  expect_figures(measured({"tail"}), {"tail"});
   EXPECT_FALSE(measured({"ceilings"}).contains("measurements"));
 }
 
@@ -88,7 +90,8 @@ TEST(Bench, MeasuresPartOfAStepAndSharedPromptsInBothDtypes) {
   for (const std::string dtype : {"float32", "bfloat16"}) {
     const base::Json record = measured(
         {"decode", "train", "step"},
-        {"--dtype", dtype, "--n-samples-per-prompt", "2", "--train-tokens", "30", "--max-tokens-per-gpu", "40"});
+        {"--hf-checkpoint", kModel, "--dtype", dtype, "--n-samples-per-prompt", "2", "--train-tokens", "30",
+         "--max-tokens-per-gpu", "40"});
     EXPECT_EQ(record["dtype"], dtype);
     expect_figures(record, {"decode", "rollout", "train", "GRPO step"});
     EXPECT_EQ(record["measurements"].back()["train_rollout_logprob_abs_diff"], 0.0);
@@ -97,7 +100,7 @@ TEST(Bench, MeasuresPartOfAStepAndSharedPromptsInBothDtypes) {
 
 TEST(Bench, MeasuresACheckpointWithItsOwnWeightsOrRandomOnes) {
   for (const Arguments& more : {Arguments{}, Arguments{"--random-init"}}) {
-    Arguments all = {"--hf-checkpoint", kModel};
+    Arguments all = kSmallModel;
     all.insert(all.end(), more.begin(), more.end());
     const base::Json record = measured({"prefill"}, all);
     EXPECT_EQ(record["model"], kModel);
@@ -141,8 +144,9 @@ TEST(Bench, RefusesWhatItCannotMeasure) {
 TEST(Bench, ExactnessHoldsHereAndSaysHowMuchItCompared) {
   for (const std::string dtype : {"float32", "bfloat16"}) {
     base::TemporaryDirectory folder;
-    const Captured result = run({"bench", "--what", "exactness", "--num-threads", "1", "--dtype", dtype,
-                                 "--response-len", "16", "--json", folder / "bench.json"});
+    const Captured result =
+        run({"bench", "--what", "exactness", "--num-threads", "1", "--hf-checkpoint", kModel, "--dtype", dtype,
+             "--response-len", "16", "--json", folder / "bench.json"});
     EXPECT_EQ(result.code, 0) << result.out << result.err;
     const base::Json record = base::read_json_file(folder / "bench.json");
     EXPECT_EQ(record["exactness"]["is_exact"], true);
@@ -171,7 +175,7 @@ TEST(Bench, ExactnessEndsWithOneWhereSomethingDiffers) {
   const device::ScopedFakeBackend replaced(
       {.make_ops = [] { return std::make_unique<BatchDependentOps>(device::make_cpu_ops("auto", 1)); }});
   const Captured result =
-      run({"bench", "--what", "exactness", "--num-threads", "1", "--dtype", "float32", "--response-len", "16"});
+      run({"bench", "--what", "exactness", "--num-threads", "1", "--hf-checkpoint", kModel, "--response-len", "16"});
   EXPECT_EQ(result.code, 1) << result.out;
   EXPECT_NE(result.out.find("DIFFERENT"), std::string::npos) << result.out;
   EXPECT_NE(last_line(result.err).find("error: "), std::string::npos) << result.err;

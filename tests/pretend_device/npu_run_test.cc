@@ -159,7 +159,7 @@ TEST_F(NpuRun, TakesNoMoreMemoryThanItsPlan) {
   };
   for (size_t i = 0; i < cases.size(); ++i) {
     const std::string which = fmt::format("case {}", i);
-    Arguments words = memory_arguments(*folder_, path(which), cases[i]);
+    Arguments words = with_flag(memory_arguments(*folder_, path(which), cases[i]), "--num-rollout", "1");
     words.insert(words.end(), {"--device", "npu", "--ignore-eos"});
     const Captured result = run_program(words);
     ASSERT_EQ(result.code, 0) << result.err;

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Every `tandem` command of README.md, docs/ and the examples' pages runs as it stands there.
 
-    python3 -B tests/tools/page_commands.py PROGRAM
+    python3 -B tests/tools/page_commands.py PROGRAM RUN_COMMANDS
+
+RUN_COMMANDS is what run_commands.cc beside this file makes: it runs the commands. Those that start ranks, and scripts, get
+PROGRAM.
 
 Commands are the lines of code blocks and the texts in `backquotes` that begin with `tandem` and a verb. Each runs in a
 folder that holds what the pages name: DIR (the golden model), FILE.jsonl, job.toml, runs/a and so on. `train`, `sft` and
@@ -152,7 +155,7 @@ def write_judge(directory):
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-def write_inputs(folder, program):
+def write_inputs(folder, commands):
     """What the pages name, under these names."""
     (folder / "DIR").symlink_to(MODEL)
     write_judge(folder / "JUDGE")
@@ -201,7 +204,7 @@ def write_inputs(folder, program):
     # Runs that the pages look at, resume and export.
     for save, more in {"runs/a": [], "runs/adapter": ["--lora-rank", "8", "--lr", "1e-4"]}.items():
         words = ["train", *[w for flag, values in base.items() if flag != "--save" for w in (flag, *values)], "--save", save, *more]
-        result = run(program, folder, words)
+        result = commands.run(folder, words)
         if result.returncode != 0:
             sys.exit(f"{save} cannot be made: {result.stderr}")
     for copy in ("runs/b", "runs/x", "runs/seed1", "runs/seed2", "runs/gsm8k", "RUN"):
@@ -242,10 +245,22 @@ def as_new(folder, words):
         aside.rename(save)
 
 
-def run(program, folder, words):
-    environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
-    return subprocess.run([program, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
-                          stdin=subprocess.DEVNULL)
+class Commands:
+    """Runs `tandem WORDS` in a folder. What starts ranks starts the program, so it needs a program that is one."""
+
+    def __init__(self, program, runner):
+        self._program = program
+        self._environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+        self._runner = subprocess.Popen([runner], env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True)
+
+    def run(self, folder, words):
+        if words[0] == "launch":
+            return subprocess.run([self._program, *words], cwd=folder, env=self._environment, capture_output=True,
+                                  text=True, timeout=300, stdin=subprocess.DEVNULL)
+        print(json.dumps({"folder": str(folder), "words": words}), file=self._runner.stdin, flush=True)
+        answer = json.loads(self._runner.stdout.readline())
+        return subprocess.CompletedProcess(words, answer["code"], answer["out"], answer["err"])
 
 
 def expanded(folder, words):
@@ -257,12 +272,12 @@ def expanded(folder, words):
     return result
 
 
-def wrong_tables(program, folder):
+def wrong_tables(commands, folder):
     """What docs/TUNING.md says of memory in its two tables, against the plan."""
     page = (ROOT / "docs/TUNING.md").read_text(encoding="utf-8")
 
     def total(flags):  # GiB alive at once in the train phase
-        said = run(program, folder, ["plan", "--hf-checkpoint", "Qwen3-4B", *PLANNED, *flags.split()]).stdout
+        said = commands.run(folder, ["plan", "--hf-checkpoint", "Qwen3-4B", *PLANNED, *flags.split()]).stdout
         return re.search(r"^total .* ([\d.]+) GiB$", said, re.M).group(1)
 
     rows = re.findall(r"^\| `(--[^`]*)`[^|]*\| ([\d.]+) \|", page, re.M)
@@ -273,7 +288,7 @@ def wrong_tables(program, folder):
     flags = ["", "--offload-optimizer", "--offload-optimizer --recompute-granularity full"]
     for model, *cells in models:
         for cell, flag in zip(cells, flags):
-            result = run(program, folder, ["plan", "--hf-checkpoint", model, *PLANNED, "--device-memory-bytes",
+            result = commands.run(folder, ["plan", "--hf-checkpoint", model, *PLANNED, "--device-memory-bytes",
                                            str(80 << 30), *flag.split()])
             needs = re.search(r"needs ([\d.]+) GiB", result.stderr)
             answer = f"no: {float(needs.group(1)):.1f} GiB" if needs else "fits"
@@ -357,12 +372,13 @@ def failed_scripts(program, folder):
 
 def main():
     program = str(Path(sys.argv[1]).resolve())
+    commands = Commands(program, sys.argv[2])
     used, failures, number = set(), [], 0
     service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
     threading.Thread(target=service.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_inputs(folder, program)
+        write_inputs(folder, commands)
         for page in PAGES:
             for line, command, transcript in commands_of(page):
                 place = f"{page.relative_to(ROOT)}:{line}"
@@ -373,7 +389,7 @@ def main():
                 number += 1
                 words = expanded(folder, words_of(command.replace("127.0.0.1:8000", f"127.0.0.1:{service.server_port}")))
                 with as_new(folder, words):
-                    result = run(program, folder, words)
+                    result = commands.run(folder, words)
                 said = " ".join(result.stderr.split())
                 if transcript is not None:
                     wanted = " ".join(transcript.split()).removesuffix("...").strip()
@@ -381,7 +397,7 @@ def main():
                         failures.append(f"{place}: the page shows\n    {wanted}\nand `tandem {' '.join(words)}` says\n    {said}")
                 elif result.returncode != 0:
                     failures.append(f"{place}: `tandem {' '.join(words)}` ends with {result.returncode}: {said[-600:]}")
-        failures += wrong_tables(program, folder)
+        failures += wrong_tables(commands, folder)
         failures += failed_scripts(program, folder)
     failures += [f"SKIPPED has '{part}', which no page holds" for part in SKIPPED if part not in used]
     for failure in failures:
