@@ -257,7 +257,6 @@ std::vector<std::pair<SamplerId, GradeLoan>> GroupPool::lend_grading() {
   if (samplers_.empty()) return loans;
   for (const size_t group : std::exchange(waits_for_grading_, {})) {
     Pooled& pooled = groups_.at(group);
-    if (pooled.state != State::kWaitsForGrading) continue;
     pooled.state = State::kGrading;
     const SamplerId sampler = grader_of(pooled);
     const auto is_it = [&](const auto& entry) { return entry.first == sampler; };
@@ -343,6 +342,7 @@ std::vector<std::pair<SamplerId, uint64_t>> GroupPool::abort(size_t group) {
   std::vector<std::pair<SamplerId, uint64_t>> ended;
   if (pooled.state == State::kDone || pooled.state == State::kAborted) return ended;
   if (!pooled.waiting.empty()) waiting_.erase(order_of(group));
+  if (pooled.state == State::kWaitsForGrading) std::erase(waits_for_grading_, group);
   num_waiting_tokens_ -= expected_tokens(group, pooled.waiting.size());
   pooled.waiting.clear();
   pooled.state = State::kAborted;
