@@ -13,17 +13,13 @@
 #include "base/files.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::base {
 namespace {
 
 std::string refusal(std::string_view text, int64_t first_line = 1, int max_depth = 128) {
-  try {
-    parse_json(text, "f", first_line, max_depth);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return base::thrown_by([&] { parse_json(text, "f", first_line, max_depth); }, "accepted");
 }
 
 #define EXPECT_REFUSED(text, begin) EXPECT_TRUE(refusal(text).starts_with(begin)) << refusal(text)

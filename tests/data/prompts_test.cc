@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "data/prompt_order.h"
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 #include "tests/data/data_file.h"
 #include "tests/golden/golden.h"
 
@@ -19,12 +20,7 @@ namespace tandem::data {
 namespace {
 
 std::string error_of(const PromptOptions& options) {
-  try {
-    read_prompts(options);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return base::thrown_by([&] { read_prompts(options); }, "accepted");
 }
 
 std::string error_of_text(const std::string& text) {
