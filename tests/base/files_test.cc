@@ -22,25 +22,16 @@
 #include "tandem/error.h"
 #include "tests/base/faulty_disk.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::base {
 namespace {
 
 namespace fs = std::filesystem;
 
-template <typename Error>
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 #define EXPECT_ERROR(Error, part, ...)                                          \
   do {                                                                          \
-    const std::string message = message_of<Error>([&] { __VA_ARGS__; });        \
+    const std::string message = thrown_by<Error>([&] { __VA_ARGS__; });         \
     EXPECT_NE(message.find(part), std::string::npos) << "message: " << message; \
   } while (false)
 
@@ -161,7 +152,7 @@ TEST(DurableFile, LeavesTheOldFileWhenTheDiskIsFull) {
   EXPECT_TRUE(in_child([&] {
     limit_file_size(1000);
     const std::string message =
-        message_of<EnvironmentError>([&] { write_file_durably(directory / "a", std::string(5000, 'x')); });
+        thrown_by<EnvironmentError>([&] { write_file_durably(directory / "a", std::string(5000, 'x')); });
     return message.find(directory / "a: cannot write: File too large") == 0;
   }));
   EXPECT_EQ(read_file(directory / "a"), "old");
@@ -183,7 +174,7 @@ TEST(DurableFile, RefusesAReadOnlyDirectory) {
   EXPECT_TRUE(in_child([&] {
     if (::geteuid() == 0 && ::setuid(65534) != 0) return false;  // root may write anywhere
     const auto refused = [&](const std::function<void()>& action) {
-      return message_of<EnvironmentError>(action).find("Permission denied; choose a directory") != std::string::npos;
+      return thrown_by<EnvironmentError>(action).find("Permission denied; choose a directory") != std::string::npos;
     };
     return refused([&] { write_file_durably(directory / "a", ""); }) &&
            refused([&] { make_directories(directory / "b"); }) &&
@@ -201,7 +192,7 @@ TEST(Files, NobodySaysNoSuchFileOfWhatHeMayNotLookAt) {
   EXPECT_TRUE(in_child([&] {
     if (::geteuid() == 0 && ::setuid(65534) != 0) return false;  // root may search every folder
     const auto refused = [&](const std::function<void()>& action) {
-      const std::string message = message_of<UserError>(action);
+      const std::string message = thrown_by(action);
       return message.find("Permission denied; you need the right to read it and to search the folders above it") !=
              std::string::npos;
     };
@@ -273,7 +264,7 @@ TEST(LineFile, LeavesNoHalfLineWhenTheDiskIsFull) {
     limit_file_size(10);
     LineFile file(directory / "a", true);
     file.write_line("12345");
-    return !message_of<EnvironmentError>([&] { file.write_line("678901"); }).empty();
+    return !thrown_by<EnvironmentError>([&] { file.write_line("678901"); }).empty();
   }));
   EXPECT_EQ(read_file(directory / "a"), "12345\n");
   LineFile full("/dev/full", false);
@@ -390,7 +381,7 @@ TEST(CheckWritableDirectory, AsksForRoomAndLeavesNothing) {
   EXPECT_ERROR(EnvironmentError, "MiB are needed", check_writable_directory(directory.path(), int64_t{1} << 62));
   EXPECT_TRUE(in_child([&] {
     limit_file_size(0);
-    return !message_of<EnvironmentError>([&] { check_writable_directory(directory.path(), 0); }).empty();
+    return !thrown_by<EnvironmentError>([&] { check_writable_directory(directory.path(), 0); }).empty();
   }));
   EXPECT_TRUE(list_directory(directory.path()).empty()) << "something is left behind";
   EXPECT_ERROR(EnvironmentError, "/proc: cannot write", check_writable_directory("/proc/none/below", 0));

@@ -13,17 +13,13 @@
 #include "base/files.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::base {
 namespace {
 
 std::string refusal(std::string_view text, int64_t first_line = 1, int max_depth = 128) {
-  try {
-    parse_json(text, "f", first_line, max_depth);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return base::thrown_by([&] { parse_json(text, "f", first_line, max_depth); }, "accepted");
 }
 
 #define EXPECT_REFUSED(text, begin) EXPECT_TRUE(refusal(text).starts_with(begin)) << refusal(text)
@@ -141,24 +137,6 @@ TEST(Json, DumpsWhatJsonCannotHold) {
   const double inf = std::numeric_limits<double>::infinity();
   EXPECT_EQ(dump_json(Json::array({inf, -inf, std::nan("")})), R"(["inf","-inf","nan"])");
   EXPECT_EQ(dump_json(Json("half \xE2\x82")), "\"half \xEF\xBF\xBD\"");
-}
-
-TEST(Json, NeverCrashesOnMutatedText) {
-  const std::string text = R"({"a": [1, 2.5e3, "x\u00e9\ud83d\ude00", {"b": null}], "c": "\\\""})";
-  std::mt19937 random(11);
-  std::printf("seed 11\n");
-  for (int i = 0; i < 5000; ++i) {
-    std::string mutant = text;
-    for (int edits = 1 + static_cast<int>(random() % 3); edits > 0; --edits) {
-      mutant[random() % mutant.size()] = static_cast<char>(random());
-    }
-    try {
-      const Json value = parse_json(mutant, "f");
-      ASSERT_EQ(parse_json(dump_json(value), "f"), value) << mutant;
-    } catch (const UserError& error) {
-      ASSERT_TRUE(std::string_view(error.what()).starts_with("f:")) << error.what();
-    }
-  }
 }
 
 TEST(Json, NamesTheFileThatItReads) {

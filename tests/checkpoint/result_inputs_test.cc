@@ -16,6 +16,7 @@
 #include "options/options.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 #include "tests/checkpoint/saved_contents.h"
 
 namespace tandem::checkpoint {
@@ -47,13 +48,10 @@ class ResultInputsTest : public testing::Test {
     state.result_inputs = saved;
     const Checkpoints checkpoints(run_);
     checkpoints.save(1, state.to_json(), Contents(1).tensors());
-    try {
+    return base::thrown_by([&] {
       check_same_command(checkpoints.open(1), now);
       check_can_resume(checkpoints.open(1), now, now, {}, allow_changes, /*num_records=*/1);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
+    });
   }
 
   const base::TemporaryDirectory folder_;

@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::checkpoint {
 namespace {
@@ -192,12 +193,7 @@ TEST(RunDirectory, WhatIsReplacedCountsAsFree) {
   }
   base::write_file_durably(path + "/mine", bytes);
   const auto said = [&](RunFolder how, int64_t step) -> std::string {
-    try {
-      RunDirectory(path, how, int64_t{1} << 60, "", step);
-    } catch (const EnvironmentError& error) {
-      return error.what();
-    }
-    return "it fits";
+    return base::thrown_by<EnvironmentError>([&] { RunDirectory(path, how, int64_t{1} << 60, "", step); }, "it fits");
   };
   EXPECT_NE(said(RunFolder::kOverwrite, 0).find(" free, and 15 more once this run has replaced"), std::string::npos)
       << said(RunFolder::kOverwrite, 0);
@@ -214,14 +210,7 @@ TEST(RunDirectory, SaysWhetherARunThatIsThereCanGoOn) {
     first.create();
     base::write_file_durably(first.config_file(), "lr = 1.0\n");
   }
-  const auto said = [&]() -> std::string {
-    try {
-      RunDirectory(path, RunFolder::kNew, 0);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
-  };
+  const auto said = [&]() -> std::string { return base::thrown_by([&] { RunDirectory(path, RunFolder::kNew, 0); }); };
   EXPECT_EQ(said(), "--save " + path +
                         ": there is a run already, of which nothing is saved yet; give --overwrite, or --load " + path +
                         " --allow-fresh-start, to begin it again, or name another directory");

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::config {
 namespace {
@@ -14,12 +14,7 @@ namespace {
 constexpr int64_t kBatch = 8;
 
 std::string refusal(const AsyncOptions& options, bool colocate, int64_t groups_at_once = kBatch) {
-  try {
-    options.check(colocate, kBatch, groups_at_once, rl::LossConfig());
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by([&] { options.check(colocate, kBatch, groups_at_once, rl::LossConfig()); });
 }
 
 TEST(AsyncOptions, WhatNeedsAnotherFlagIsRefusedWithoutIt) {

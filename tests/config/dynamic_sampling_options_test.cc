@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::config {
 namespace {
@@ -13,12 +13,7 @@ namespace {
 const std::string kSlime = "slime.rollout.filter_hub.dynamic_sampling_filters.";
 
 std::string refusal(const DynamicSamplingOptions& options) {
-  try {
-    options.check(/*rollout_batch_size=*/8);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by([&] { options.check(/*rollout_batch_size=*/8); });
 }
 
 DynamicSamplingOptions filter(const std::string& path) { return {.filter_path = path}; }

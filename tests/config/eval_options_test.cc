@@ -10,6 +10,7 @@
 #include "config/verb_configs.h"
 #include "options/options.h"
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::config {
 namespace {
@@ -17,12 +18,7 @@ namespace {
 std::string refusal(const std::vector<std::string>& eval_prompt_data) {
   EvalOptions options;
   options.eval_prompt_data = eval_prompt_data;
-  try {
-    options.data_sets();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by([&] { options.data_sets(); });
 }
 
 TEST(EvalOptions, DataSetsArePairsWithNamesOfTheirOwn) {

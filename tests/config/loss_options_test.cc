@@ -20,6 +20,7 @@
 #include "rl/reward_shaping.h"
 #include "rl/token_choice.h"
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::config {
 namespace {
@@ -294,12 +295,7 @@ TEST(LossOptions, EveryFlagIsAmongTheCases) {
 
 // Returns the message that refuses these arguments; "accepted" if none does.
 std::string refusal_of_losses(const Arguments& arguments) {
-  try {
-    parsed_losses(arguments);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return base::thrown_by([&] { parsed_losses(arguments); }, "accepted");
 }
 
 TEST(LossOptions, ATeacherThatCannotBeToldIsRefused) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "config/train_config.h"
-#include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::config {
 namespace {
@@ -17,14 +17,11 @@ std::string refusal_of_ranks(std::vector<std::string> flags, const std::string& 
   MeshOptions mesh;
   options::Options options;
   mesh.visit(options);
-  try {
+  return base::thrown_by([&] {
     options.parse(std::move(flags));
     mesh.check(device);
     mesh.check_ranks(device);
-    return "";
-  } catch (const UserError& error) {
-    return error.what();
-  }
+  });
 }
 
 TEST(MeshOptions, WhatContradictsItselfIsRefused) {
@@ -75,13 +72,10 @@ std::string refusal_of_rollout(std::vector<std::string> flags, bool colocate) {
   MeshOptions mesh;
   options::Options options;
   mesh.visit(options);
-  try {
+  return base::thrown_by([&] {
     options.parse(std::move(flags));
     mesh.check_rollout(colocate);
-    return "";
-  } catch (const UserError& error) {
-    return error.what();
-  }
+  });
 }
 
 TEST(MeshOptions, DevicesThatTrainSampleTooOrOthersDo) {

@@ -16,7 +16,7 @@
 #include "config/other_trainers/unsupported_flags.h"
 #include "config/sft_config.h"
 #include "config/train_config.h"
-#include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::config {
 namespace {
@@ -36,12 +36,7 @@ class Verb {
   const base::Json& values() const { return values_; }
   // Returns the message that refuses these words; "" if none does.
   std::string refusal(const Arguments& words) {
-    try {
-      options_.parse(words);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
+    return base::thrown_by([&] { options_.parse(words); });
   }
   // Returns the answer to a flag of this name, whether it is refused or unknown.
   std::string answer_to(const std::string& name) {

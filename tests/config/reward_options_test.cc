@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::config {
 namespace {
@@ -19,13 +19,10 @@ RewardOptions docs_example() {
 }
 
 std::string refusal(const RewardOptions& options) {
-  try {
+  return base::thrown_by([&] {
     options.check();
     options.check_some_pass();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  });
 }
 
 TEST(PassRule, IsTheFirstRewardAndTheValueOne) {

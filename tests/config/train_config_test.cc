@@ -19,6 +19,7 @@
 #include "rl/losses.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::config {
 namespace {
@@ -46,12 +47,7 @@ TrainConfig parsed_run(Arguments more = {}, const Arguments& base = kMinimal) {
 
 // Returns the message that refuses these arguments.
 std::string refusal_of_run(const Arguments& more, const Arguments& base = kMinimal) {
-  try {
-    parsed_run(more, base);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by([&] { parsed_run(more, base); });
 }
 
 Arguments without(const std::string& flag, bool has_value) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 #include "tests/data/data_file.h"
 
 namespace tandem::data {
@@ -20,14 +21,9 @@ std::string refusal(const std::string& line, const std::string& response_key = "
   const DataFile file(line);
   EXPECT_THROW(read_sft({.path = file.path(), .response_key = response_key, .skip_bad_lines = true}), UserError)
       << "nothing is left: " << line;
-  try {
-    read_sft({.path = file.path(), .response_key = response_key});
-  } catch (const UserError& error) {
-    const std::string text = error.what();
-    EXPECT_TRUE(text.starts_with(file.path() + ":1:")) << text;
-    return text;
-  }
-  return "accepted";
+  std::string text = base::thrown_by([&] { read_sft({.path = file.path(), .response_key = response_key}); });
+  EXPECT_TRUE(text.starts_with(file.path() + ":1:")) << text;
+  return text;
 }
 
 void expect_refusal(const std::string& line, const std::string& says) {
@@ -149,12 +145,7 @@ SftData read_pairs(const std::string& line) {
 }
 
 std::string pair_refusal(const std::string& line) {
-  try {
-    read_pairs(line);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return base::thrown_by([&] { read_pairs(line); }, "accepted");
 }
 
 const std::string kWorse = R"({"role": "assistant", "content": "hm"})";

@@ -7,6 +7,7 @@
 #include "data/prompts.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::data {
 namespace {
@@ -30,12 +31,7 @@ std::vector<Row> rows_of(const std::string& path, const OpenTable& open = {}) {
 }
 
 std::string refusal(const PromptOptions& options, const OpenTable& open) {
-  try {
-    read_prompts(options, open);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by([&] { read_prompts(options, open); });
 }
 
 class Tables : public testing::Test {

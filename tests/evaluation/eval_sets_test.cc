@@ -7,8 +7,8 @@
 #include <string>
 
 #include "base/files.h"
-#include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::evaluation {
 namespace {
@@ -21,13 +21,10 @@ std::vector<config::EvalSet> read(const std::string& text, config::EvalOptions e
 }
 
 std::string refusal(const std::string& text) {
-  try {
+  return base::thrown_by([&] {
     config::RewardOptions reward;
     for (const config::EvalSet& set : read(text)) set.reward(reward);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  });
 }
 
 TEST(EvalSets, TablesGoBeforeDefaultsAndDefaultsBeforeFlags) {

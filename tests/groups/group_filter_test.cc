@@ -8,8 +8,8 @@
 
 #include "base/bell.h"
 #include "base/files.h"
-#include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::groups {
 namespace {
@@ -145,12 +145,7 @@ std::string refusal(const std::string& code, const std::string& name = "keep") {
   base::write_file_durably(folder / "filter.py", code);
   config::DynamicSamplingOptions options;
   options.filter_path = folder / ("filter.py:" + name);
-  try {
-    try_out_filter(options, {}, {});
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by([&] { try_out_filter(options, {}, {}); });
 }
 
 TEST(GroupFilter, OneThatCannotBeUsedIsRefusedAtTheStart) {

@@ -10,6 +10,7 @@
 
 #include "base/wire_fields.h"
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 #include "tests/groups/simulated_samplers.h"
 
 namespace tandem::groups {
@@ -104,13 +105,10 @@ TEST(InFlight, ATrainedTokenWithoutWeightsIsRefused) {
 }
 
 std::string refusal(const std::string& bytes, const InFlightLimits& limits, InFlight in_flight) {
-  try {
+  return base::thrown_by([&] {
     groups::put_back(
         bytes, limits, [](int64_t) -> const session::PromptLine& { return line(); }, in_flight);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  });
 }
 
 TEST(InFlight, AnotherTruncationIsNamed) {

@@ -10,21 +10,13 @@
 
 #include "base/log.h"
 #include "device/cpu/cpu_vmm.h"
+#include "tests/base/thrown.h"
 #include "tests/device/memory/failing_vmm.h"
 #include "tests/memory/simulated_device.h"
 
 namespace tandem::memory {
 
 namespace {
-
-std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const BugError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 struct ArenaTest : testing::Test {
   SimulatedDevice device{8};
@@ -54,16 +46,16 @@ TEST_F(ArenaTest, ALiveAllocationHoldsTheLeaseAndIsNamed) {
   std::byte* const kv = arena.allocate(View::kRollout, 3 * kExtentBytes, Tag::kKv, "kv_cache");
   std::byte* const scratch = arena.allocate(View::kRollout, 512, Tag::kEngineScratch, "scratch");
   const int num_waits_before = num_waits;
-  EXPECT_NE(error_of([&] {
+  EXPECT_NE(base::thrown_by<BugError>([&] {
               arena.enter(Phase::kTrain);
             }).find("kv_cache of tag kv, 3 extents, still live in the rollout view (and 1 more)"),
             std::string::npos)
-      << error_of([&] { arena.enter(Phase::kTrain); });
+      << base::thrown_by<BugError>([&] { arena.enter(Phase::kTrain); });
   EXPECT_EQ(num_waits, num_waits_before) << "a bug is told without waiting";
   EXPECT_EQ(device.ledger.phase(), Phase::kRollout);
   EXPECT_EQ(arena.view_bytes(View::kRollout).held, arena.bytes());
   arena.free(kv);
-  EXPECT_NE(error_of([&] {
+  EXPECT_NE(base::thrown_by<BugError>([&] {
               arena.enter(Phase::kTrain);
             }).find("scratch of tag engine_scratch, 1 extent, still live in the rollout view"),
             std::string::npos);

@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::mesh {
 namespace {
@@ -15,12 +15,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 std::string refusal(const LaunchVariables& launch, bool trust_network, const std::string& secret) {
-  try {
-    check_hosts(launch, trust_network, secret, /*wait_s=*/0.0);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by([&] { check_hosts(launch, trust_network, secret, /*wait_s=*/0.0); });
 }
 
 LaunchVariables four_ranks(int per_host) {

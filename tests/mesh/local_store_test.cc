@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "mesh/local_socket.h"
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::mesh {
 namespace {
@@ -85,14 +86,7 @@ TEST(LocalStore, AServerThatIsGoneOrFrozenIsNotWaitedFor) {
   while (!(socket = connect_locally(name))) usleep(1000);
   LocalStore store(std::move(*socket), "rank 1 of 2", milliseconds(500));
   EXPECT_FALSE(store.check({"word"}));
-  const auto why = [&] {
-    try {
-      store.check({"word"});
-      return std::string("answered");
-    } catch (const EnvironmentError& error) {
-      return std::string(error.what());
-    }
-  };
+  const auto why = [&] { return base::thrown_by<EnvironmentError>([&] { store.check({"word"}); }, "answered"); };
   kill(child, SIGSTOP);
   waitpid(child, nullptr, WUNTRACED);
   EXPECT_EQ(why(), "rank 1 of 2: rank 0 did not answer within 0.5 s (--distributed-timeout-minutes)");

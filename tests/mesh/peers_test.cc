@@ -18,6 +18,7 @@
 #include "mesh/local_socket.h"
 #include "mesh/sealed_store.h"
 #include "mesh/socket_communicator.h"
+#include "tests/base/thrown.h"
 #include "tests/device/ranks/communicator_conformance.h"
 #include "tests/device/ranks/forked_ranks.h"
 #include "tests/device/ranks/forked_store.h"
@@ -120,12 +121,7 @@ TEST(Peers, WhoDoesNotComeIsNamed) {
     if (rank == 1) return "";
     PeerSettings settings = settings_of(rank, 3, kSecret);
     settings.timeout_s = rank == 0 ? 2.0 : 1.0;  // the store is rank 0's
-    try {
-      connect_peers(*store, settings);
-      return "";
-    } catch (const device::PeerLost& error) {
-      return error.what();
-    }
+    return base::thrown_by<device::PeerLost>([&] { connect_peers(*store, settings); });
   });
   EXPECT_EQ(outcomes[0], "test: joining: rank 1 did not come within 2 s");
   EXPECT_EQ(outcomes[2], "test: joining: rank 1 did not come within 1 s");
@@ -162,12 +158,7 @@ TEST(Peers, ARankOfAnotherSecretDoesNotComeIn) {
     const Store store = device::open_store(listener, rank);
     PeerSettings settings = settings_of(rank, 2, rank == 0 ? kSecret : "thirty-two letters of another one");
     settings.timeout_s = rank == 0 ? 4.0 : 2.0;  // rank 0 is there as long as the other one tries
-    try {
-      connect_peers(*store, settings);
-      return "";
-    } catch (const device::PeerLost& error) {
-      return error.what();
-    }
+    return base::thrown_by<device::PeerLost>([&] { connect_peers(*store, settings); });
   });
   EXPECT_THAT(outcomes[0], HasSubstr("test: joining: rank 1 did not come within 4 s"));
   EXPECT_THAT(outcomes[1], HasSubstr("test: joining: rank 0 did not come within 2 s (TANDEM_SECRET_FILE: the other end "
@@ -238,12 +229,7 @@ TEST(Peers, AConnectionOfAnotherRunIsNotTaken) {
     PeerSettings settings = settings_of(rank, 2, "");
     settings.timeout_s = 2.0;
     if (rank == 1) settings.run = "another run";
-    try {
-      connect_peers(*store, settings);
-      return "";
-    } catch (const device::PeerLost& error) {
-      return error.what();
-    }
+    return base::thrown_by<device::PeerLost>([&] { connect_peers(*store, settings); });
   });
   for (const std::string& outcome : outcomes) EXPECT_THAT(outcome, StartsWith("test: joining: rank "));
 }
@@ -258,14 +244,11 @@ TEST(Peers, AForgedAnnouncementEndsTheRun) {
       return "";
     }
     const Store ours = sealed(store, kSecret);
-    try {
-      connect_peers(*ours, settings_of(rank, 2, kSecret));
-      return "it was believed";
-    } catch (const EnvironmentError& error) {
-      store->set("done", std::string("done"));
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
-      return error.what();
-    }
+    std::string refusal = base::thrown_by<EnvironmentError>(
+        [&] { connect_peers(*ours, settings_of(rank, 2, kSecret)); }, "it was believed");
+    store->set("done", std::string("done"));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    return refusal;
   });
   EXPECT_THAT(outcomes[0], StartsWith("TANDEM_SECRET_FILE: 'peers/test/1' of the ranks' store was not written with"));
 }

@@ -69,11 +69,19 @@ TEST(Relay, WaitsWhileTooMuchWaits) {
 }
 
 TEST(Relay, DoesNothingMoreOnceTheNextProcessIsGone) {
-  Pair pair;
+  Pair pair(/*patience_s=*/60.0);
   Relay relay(std::move(pair.ours), /*most_bytes=*/1'000'000);
-  relay.pass("piece", bytes_of(1'000'000, 1));
+  const Bytes early = bytes_of(1'000'000, 1), late = bytes_of(1'000'000, 2);
+  relay.pass("piece", early);
   pair.theirs = nullptr;
-  for (int i = 0; i < 100; ++i) relay.pass("piece", bytes_of(1'000'000, 1));
+  const base::Clock::time_point begin = base::Clock::now();
+  // A socket holds less than a piece, so the second of these waits until the relay knows that nobody takes the first.
+  for (int i = 0; i < 3; ++i) relay.pass("piece", early);
+  EXPECT_LT(base::seconds_since(begin), 20.0) << "the patience is for a process that is there";
+  for (int i = 0; i < 100; ++i) {
+    relay.pass("piece", late);
+    ASSERT_EQ(late.use_count(), 1) << "a piece that nobody takes is kept";
+  }
 }
 
 TEST(Relay, GivesUpAProcessThatDoesNotMove) {

@@ -16,6 +16,7 @@
 
 #include "mesh/channel.h"
 #include "mesh/handshake.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::mesh {
 namespace {
@@ -36,14 +37,11 @@ struct Keys {
 
 // Gives an end bytes that come one by one. Returns what it says of them, or "".
 std::string refusal(Handshake& end, std::string_view bytes) {
-  try {
+  return base::thrown_by<ChannelClosed>([&] {
     for (const char byte : bytes) {
       if (end.num_wanted() > 0) end.add(std::string_view(&byte, 1));
     }
-  } catch (const ChannelClosed& error) {
-    return error.what();
-  }
-  return "";
+  });
 }
 
 struct Refusals {

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::mesh {
 namespace {
@@ -21,12 +22,7 @@ class SealedStoreTest : public testing::Test {
 };
 
 std::string refusal(c10d::Store& store, const std::string& key) {
-  try {
-    store.get(key);
-  } catch (const EnvironmentError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by<EnvironmentError>([&] { store.get(key); });
 }
 
 TEST_F(SealedStoreTest, ReturnsWhatWasSet) {

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 
 #include "base/files.h"
-#include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::mesh {
 namespace {
@@ -15,12 +15,7 @@ namespace {
 using testing::HasSubstr;
 
 std::string refusal(const std::string& path) {
-  try {
-    read_secret(path);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by([&] { read_secret(path); });
 }
 
 TEST(Secret, IsTheBytesOfItsFile) {

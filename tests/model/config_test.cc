@@ -14,6 +14,7 @@
 #include "model/registry.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 #include "tests/golden/golden.h"
 #include "tests/model/families.h"
 #include "tests/model/small_models.h"
@@ -31,15 +32,9 @@ Json golden_config(const std::string& model) { return base::read_json_file(model
 ModelConfig parse(const Json& json) { return parse_model_config(json.dump(), "dir/config.json"); }
 
 std::string refusal(const std::string& text) {
-  try {
-    parse_model_config(text, "dir/config.json");
-  } catch (const UserError& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    EXPECT_TRUE(std::string(error.what()).starts_with("dir/config.json:")) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "accepted: " << text;
-  return "";
+  std::string message = base::refusal_of([&] { parse_model_config(text, "dir/config.json"); });
+  EXPECT_TRUE(message.starts_with("dir/config.json:")) << text << ": " << message;
+  return message;
 }
 
 std::string refusal_with(const std::string& key, const Json& value, const std::string& model = "qwen3-tied") {
@@ -524,12 +519,7 @@ TEST(ModelConfig, NullCountsAsAbsent) {
 TEST(ModelConfig, MissingDirectoryOrFileIsSaidByName) {
   const base::TemporaryDirectory directory;
   const auto message_of = [](const std::string& path) -> std::string {
-    try {
-      read_model_config(path);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "accepted";
+    return base::thrown_by([&] { read_model_config(path); }, "accepted");
   };
   EXPECT_NE(message_of(directory / "absent").find(directory / "absent: no such directory"), std::string::npos);
   EXPECT_NE(message_of(directory.path()).find("config.json: no such file; a Hugging Face model directory has one"),

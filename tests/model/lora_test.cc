@@ -23,8 +23,8 @@
 #include "model/model.h"
 #include "model/peft.h"
 #include "model/registry.h"
-#include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 #include "tests/device/draw.h"
 #include "tests/golden/golden.h"
 #include "tests/model/function_sink.h"
@@ -133,29 +133,18 @@ TEST(Lora, AdaptedMatricesAreThoseOfTheLayouts) {
   }
 }
 
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const UserError& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "accepted";
-  return "";
-}
-
 TEST(Lora, TargetModulesAreNamesOfTheModel) {
   const ModelConfig config = small_config();
   const auto parse = [&](const Names& names) { return parse_target_modules(names, config, "--target-modules"); };
   EXPECT_EQ(parse({"all-linear"}), kAll);
   EXPECT_EQ(parse({"v_proj,q_proj"}), (Names{"q_proj", "v_proj"})) << "in the model's order";
   EXPECT_EQ(parse({"down_proj", "q_proj,o_proj"}), (Names{"q_proj", "o_proj", "down_proj"}));
-  EXPECT_EQ(refusal([&] { parse({"q_proj,linear_qkv"}); }),
+  EXPECT_EQ(base::refusal_of([&] { parse({"q_proj,linear_qkv"}); }),
             "--target-modules: \"linear_qkv\" is no module of this model; give all-linear, or some of "
             "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj with commas between them");
-  EXPECT_NE(refusal([&] { parse({"q_proj", "q_proj"}); }).find("is named twice"), std::string::npos);
+  EXPECT_NE(base::refusal_of([&] { parse({"q_proj", "q_proj"}); }).find("is named twice"), std::string::npos);
   for (const std::string bad : {"", "q_proj,", "all-linear,q_proj", "lm_head", "embed_tokens"})
-    EXPECT_NE(refusal([&] { parse({bad}); }).find("is no module of this model"), std::string::npos) << bad;
+    EXPECT_NE(base::refusal_of([&] { parse({bad}); }).find("is no module of this model"), std::string::npos) << bad;
 }
 
 TEST(Lora, EmbeddingHeadAndNormsCanBeTrainedWhole) {
@@ -168,12 +157,12 @@ TEST(Lora, EmbeddingHeadAndNormsCanBeTrainedWhole) {
   EXPECT_EQ(parse({"lm_head,embed_tokens"}), (Names{"embed_tokens", "lm_head"})) << "in the model's order";
   EXPECT_EQ(parse({}), Names());
   EXPECT_EQ(
-      refusal([&] { parse({"q_proj"}); }),
+      base::refusal_of([&] { parse({"q_proj"}); }),
       "--modules-to-save: \"q_proj\" is no module of this model; give some of "
       "embed_tokens,input_layernorm,q_norm,k_norm,post_attention_layernorm,norm,lm_head with commas between them");
-  EXPECT_NE(refusal([&] { parse({"norm", "lm_head,norm"}); }).find("is named twice"), std::string::npos);
+  EXPECT_NE(base::refusal_of([&] { parse({"norm", "lm_head,norm"}); }).find("is named twice"), std::string::npos);
   config.tied_embeddings = true;
-  EXPECT_EQ(refusal([&] { parse({"embed_tokens,lm_head"}); }),
+  EXPECT_EQ(base::refusal_of([&] { parse({"embed_tokens,lm_head"}); }),
             "--modules-to-save: lm_head is this model's embed_tokens (tie_word_embeddings); name embed_tokens alone, "
             "which trains both");
   // A router is trained with all weights or not at all.
@@ -217,7 +206,7 @@ class AdapterConfigTest : public testing::Test {
   std::string refusal_with(const std::string& key, const base::Json& value) {
     const base::Json before = json_;
     json_[key] = value;
-    std::string text = refusal([this] { read(); });
+    std::string text = base::refusal_of([this] { read(); });
     json_ = before;
     EXPECT_NE(text.find("adapter_config.json: "), std::string::npos) << text;
     return text;

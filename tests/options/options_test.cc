@@ -15,6 +15,7 @@
 #include "tandem/error.h"
 #include "tests/base/pseudo_terminal.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::options {
 namespace {
@@ -66,12 +67,7 @@ struct Parsed {
 std::string refusal_of_options(Words words) {
   Parsed parsed;
   words.insert(words.begin(), "--save=x");
-  try {
-    parsed.parse(words);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return base::thrown_by([&] { parsed.parse(words); }, "accepted");
 }
 
 class OptionsFile : public ::testing::Test {
@@ -329,12 +325,8 @@ std::string cache_bytes(const Words& words) {
   MoreConfig config;
   Options options;
   config.visit(options);
-  try {
-    options.parse(words);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return std::to_string(config.cache_bytes);
+  const std::string refusal = base::thrown_by([&] { options.parse(words); });
+  return refusal.empty() ? std::to_string(config.cache_bytes) : refusal;
 }
 
 TEST(Options, BytesMayHaveAUnit) {
@@ -564,12 +556,7 @@ std::string refusal_with_other_names(const Words& words) {
                ? "is a flag of `tandem view` and not of `tandem train`"
                : "";
   });
-  try {
-    parsed.parse(words);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "accepted";
+  return base::thrown_by([&] { parsed.parse(words); }, "accepted");
 }
 
 TEST_F(OptionsFile, AKeyWithDotsThatNobodyQuotedIsFoundToo) {

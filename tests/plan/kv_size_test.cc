@@ -11,6 +11,7 @@
 #include "config/train_config.h"
 #include "rollout/rollout_plan.h"
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::plan {
 namespace {
@@ -44,12 +45,7 @@ TEST(KvSize, ErrorsNameTheFlagThatWasTyped) {
     change(config);
     model::ModelConfig model;
     model.max_positions = 100;
-    try {
-      choose_context_tokens(config.eval.rollout(config.rollout), model, longest_prompt);
-    } catch (const UserError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return base::thrown_by([&] { choose_context_tokens(config.eval.rollout(config.rollout), model, longest_prompt); });
   };
   using Config = config::TrainConfig;
   const std::vector<std::pair<std::string, std::function<void(Config&)>>> cases = {

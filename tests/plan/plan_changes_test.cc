@@ -9,18 +9,16 @@
 #include "model/lora.h"
 #include "options/options.h"
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 #include "tests/plan/plan_case.h"
 
 namespace tandem::plan {
 namespace {
 
 std::string refusal(const PlanCase& drawn, const DeviceMemory& device) {
-  try {
+  return base::thrown_by([&] {
     check_fits(plan_training(drawn.config, drawn.model, drawn.facts, device), drawn.config, drawn.model, drawn.facts);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  });
 }
 
 PlanCase large_case() {

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <random>
 
 #include "base/size.h"
 #include "config/rollout_options.h"
 #include "model/registry.h"
 #include "plan/kv_size.h"
+#include "tests/base/thrown.h"
 #include "tests/plan/plan_case.h"
 #include "weights/weights_plan.h"
 
@@ -117,12 +117,7 @@ TEST(Sizes, UpToEveryBoundAreExactOrRefused) {
 }
 
 std::string refusal(const config::TrainConfig& config, const model::ModelConfig& model) {
-  try {
-    plan_training(config, model, {}, {});
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by([&] { plan_training(config, model, {}, {}); });
 }
 
 TEST(Sizes, TheFlagsThatAreTooLargeAreNamed) {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "reward/graders.h"
-#include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::reward {
 
@@ -62,13 +62,7 @@ inline Grade grade_one(Graders& graders, const GradeRequest& request) {
 
 // Returns what a user is told whose graders cannot be made.
 inline std::string refusal(const GraderConfig& config) {
-  try {
-    Graders graders(config);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "was not refused";
-  return "";
+  return base::refusal_of([&] { const Graders graders(config); });
 }
 
 }  // namespace tandem::reward

@@ -12,12 +12,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 #include "tests/reward/grader_fixture.h"
 #include "tests/worker/process_facts.h"
 
@@ -26,18 +26,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns why this machine cannot show the whole sandbox; nothing when it can.
-std::optional<std::string> incomplete() {
-  static const auto reason = []() -> std::optional<std::string> {
+// Returns why this machine cannot show the whole sandbox; "" when it can.
+const std::string& incomplete() {
+  static const std::string reason = [] {
     GraderConfig config = rule("exact");
     config.limits.num_processes = 1;
     config.sandbox = worker::Sandbox::kRequire;
-    try {
-      Graders graders(config);
-    } catch (const EnvironmentError& error) {
-      return error.what();
-    }
-    return std::nullopt;
+    return base::thrown_by<EnvironmentError>([&] { const Graders graders(config); });
   }();
   return reason;
 }
@@ -80,7 +75,7 @@ class GraderSandbox : public testing::Test {
 };
 
 #define SKIP_UNLESS_COMPLETE() \
-  if (const auto reason = incomplete()) GTEST_SKIP() << *reason
+  if (!incomplete().empty()) GTEST_SKIP() << incomplete()
 
 TEST_F(GraderSandbox, ChangesNothingOutsideItsScratchFolder) {
   SKIP_UNLESS_COMPLETE();

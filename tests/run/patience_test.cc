@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -13,6 +12,7 @@
 #include "tandem/error.h"
 #include "tests/base/faulty_disk.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::run {
 namespace {
@@ -75,14 +75,6 @@ class PatienceTest : public testing::Test {
     state.failed_in_a_row = count;
     return state;
   }
-  static std::string refusal(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
-  }
 
   base::TemporaryDirectory folder_;
   config::CheckpointOptions limits_;
@@ -95,7 +87,7 @@ TEST_F(PatienceTest, EndsARunWhoseAdvantagesFailInARow) {
   sampling::Rollout rollout = rollout_with(0);
   rollout.advantage_failure = "KeyError: 'x' (advantages.py:3)";
   patience.observe_rollout(4, rollout);
-  EXPECT_EQ(refusal([&] { patience.observe_rollout(5, rollout); }),
+  EXPECT_EQ(base::thrown_by([&] { patience.observe_rollout(5, rollout); }),
             "rollout 6: --custom-advantage-path failed, the last of 3 rollouts in a row that failed "
             "(--max-failed-rollouts), so nothing is learnt: mend it: KeyError: 'x' (advantages.py:3)");
   Patience other = begin(after_failed_rollouts(2));
@@ -111,7 +103,7 @@ TEST_F(PatienceTest, StepsThatAreSkippedInARowEndTheRunAndLeaveTheirRollout) {
     patience.observe_step(6, metrics, rollout, *log_);
   EXPECT_FALSE(base::file_exists(directory_.fault_folder() + "/7.jsonl"));
   patience.observe_step(7, skipped, rollout, *log_);
-  const std::string message = refusal([&] { patience.observe_rollout(7, rollout); });
+  const std::string message = base::thrown_by([&] { patience.observe_rollout(7, rollout); });
   EXPECT_TRUE(message.starts_with("3 optimizer steps in a row were skipped (--max-skipped-steps)")) << message;
   const std::string file = directory_.fault_folder() + "/7.jsonl";
   EXPECT_NE(message.find(file), std::string::npos) << message;
@@ -134,7 +126,7 @@ TEST_F(PatienceTest, ThatRolloutIsWrittenByRank0AndAFullDiskIsCountedWhereTheRun
     if (is_conductor) counted["fault/unwritten_samples"] = 1.0;
     EXPECT_EQ(log.take(), counted);
     EXPECT_FALSE(base::file_exists(file));
-    EXPECT_NE(refusal([&] { patience.observe_rollout(7, rollout_with(0)); }), "") << "all ranks end";
+    EXPECT_NE(base::thrown_by([&] { patience.observe_rollout(7, rollout_with(0)); }), "") << "all ranks end";
   }
   base::set_log_level(base::LogLevel::kInfo);
 }
@@ -142,12 +134,12 @@ TEST_F(PatienceTest, ThatRolloutIsWrittenByRank0AndAFullDiskIsCountedWhereTheRun
 TEST_F(PatienceTest, RolloutsWithoutAGradeInARowEndTheRun) {
   Patience patience = begin();
   for (const int num_failed : {2, 2, 1, 2, 2}) patience.observe_rollout(0, rollout_with(num_failed));
-  const std::string message = refusal([&] { patience.observe_rollout(5, rollout_with(2)); });
+  const std::string message = base::thrown_by([&] { patience.observe_rollout(5, rollout_with(2)); });
   EXPECT_TRUE(message.starts_with("rollout 6: the reward failed on every sample of 3 rollouts in a row")) << message;
   EXPECT_TRUE(message.ends_with("sample 0: boom")) << message;
 
   Patience generates = begin(after_failed_rollouts(2));
-  EXPECT_TRUE(refusal([&] {
+  EXPECT_TRUE(base::thrown_by([&] {
                 generates.observe_rollout(0, rollout_with(2, sampling::kGenerateFailure));
               }).starts_with("rollout 1: --custom-generate-function-path failed on every sample"));
 }
@@ -164,34 +156,34 @@ TEST_F(PatienceTest, AFilterThatFailsOnEveryGroupEndsTheRunAsAReward) {
     rollout.filtered->num_failures = 4;
     patience.observe_rollout(1, rollout);
   }
-  const std::string message = refusal([&] { patience.observe_rollout(3, rollout); });
+  const std::string message = base::thrown_by([&] { patience.observe_rollout(3, rollout); });
   EXPECT_NE(message.find("--dynamic-sampling-filter-path failed on every group"), std::string::npos) << message;
   EXPECT_TRUE(message.ends_with("no such key")) << message;
-  EXPECT_EQ(refusal([&] { patience.check_that_some_were_graded(4); }), "") << "its samples were graded";
+  EXPECT_EQ(base::thrown_by([&] { patience.check_that_some_were_graded(4); }), "") << "its samples were graded";
 }
 
 // A run may be too short for --max-failed-rollouts.
 TEST_F(PatienceTest, ARunOfWhichNothingWasGradedDoesNotEndWell) {
   Patience patience = begin();
-  EXPECT_EQ(refusal([&] { patience.check_that_some_were_graded(0); }), "");
+  EXPECT_EQ(base::thrown_by([&] { patience.check_that_some_were_graded(0); }), "");
   patience.observe_rollout(0, rollout_with(2));
-  EXPECT_EQ(refusal([&] { patience.check_that_some_were_graded(1); }),
+  EXPECT_EQ(base::thrown_by([&] { patience.check_that_some_were_graded(1); }),
             "no sample of the run's only rollout was graded, because grading failed for all of them, so nothing was "
             "learnt: mend the reward; the first of the last rollout: sample 0: boom");
   patience.observe_rollout(1, rollout_with(2));
-  EXPECT_EQ(refusal([&] { patience.check_that_some_were_graded(2); }),
+  EXPECT_EQ(base::thrown_by([&] { patience.check_that_some_were_graded(2); }),
             "no sample of the run's 2 rollouts was graded, because grading failed for all of them, so nothing was "
             "learnt: mend the reward; the first of the last rollout: sample 0: boom");
   Patience generates = begin();
   generates.observe_rollout(0, rollout_with(2, sampling::kGenerateFailure));
   EXPECT_TRUE(
-      refusal([&] {
+      base::thrown_by([&] {
         generates.check_that_some_were_graded(1);
       }).starts_with("--custom-generate-function-path failed in the run's only rollout, so nothing was learnt"));
 
   Patience once_graded = begin();
   for (const int num_failed : {2, 1, 2}) once_graded.observe_rollout(0, rollout_with(num_failed));
-  EXPECT_EQ(refusal([&] { once_graded.check_that_some_were_graded(3); }), "");
+  EXPECT_EQ(base::thrown_by([&] { once_graded.check_that_some_were_graded(3); }), "");
 }
 
 TEST_F(PatienceTest, ACheckpointBringsTheCountsBack) {
@@ -208,7 +200,7 @@ TEST_F(PatienceTest, ACheckpointBringsTheCountsBack) {
   for (int i = 0; i < 2; ++i) skipping.observe_step(1, step(1.0, 0.0), rollout_with(0), *log_);
   EXPECT_THROW(skipping.observe_rollout(1, rollout_with(0)), UserError);
   resumed.observe_rollout(1, rollout_with(2));
-  EXPECT_NE(refusal([&] { resumed.check_that_some_were_graded(2); }), "");
+  EXPECT_NE(base::thrown_by([&] { resumed.check_that_some_were_graded(2); }), "");
   EXPECT_THROW(resumed.observe_rollout(2, rollout_with(2)), UserError);
 }
 

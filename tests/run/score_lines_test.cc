@@ -6,6 +6,7 @@
 #include "base/files.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::run {
 namespace {
@@ -43,12 +44,7 @@ TEST(ScoreLines, OfASliceAreSomeAndTheFirstWrongOneIsRefused) {
   EXPECT_EQ(lines[1].place, path + ":4");
   const auto refusal = [&](const std::string& text) {
     base::write_file_durably(path, text);
-    try {
-      read_score_lines(path);
-    } catch (const UserError& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
+    return base::thrown_by([&] { read_score_lines(path); }, "accepted");
   };
   EXPECT_EQ(refusal("{}\n7\n[]\n"), path + ":2:1: the line is a JSON number - write one object {...} per line");
   EXPECT_TRUE(refusal("\n \n").starts_with(path + ": no record to work on: 2 blank and 0 bad lines"));

@@ -12,8 +12,8 @@
 #include "base/json.h"
 #include "evaluation/rollout_metrics.h"
 #include "report/sample_file.h"
-#include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::sampling {
 namespace {
@@ -83,14 +83,7 @@ class RolloutFile : public testing::Test {
 
   // Returns the error about the file, or "" if it is taken.
   std::string mistake() const {
-    try {
-      read_rollout(path_, kBounds);
-    } catch (const UserError& error) {
-      return error.what();
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << "no error of the user's: " << error.what();
-    }
-    return "";
+    return base::thrown_by([&] { read_rollout(path_, kBounds); });
   }
 
   base::TemporaryDirectory folder_;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::sampling {
 namespace {
@@ -47,12 +48,7 @@ rl::Sample sample_of(const reward::Generated& made, const std::vector<TurnRecord
 }
 
 std::string refusal_of(const reward::Generated& made, const std::vector<TurnRecord>& turns) {
-  try {
-    sample_of(made, turns);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by([&] { sample_of(made, turns); });
 }
 
 TEST(TurnSampler, TokensHaveTheEnginesLogProbs) {

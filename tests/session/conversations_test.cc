@@ -12,6 +12,7 @@
 #include "session/sft_samples.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 #include "tests/session/small_model.h"
 #include "tests/text/parquet_lines.h"
 
@@ -58,12 +59,7 @@ class Conversations : public testing::Test {
     return load(base::dump_json({{"prompt", prompt}}) + "\n").prompts[0].prompt->text;
   }
   std::string refusal(const std::string& lines) {
-    try {
-      load(lines);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
+    return base::thrown_by([&] { load(lines); });
   }
   std::string why(const std::string& chat_template, const std::vector<int32_t>& eos) {
     use_template(chat_template);

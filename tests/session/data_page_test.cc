@@ -5,8 +5,8 @@
 
 #include "base/files.h"
 #include "session/prompt_set.h"
-#include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::session {
 namespace {
@@ -24,12 +24,7 @@ std::string load(const std::string& line) {
   base::write_file_durably(folder / "data.jsonl", line + "\n");
   config::DataOptions options;
   options.lines.path = folder / "data.jsonl";
-  try {
-    load_prompts(options, text);
-    return "";
-  } catch (const UserError& error) {
-    return error.what();
-  }
+  return base::thrown_by([&] { load_prompts(options, text); });
 }
 
 TEST(DataPage, ItsLinesAreTaken) {

@@ -8,8 +8,8 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "session/conversations.h"
-#include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 #include "tests/session/small_model.h"
 
 namespace tandem::session {
@@ -29,12 +29,7 @@ class PromptSetTest : public testing::Test {
     return load_prompts(options_, worker());
   }
   std::string refusal(const std::string& lines) {
-    try {
-      load(lines);
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
+    return base::thrown_by([&] { load(lines); });
   }
   base::TemporaryDirectory folder_;
   config::DataOptions options_;

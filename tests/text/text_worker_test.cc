@@ -17,6 +17,7 @@
 
 #include "base/utf8_stream.h"
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 #include "tests/worker/process_facts.h"
 
 namespace tandem::text {
@@ -28,17 +29,6 @@ worker::WorkerConfig strange_worker() {
   worker::WorkerConfig config = worker::default_worker_config();
   config.worker_directory = "tests/worker/strange_worker";
   return config;
-}
-
-template <typename Error, typename Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing of that type was thrown";
-  return "";
 }
 
 void kill_and_wait(int64_t pid) {
@@ -123,7 +113,7 @@ TEST(TextWorker, RefusesATokenizerOfHugeIds) {
   base::Json tokenizer = base::read_json_file(model.path() + "/tokenizer.json");
   tokenizer["model"]["vocab"]["!"] = 4000000000;
   model.write("tokenizer.json", tokenizer.dump());
-  const std::string message = message_of<UserError>([&] { TextWorker(worker::default_worker_config(), model.path()); });
+  const std::string message = base::refusal_of([&] { TextWorker(worker::default_worker_config(), model.path()); });
   EXPECT_NE(message.find("tokenizer.json: holds the token id 4000000000"), std::string::npos) << message;
 }
 
@@ -154,7 +144,7 @@ TEST(TextWorker, SaysThatACallLostItsChildAndGoesOn) {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     ::kill(static_cast<pid_t>(first), SIGKILL);
   });
-  const std::string message = message_of<worker::WorkerError>([&] { worker.encode({"and the"}); });
+  const std::string message = base::refusal_of<worker::WorkerError>([&] { worker.encode({"and the"}); });
   killer.join();
   EXPECT_NE(message.find("was killed by signal 9"), std::string::npos) << message;
   EXPECT_EQ(worker.process_id(), -1);
@@ -169,7 +159,7 @@ TEST(TextWorker, EndsAChildThatPassesTheDeadline) {
   const int64_t first = worker.process_id();
   ASSERT_EQ(::kill(static_cast<pid_t>(first), SIGSTOP), 0);
   const auto begin = std::chrono::steady_clock::now();
-  const std::string message = message_of<worker::WorkerError>([&] { worker.encode({"fine"}); });
+  const std::string message = base::refusal_of<worker::WorkerError>([&] { worker.encode({"fine"}); });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
   EXPECT_NE(message.find("deadline of 4 s"), std::string::npos) << message;
   EXPECT_FALSE(worker::is_running(first));
@@ -184,7 +174,7 @@ TEST(TextWorker, TakesNoNonsenseForAnAnswer) {
     EXPECT_EQ(worker.encode({"fine"})[0], std::vector<int32_t>{0}) << wish;
     EXPECT_EQ(worker.restarts(), ++restarts) << wish;
   }
-  const std::string message = message_of<worker::WorkerError>([&] { worker.encode({"cut off"}); });
+  const std::string message = base::refusal_of<worker::WorkerError>([&] { worker.encode({"cut off"}); });
   EXPECT_NE(message.find("exited with code 7; its last line: the last words"), std::string::npos) << message;
 }
 
@@ -193,7 +183,7 @@ TEST(TextWorker, TakesNoNonsenseForATokenizer) {
   for (const char* size : {"-1", "18446744073709551615", "1e9", "null"}) {
     const std::string facts =
         std::string(R"({"vocab_size":)") + size + R"(,"has_chat_template":false,"byte_level":true,"special_ids":[]})";
-    const std::string message = message_of<EnvironmentError>([&] { TextWorker worker(strange_worker(), facts); });
+    const std::string message = base::refusal_of<EnvironmentError>([&] { TextWorker worker(strange_worker(), facts); });
     EXPECT_NE(message.find("cannot start the tokenizer: tokenizer worker answered"), std::string::npos) << message;
   }
 }
@@ -219,21 +209,21 @@ TEST(TextWorker, SaysWhatIsWrongWithATokenizer) {
   ModelDirectory model;
   const auto start = [&] { TextWorker worker(worker::default_worker_config(), model.path()); };
   model.write("tokenizer.json", "{\"version\": \"1.0\", \"model\": {}}");
-  EXPECT_NE(message_of<UserError>(start).find("tokenizer.json"), std::string::npos);
+  EXPECT_NE(base::refusal_of(start).find("tokenizer.json"), std::string::npos);
   model.write("tokenizer.json", "{not json");
-  EXPECT_NE(message_of<UserError>(start).find("not JSON"), std::string::npos);
+  EXPECT_NE(base::refusal_of(start).find("not JSON"), std::string::npos);
   std::filesystem::remove(model.path() + "/tokenizer.json");
-  EXPECT_NE(message_of<UserError>(start).find("no such file"), std::string::npos);
+  EXPECT_NE(base::refusal_of(start).find("no such file"), std::string::npos);
 }
 
 TEST(TextWorker, SaysWhatIsMissingOnThisMachine) {
   worker::WorkerConfig config = worker::default_worker_config();
   config.python = "/nowhere/python";
-  EXPECT_NE(message_of<EnvironmentError>([&] { TextWorker(config, kModel); }).find("/nowhere/python"),
+  EXPECT_NE(base::refusal_of<EnvironmentError>([&] { TextWorker(config, kModel); }).find("/nowhere/python"),
             std::string::npos);
   config = worker::default_worker_config();
   config.worker_directory = "/nowhere";
-  EXPECT_NE(message_of<EnvironmentError>([&] { TextWorker(config, kModel); }).find("No module named"),
+  EXPECT_NE(base::refusal_of<EnvironmentError>([&] { TextWorker(config, kModel); }).find("No module named"),
             std::string::npos);
 }
 
@@ -281,9 +271,7 @@ TEST(ChatTemplate, SaysWhetherItCouldRenderAnythingWithItsArguments) {
 TEST(TextWorker, RefusesATextThatWouldEndIt) {
   TextWorker worker(worker::default_worker_config(), kModel);
   const int64_t pid = worker.process_id();
-  const std::string message = message_of<UserError>([&] {
-    worker.encode({"and", std::string(kMaxTextBytes + 1, 'a')});
-  });
+  const std::string message = base::refusal_of([&] { worker.encode({"and", std::string(kMaxTextBytes + 1, 'a')}); });
   EXPECT_EQ(message, "a text has 8388609 bytes, more than the 8388608 that a text may have; shorten it");
   EXPECT_FALSE(worker.encode({"and"})[0].empty());
   EXPECT_EQ(worker.process_id(), pid);
@@ -296,7 +284,7 @@ TEST(ChatTemplate, RunsInASandbox) {
         "{{ cycler.__init__.__globals__.os.getpid() }}", "{{ ('%s'|attr('format'))|attr('__globals__') }}{{ x.y }}",
         "{{ raise_exception.__globals__['json'] }}"}) {
     model.write("chat_template.jinja", escape);
-    const std::string message = message_of<UserError>([&] { render(model); });
+    const std::string message = base::refusal_of([&] { render(model); });
     EXPECT_NE(message.find("conversation 0"), std::string::npos) << message;
   }
 }
@@ -323,7 +311,7 @@ TEST(ChatTemplate, IsBoundedInTimeAndMemory) {
   config.memory_bytes = int64_t{1} << 30;
   for (const Bomb& bomb : bombs) {
     model.write("chat_template.jinja", bomb.text);
-    const std::string message = message_of<UserError>([&] {
+    const std::string message = base::refusal_of([&] {
       TextWorker worker(config, model.path());
       const int64_t pid = worker.process_id();
       try {
@@ -336,12 +324,11 @@ TEST(ChatTemplate, IsBoundedInTimeAndMemory) {
     });
     EXPECT_NE(message.find("chat_template.jinja: "), std::string::npos) << message;
     EXPECT_NE(message.find(bomb.said), std::string::npos) << bomb.text << ": " << message;
-    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
   model.write("chat_template.jinja", "{{ " + std::string(100000, '(') + "1" + std::string(100000, ')') + " }}");
-  EXPECT_NE(message_of<UserError>([&] { render(model); }).find("too deeply"), std::string::npos);
+  EXPECT_NE(base::refusal_of([&] { render(model); }).find("too deeply"), std::string::npos);
   model.write("chat_template.jinja", std::string(2 << 20, ' '));
-  EXPECT_NE(message_of<UserError>([&] { render(model); }).find("is longer than"), std::string::npos);
+  EXPECT_NE(base::refusal_of([&] { render(model); }).find("is longer than"), std::string::npos);
 }
 
 // A template that only the parent's deadline ends is at fault too.
@@ -351,7 +338,7 @@ TEST(ChatTemplate, ThatCannotBeInterruptedIsNamed) {
   config.deadline_s = 3;
   model.write("chat_template.jinja", "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
   TextWorker worker(config, model.path());
-  const std::string message = message_of<UserError>([&] { worker.apply_chat_template({base::Json::array()}, {}); });
+  const std::string message = base::refusal_of([&] { worker.apply_chat_template({base::Json::array()}, {}); });
   EXPECT_NE(message.find("chat_template.jinja: the chat template did not end in 3 s"), std::string::npos) << message;
   EXPECT_EQ(worker.encode({""})[0].size(), 0U);
   EXPECT_EQ(worker.restarts(), 1);
@@ -390,7 +377,7 @@ TEST(ChatTemplate, IsMissedWhenAskedFor) {
   ModelDirectory model;
   TextWorker worker(worker::default_worker_config(), model.path());
   EXPECT_FALSE(worker.has_chat_template());
-  const std::string message = message_of<UserError>([&] { worker.apply_chat_template({base::Json::array()}, {}); });
+  const std::string message = base::refusal_of([&] { worker.apply_chat_template({base::Json::array()}, {}); });
   EXPECT_NE(message.find("has no chat template"), std::string::npos) << message;
 }
 

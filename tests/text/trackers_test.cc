@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 #include "tests/base/variable.h"
 #include "tests/cli/workers/process_sockets.h"
 #include "tests/text/tracker_packages.h"
@@ -44,12 +45,7 @@ base::Json read_by(const std::string& script, const std::string& folder) {
 
 // Returns what check_tracker() says, or "".
 std::string refusal_of(const worker::WorkerConfig& config, TrackerKind kind, const base::Json& tracker_config) {
-  try {
-    check_tracker(config, kind, tracker_config);
-  } catch (const EnvironmentError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by<EnvironmentError>([&] { check_tracker(config, kind, tracker_config); });
 }
 
 // Returns the settings of an interpreter that finds no package of .venv.

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 #include "tests/device/memory/failing_vmm.h"
 #include "tests/trainer/fixture.h"
 #include "tests/trainer/optimizer_fixture.h"
@@ -22,17 +23,6 @@ namespace tandem::trainer {
 namespace {
 
 using Copies = CountingHostMemory::Copies;
-
-// Returns the message of the EnvironmentError that `f` throws; "" where it throws nothing.
-template <typename F>
-std::string environment_error(F f) {
-  try {
-    f();
-  } catch (const EnvironmentError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -169,7 +159,7 @@ TEST_P(OffloadTest, AHostWithoutRoomIsNamedAtEachUse) {
     const auto uses = {std::function<void()>([&] { adamw.step(0.1, 1.0); }),
                        std::function<void()>([&] { adamw.state(); }), std::function<void()>([&] { adamw.restore(1); })};
     for (const auto& use : uses) {
-      const std::string error = environment_error(use);
+      const std::string error = base::thrown_by<EnvironmentError>(use);
       EXPECT_TRUE(contains(error, std::to_string(num_kinds() * 56 * 4) + " bytes")) << error;
       EXPECT_TRUE(contains(error, "drop --offload-optimizer")) << error;
     }
@@ -201,7 +191,7 @@ TEST_P(OffloadTest, WhateverCallFailsNoHalfStepIsSaved) {
         bool is_whole = true;
         for (const uint32_t seed : {2U, 3U}) {
           const auto step = [&] { random_step(adamw, store, seed); };
-          std::string error = environment_error(step);
+          std::string error = base::thrown_by<EnvironmentError>(step);
           if (error.empty()) continue;
           ++num_lost;
           EXPECT_TRUE(contains(error, "the optimizer step is lost: ")) << error;
@@ -210,13 +200,13 @@ TEST_P(OffloadTest, WhateverCallFailsNoHalfStepIsSaved) {
           is_whole = !contains(error, kHalfUpdated);
           if (!is_whole) {
             ++num_half_updated;
-            EXPECT_TRUE(contains(environment_error(step), kHalfUpdated));
-            EXPECT_TRUE(contains(environment_error([&] { adamw.state(); }), kHalfUpdated));
-            EXPECT_TRUE(contains(environment_error([&] { adamw.restore(1); }), kHalfUpdated));
+            EXPECT_TRUE(contains(base::thrown_by<EnvironmentError>(step), kHalfUpdated));
+            EXPECT_TRUE(contains(base::thrown_by<EnvironmentError>([&] { adamw.state(); }), kHalfUpdated));
+            EXPECT_TRUE(contains(base::thrown_by<EnvironmentError>([&] { adamw.restore(1); }), kHalfUpdated));
             break;
           }
           // Nothing was written: the step may be taken again, unless its memory never came.
-          error = environment_error(step);
+          error = base::thrown_by<EnvironmentError>(step);
           is_whole = error.empty();
           EXPECT_EQ(is_whole, !for_good && k > 0) << error;
           if (!is_whole) break;
@@ -257,7 +247,7 @@ TEST_P(OffloadTest, AnUpdateThatThrowsLeavesNoCopyUnderWay) {
       AdamW adamw({}, store, ops, offloads ? std::optional(offload) : std::nullopt);
       EXPECT_THROW(random_step(adamw, store, 2), std::runtime_error);
       EXPECT_EQ(host_memory.num_queued(), 0U);
-      EXPECT_TRUE(contains(environment_error([&] { adamw.state(); }), kHalfUpdated));
+      EXPECT_TRUE(contains(base::thrown_by<EnvironmentError>([&] { adamw.state(); }), kHalfUpdated));
     }
   }
 }

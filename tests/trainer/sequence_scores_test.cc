@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 #include "tests/device/ranks/thread_ranks.h"
 #include "tests/golden/golden.h"
 #include "tests/model/reward_model_files.h"
@@ -90,12 +90,7 @@ TEST(RewardHead, IsRefusedWhereItGivesNoSingleNumber) {
   const auto refusal = [&](const std::string& architecture, const model::HeadTensors& head) -> std::string {
     const base::TemporaryDirectory folder;
     model::write_reward_model(source, folder / "rm", architecture, head);
-    try {
-      const Judge judge(folder / "rm");
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
+    return base::thrown_by([&] { const Judge judge(folder / "rm"); });
   };
   EXPECT_NE(refusal(name, {{"score.weight", {{2, 64}}}}).find("score.weight has the shape [2,64] and not [1,64]"),
             std::string::npos);

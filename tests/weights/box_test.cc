@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "tandem/error.h"
 #include "tests/weights/file_bytes.h"
 #include "weights/box_reader.h"
 

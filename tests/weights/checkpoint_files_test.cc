@@ -13,6 +13,8 @@
 #include "model/config.h"
 #include "model/registry.h"
 #include "model/reward_model.h"
+#include "tandem/error.h"
+#include "tests/base/thrown.h"
 #include "tests/golden/golden.h"
 #include "tests/weights/file_bytes.h"
 
@@ -39,7 +41,7 @@ class Checkpoint : public TemporaryDirectory {
 
   std::string refusal() const {
     const Layout layout = layout_of(path());
-    return user_error_of([&] { check_hf_checkpoint(path(), layout); });
+    return base::refusal_of([&] { check_hf_checkpoint(path(), layout); });
   }
 
   Json index() const { return base::read_json_file(*this / kIndex); }
@@ -238,7 +240,7 @@ TEST(CheckpointFiles, ATiedHeadOfItsOwnIsRefusedWithBothNames) {
   const Layout layout = layout_of(checkpoint.path());
   EXPECT_NO_THROW(match_layout(files, layout)) << "headers tell no difference";
   const auto shard = checkpoint.index().at("weight_map").at("lm_head.weight").get<std::string>();
-  EXPECT_EQ(user_error_of([&] { check_twins(files, layout); }),
+  EXPECT_EQ(base::refusal_of([&] { check_twins(files, layout); }),
             checkpoint / shard +
                 ": tensor \"lm_head.weight\" has other values than \"model.embed_tokens.weight\", to which config.json "
                 "ties it: if the head is its own, set tie_word_embeddings to false there, else remove lm_head.weight "
@@ -270,7 +272,7 @@ TEST(CheckpointFiles, ATiedHeadMustBeACopyInEveryWay) {
       {"has another shape than", [](TensorBytes& head, Values&) { std::swap(head.shape[0], head.shape[1]); }},
       {"has other values than", [](TensorBytes&, Values& values) { values.back() ^= std::byte{1}; }}};
   for (const auto& entry : changes) {
-    const std::string message = user_error_of([&] { check(entry.second); });
+    const std::string message = base::refusal_of([&] { check(entry.second); });
     EXPECT_TRUE(contains(message, "\"lm_head.weight\" " + entry.first + " \"model.embed_tokens.weight\"")) << message;
   }
 }

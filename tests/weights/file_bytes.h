@@ -1,4 +1,4 @@
-// Reads and writes whole files, and catches the refusal that a test expects.
+// Reads and writes whole files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,6 @@
 #include <iterator>
 #include <string>
 
-#include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
 
 namespace tandem::weights {
@@ -26,20 +25,6 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
   out << bytes;
   out.close();
   ASSERT_TRUE(out.good()) << path;
-}
-
-// Returns the text of the UserError that `action` ends with; fails the test when it ends otherwise. The text must be
-// one line.
-template <typename Action>
-std::string user_error_of(Action action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no UserError";
-  return "";
 }
 
 }  // namespace tandem::weights

@@ -19,6 +19,8 @@
 #include "base/json.h"
 #include "model/config.h"
 #include "model/registry.h"
+#include "tandem/error.h"
+#include "tests/base/thrown.h"
 #include "tests/golden/golden.h"
 #include "tests/model/families.h"
 #include "tests/model/small_models.h"
@@ -125,7 +127,7 @@ TEST(LoadHfCheckpoint, DamageIsAUserErrorThatNamesTheFile) {
   fs::copy(tied_path(), copy.path(), fs::copy_options::recursive);
   WeightStore store = load(tied_path());
   fs::resize_file(copy / "model.safetensors", fs::file_size(copy / "model.safetensors") - 1);
-  const std::string message = user_error_of([&] { load_hf_checkpoint(copy.path(), store); });
+  const std::string message = base::refusal_of([&] { load_hf_checkpoint(copy.path(), store); });
   EXPECT_TRUE(message.starts_with(copy / "model.safetensors: the file is cut off")) << message;
 }
 
@@ -192,7 +194,7 @@ TEST(LoadHfCheckpoint, IgnoresWhatTheLayoutIgnores) {
   tensors.at("lm_head.weight") = at::zeros({1}, at::kInt);
   const TemporaryDirectory other;
   write_directory(other.path(), tensors);
-  const std::string message = user_error_of([&] { load_hf_checkpoint(other.path(), store); });
+  const std::string message = base::refusal_of([&] { load_hf_checkpoint(other.path(), store); });
   EXPECT_NE(message.find("\"lm_head.weight\" has another dtype than \"model.embed_tokens.weight\""), std::string::npos)
       << message;
 }
@@ -214,7 +216,7 @@ TEST(LoadHfCheckpoint, ATiedHeadIsComparedWholeBeforeAnythingChanges) {
     tensors.insert_or_assign(head, other);
     const TemporaryDirectory directory;
     write_directory(directory.path(), tensors);
-    const std::string message = user_error_of([&] { load_hf_checkpoint(directory.path(), store); });
+    const std::string message = base::refusal_of([&] { load_hf_checkpoint(directory.path(), store); });
     EXPECT_TRUE(message.starts_with(directory / "model.safetensors: tensor \"lm_head.weight\" has other values than "))
         << message;
     EXPECT_FALSE(store.has_storage());
@@ -241,7 +243,7 @@ TEST(LoadAdapter, ATiedHeadMustBeACopyToo) {
   expect_converted(store, tensors);
   tensors.at(head)[4].add_(1);
   write_tensors(directory / "adapter_model.safetensors", tensors);
-  const std::string message = user_error_of([&] { load_adapter(directory.path(), store); });
+  const std::string message = base::refusal_of([&] { load_adapter(directory.path(), store); });
   EXPECT_NE(message.find("adapter_model.safetensors: tensor \"" + head + "\" has other values"), std::string::npos)
       << message;
   EXPECT_NE(message.find("ensure_weight_tying"), std::string::npos) << message;
@@ -261,10 +263,10 @@ TEST(LoadHfCheckpoint, RefusesBeforeAnythingChanges) {
   for (const HfTensors* bad : {&missing, &shaped, &wide}) {
     const TemporaryDirectory directory;
     write_directory(directory.path(), *bad);
-    const std::string message = user_error_of([&] { load_hf_checkpoint(directory.path(), empty); });
+    const std::string message = base::refusal_of([&] { load_hf_checkpoint(directory.path(), empty); });
     EXPECT_NE(message.find(name), std::string::npos) << message;
     EXPECT_FALSE(empty.has_storage());
-    user_error_of([&] { load_hf_checkpoint(directory.path(), filled); });
+    base::refusal_of([&] { load_hf_checkpoint(directory.path(), filled); });
     expect_same_bits(filled, same);
   }
   const TemporaryDirectory directory;
@@ -422,7 +424,7 @@ TEST(ExportHfCheckpoint, NeverReplacesUnasked) {
   const WeightStore store = load(tied_path());
   export_hf_checkpoint(target, store, {.source_directory = tied_path()});
   const std::string before = read_bytes(target + "/model.safetensors");
-  EXPECT_NE(user_error_of([&] {
+  EXPECT_NE(base::refusal_of([&] {
               export_hf_checkpoint(target, load(tied_path()), {.source_directory = tied_path()});
             }).find(target),
             std::string::npos);
@@ -449,24 +451,24 @@ TEST(ExportHfCheckpoint, NeverRemovesWhatItDidNotWrite) {
   const ExportOptions options = {.source_directory = tied_path(), .overwrite = true};
   export_hf_checkpoint(target, store, options);
   write_bytes(target + "/thesis.tex", "three years");
-  const std::string message = user_error_of([&] { export_hf_checkpoint(target, store, options); });
+  const std::string message = base::refusal_of([&] { export_hf_checkpoint(target, store, options); });
   EXPECT_NE(message.find("thesis.tex"), std::string::npos) << message;
   EXPECT_EQ(read_bytes(target + "/thesis.tex"), "three years");
   fs::remove(target + "/thesis.tex");
   for (const std::string folder : {"drafts", "tokenizer.json.d", "additional_chat_templates"}) {
     fs::create_directories(target + "/" + folder + "/thesis.jinja");  // a folder is no template
-    const std::string of_folder = user_error_of([&] { export_hf_checkpoint(target, store, options); });
+    const std::string of_folder = base::refusal_of([&] { export_hf_checkpoint(target, store, options); });
     EXPECT_NE(of_folder.find("holds \"" + folder + "\""), std::string::npos) << of_folder;
     fs::remove_all(target + "/" + folder);
     fs::create_directory(target + "/" + folder);
     write_bytes(target + "/" + folder + "/thesis.tex", "three years");
-    const std::string of_file = user_error_of([&] { export_hf_checkpoint(target, store, options); });
+    const std::string of_file = base::refusal_of([&] { export_hf_checkpoint(target, store, options); });
     EXPECT_NE(of_file.find("holds \"" + folder + "\""), std::string::npos) << of_file;
     EXPECT_EQ(read_bytes(target + "/" + folder + "/thesis.tex"), "three years");
     fs::remove_all(target + "/" + folder);
   }
   write_bytes(directory / "file", "");
-  EXPECT_NE(user_error_of([&] { export_hf_checkpoint(directory / "file", store, options); }).find("in the way"),
+  EXPECT_NE(base::refusal_of([&] { export_hf_checkpoint(directory / "file", store, options); }).find("in the way"),
             std::string::npos);
 }
 
@@ -486,7 +488,7 @@ TEST(ExportHfCheckpoint, AFailedExportLeavesNothing) {
   fs::remove(directory / "source/tokenizer.json");
   fs::create_directory(directory / "source/additional_chat_templates");
   fs::create_symlink("/dev/null", directory / "source/additional_chat_templates/x.jinja");
-  const std::string message = user_error_of(
+  const std::string message = base::refusal_of(
       [&] { export_hf_checkpoint(directory / "out", store, {.source_directory = directory / "source"}); });
   EXPECT_NE(message.find("additional_chat_templates/x.jinja: is no regular file"), std::string::npos) << message;
   EXPECT_EQ(names_in(directory.path()), std::set<std::string>{"source"});
@@ -537,7 +539,7 @@ TEST(TensorFile, KeepsDtypesShapesAndBits) {
     EXPECT_TRUE(at::equal(read.at(name), tensor)) << name;
   }
   EXPECT_THROW(write_tensors(directory / "u.safetensors", {{"t", tensors.at("Float").t()}}), BugError);
-  EXPECT_NE(user_error_of([&] {
+  EXPECT_NE(base::refusal_of([&] {
               read_tensors(golden::directory() + "/safetensors_good/sub_byte_dtypes.safetensors");
             }).find("F4"),
             std::string::npos);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/json.h"
+#include "tests/base/thrown.h"
 #include "tests/model/model_parts.h"
 #include "tests/pretend_device/pretend_device.h"
 #include "tests/weights/file_bytes.h"
@@ -119,7 +120,7 @@ TEST(ModelParts, RefuseTensorsOfAnotherModelByTheWholeShape) {
   const TemporaryDirectory directory;
   write_directory(directory.path(), tensors);
   WeightStore store(part, at::kFloat);
-  const std::string message = user_error_of([&] { load_hf_checkpoint(directory.path(), store); });
+  const std::string message = base::refusal_of([&] { load_hf_checkpoint(directory.path(), store); });
   EXPECT_NE(message.find("has shape [36, 10], config.json asks for [71, 10]"), std::string::npos) << message;
 }
 

@@ -7,6 +7,8 @@
 #include <set>
 
 #include "base/json.h"
+#include "tandem/error.h"
+#include "tests/base/thrown.h"
 #include "tests/golden/golden.h"
 #include "tests/weights/file_bytes.h"
 
@@ -46,7 +48,7 @@ std::string file_bytes(const std::string& header, int64_t data_bytes) {
 }
 
 std::string refusal(const std::string& header, int64_t data_bytes) {
-  return user_error_of([&] { parse_safetensors_header(header, data_bytes, "x.safetensors"); });
+  return base::refusal_of([&] { parse_safetensors_header(header, data_bytes, "x.safetensors"); });
 }
 
 TEST(Safetensors, EveryGoodFileReadsAsTheOfficialLibraryReadsIt) {
@@ -80,7 +82,7 @@ TEST(Safetensors, EveryBadFileIsRefusedWithItsName) {
     const std::string path = golden_folder() + entry.at("file").get<std::string>();
     SCOPED_TRACE(path);
     if (entry.at("deserialize").at("loads").get<bool>()) lax.insert(path);
-    const std::string message = user_error_of([&] { SafetensorsFile file(path); });
+    const std::string message = base::refusal_of([&] { SafetensorsFile file(path); });
     EXPECT_TRUE(message.starts_with(path + ": ")) << message;
     ++num_files;
   }
@@ -140,7 +142,7 @@ TEST(Safetensors, ATensorReadsInAnySplit) {
   std::vector<std::byte> part(1);
   EXPECT_THROW(file.read(info, info.num_bytes(), part), BugError);
   EXPECT_THROW(file.read(info, -1, part), BugError);
-  EXPECT_NE(user_error_of([&] { file.tensor("absent"); }).find("absent"), std::string::npos);
+  EXPECT_NE(base::refusal_of([&] { file.tensor("absent"); }).find("absent"), std::string::npos);
 }
 
 TEST(Safetensors, AFileThatShrinksWhileOpenIsAnErrorNotAFault) {
@@ -150,7 +152,7 @@ TEST(Safetensors, AFileThatShrinksWhileOpenIsAnErrorNotAFault) {
   const SafetensorsFile file(path);
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
   std::vector<std::byte> bytes(64);
-  EXPECT_NE(user_error_of([&] { file.read(file.tensor("t"), 0, bytes); }).find(path), std::string::npos);
+  EXPECT_NE(base::refusal_of([&] { file.read(file.tensor("t"), 0, bytes); }).find(path), std::string::npos);
 }
 
 TEST(Safetensors, EveryTruncationIsRefused) {

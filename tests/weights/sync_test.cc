@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 #include "tests/weights/shown_memory.h"
 #include "tests/weights/small_layout.h"
 #include "weights/shown_weights.h"
@@ -37,16 +38,6 @@ bool same_weights(const WeightStore& a, const WeightStore& b) {
     if (std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) != 0) return false;
   }
   return true;
-}
-
-template <typename Work>
-std::string refusal(const Work& work) {
-  try {
-    work();
-  } catch (const EnvironmentError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 class WeightSync : public testing::TestWithParam<at::ScalarType> {
@@ -81,7 +72,7 @@ TEST_P(WeightSync, APieceThatIsNotTheNextOneIsRefused) {
   const auto refused_at = [&](size_t next, WeightPiece piece) {
     WeightReceiver receiver(to_);
     for (size_t i = 0; i < next; ++i) receiver.take(sent[i].piece, sent[i].bytes);
-    const std::string why = refusal([&] { receiver.take(piece, sent[0].bytes); });
+    const std::string why = base::thrown_by<EnvironmentError>([&] { receiver.take(piece, sent[0].bytes); });
     EXPECT_FALSE(to_.is_whole());
     return why;
   };
@@ -95,7 +86,9 @@ TEST_P(WeightSync, APieceThatIsNotTheNextOneIsRefused) {
     piece.num_bytes = num_bytes;
     EXPECT_THAT(refused_at(0, piece), is_size) << num_bytes;
   }
-  EXPECT_THAT(refusal([&] { WeightReceiver(to_).take(sent[0].piece, std::span(sent[0].bytes).first(2)); }), is_size);
+  EXPECT_THAT(base::thrown_by<EnvironmentError>(
+                  [&] { WeightReceiver(to_).take(sent[0].piece, std::span(sent[0].bytes).first(2)); }),
+              is_size);
   WeightPiece elsewhere = sent[0].piece;
   elsewhere.tensor = -1;
   EXPECT_THAT(refused_at(0, elsewhere), is_order);
@@ -108,7 +101,7 @@ TEST_P(WeightSync, WhatChangesOnItsWayIsFoundAndNeverSamples) {
     for (size_t i = 0; i < changed; ++i) receiver.take(sent[i].piece, sent[i].bytes);
     std::vector<std::byte> bytes = sent[changed].bytes;
     bytes.back() ^= std::byte{0x80};
-    EXPECT_THAT(refusal([&] { receiver.take(sent[changed].piece, bytes); }),
+    EXPECT_THAT(base::thrown_by<EnvironmentError>([&] { receiver.take(sent[changed].piece, bytes); }),
                 testing::HasSubstr(to_.layout().tensors[changed].name));
     EXPECT_THROW(to_.view(), BugError);
   }
@@ -119,7 +112,7 @@ TEST_P(WeightSync, AVersionThatBreaksOffIsNotWhole) {
   for (const size_t count : {size_t{0}, size_t{1}, sent.size() - 1}) {
     WeightReceiver receiver(to_);
     for (size_t i = 0; i < count; ++i) receiver.take(sent[i].piece, sent[i].bytes);
-    EXPECT_THAT(refusal([&] { receiver.finish(5); }), testing::HasSubstr("not all come"));
+    EXPECT_THAT(base::thrown_by<EnvironmentError>([&] { receiver.finish(5); }), testing::HasSubstr("not all come"));
     EXPECT_FALSE(to_.is_whole());
   }
   // The next version repairs it.
@@ -147,22 +140,25 @@ TEST_P(WeightSync, WhatIsWrittenWhileItIsCopiedNeverSamples) {
   ShownMemory memory;
   std::optional<ShownWeights> shown = ShownWeights::map(to_, {}, show_weights(from_, {}));
   ASSERT_TRUE(shown);
-  EXPECT_NE(refusal([&] { shown->finish(6, checksums(from_, {})); }), "") << "before anything was copied";
+  EXPECT_NE(base::thrown_by<EnvironmentError>([&] { shown->finish(6, checksums(from_, {})); }), "")
+      << "before anything was copied";
   for (const PackedTensor& packed : from_.layout().tensors) {
     shown->copy();
     from_.tensor(packed.name).view(-1).narrow(0, 0, 1).add_(1);
-    EXPECT_THAT(refusal([&] { shown->finish(6, checksums(from_, {})); }), testing::HasSubstr(packed.name));
+    EXPECT_THAT(base::thrown_by<EnvironmentError>([&] { shown->finish(6, checksums(from_, {})); }),
+                testing::HasSubstr(packed.name));
     EXPECT_THROW(to_.view(), BugError);
   }
   shown->copy();
   std::vector<device::Checksum> fewer = checksums(from_, {});
   fewer.pop_back();
-  EXPECT_NE(refusal([&] { shown->finish(6, fewer); }), "");
+  EXPECT_NE(base::thrown_by<EnvironmentError>([&] { shown->finish(6, fewer); }), "");
   EXPECT_FALSE(to_.is_whole());
   shown->copy();
   shown->finish(7, checksums(from_, {}));
   EXPECT_TRUE(to_.is_whole());
-  EXPECT_NE(refusal([&] { shown->finish(8, checksums(from_, {})); }), "") << "checksums alone are no version";
+  EXPECT_NE(base::thrown_by<EnvironmentError>([&] { shown->finish(8, checksums(from_, {})); }), "")
+      << "checksums alone are no version";
 }
 
 TEST_P(WeightSync, ASecondCopyLeavesTheStoreAsItIsUntilItWasCompared) {
@@ -197,13 +193,15 @@ TEST_P(WeightSync, ASecondCopyThatIsTornNeverSamples) {
   for (const PackedTensor& packed : from_.layout().tensors) {
     shown->copy_ahead();
     from_.tensor(packed.name).view(-1).narrow(0, 0, 1).add_(1);
-    EXPECT_THAT(refusal([&] { shown->finish(6, checksums(from_, {})); }), testing::HasSubstr(packed.name));
+    EXPECT_THAT(base::thrown_by<EnvironmentError>([&] { shown->finish(6, checksums(from_, {})); }),
+                testing::HasSubstr(packed.name));
     EXPECT_THROW(to_.view(), BugError);
   }
   shown->copy_ahead();
   shown->finish(7, checksums(from_, {}));
   EXPECT_TRUE(same_weights(from_, to_));
-  EXPECT_NE(refusal([&] { shown->finish(8, checksums(from_, {})); }), "") << "checksums alone are no version";
+  EXPECT_NE(base::thrown_by<EnvironmentError>([&] { shown->finish(8, checksums(from_, {})); }), "")
+      << "checksums alone are no version";
 }
 
 TEST_P(WeightSync, MemoryThatCannotBeMappedIsSaid) {

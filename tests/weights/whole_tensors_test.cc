@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/files.h"
+#include "tandem/error.h"
 #include "tests/base/faulty_disk.h"
 #include "tests/device/ranks/thread_communicator.h"
 #include "tests/model/model_parts.h"

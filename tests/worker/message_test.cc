@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::worker {
 namespace {
@@ -17,13 +18,8 @@ std::string framed(const std::string& body) {
 
 template <typename Error>
 std::string message_of(const std::string& body) {
-  try {
-    result_of(framed(body), 7);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << body << ": nothing of that type was thrown";
-  return "";
+  SCOPED_TRACE(body);
+  return base::refusal_of<Error>([&] { result_of(framed(body), 7); });
 }
 
 TEST(Message, ARequestIsItsLengthAndItsJson) {

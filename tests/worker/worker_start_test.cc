@@ -11,6 +11,7 @@
 #include "reward/graders.h"
 #include "tandem/error.h"
 #include "tests/base/temporary_directory.h"
+#include "tests/base/thrown.h"
 #include "tests/base/variable.h"
 #include "text/text_worker.h"
 #include "worker/child_environment.h"
@@ -69,12 +70,7 @@ TEST(Spawn, AMissingTandemIsNoMissingPython) {
 }
 
 std::string failure_of(const std::string& program_folder, const BuildPlace& build) {
-  try {
-    find_worker(program_folder, build);
-  } catch (const EnvironmentError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by<EnvironmentError>([&] { find_worker(program_folder, build); });
 }
 
 TEST(WorkerPlace, ErrorsNameTheFoldersWhereItWasLookedFor) {
@@ -114,12 +110,7 @@ reward::GraderConfig exact_graders() {
 }
 
 std::string failure_of_graders() {
-  try {
-    const reward::Graders graders(exact_graders());
-  } catch (const EnvironmentError& error) {
-    return error.what();
-  }
-  return "";
+  return base::thrown_by<EnvironmentError>([&] { const reward::Graders graders(exact_graders()); });
 }
 
 // A reward's author reads there which variables it sees; all others are gone in the sandbox, unless they are named.

@@ -8,22 +8,14 @@
 #include <vector>
 
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 #include "tests/device/npu/npu_stack.h"
 
 namespace tandem::device::npu {
 namespace {
 
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const EnvironmentError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST(AclCalls, AMissingLibraryIsOneLine) {
-  const std::string error = error_of([] { load_acl_calls("libascendcl_of_nobody.so"); });
+  const std::string error = base::thrown_by<EnvironmentError>([] { load_acl_calls("libascendcl_of_nobody.so"); });
   EXPECT_TRUE(error.starts_with("libascendcl_of_nobody.so: cannot open shared object file")) << error;
   EXPECT_TRUE(error.ends_with("; install CANN and source its set_env.sh, or give --device cpu")) << error;
 }
@@ -43,9 +35,11 @@ TEST(AclCalls, AMissingCallIsOneLineOrNull) {
                           [&](const char* name) { return missing == name ? nullptr : dlsym(RTLD_DEFAULT, name); });
   };
   for (const std::string& call : required) {
-    EXPECT_EQ(error_of([&] { load_without(call); }), "libascendcl.so has no " + call + "; install CANN 9.1 or newer");
+    EXPECT_EQ(base::thrown_by<EnvironmentError>([&] { load_without(call); }),
+              "libascendcl.so has no " + call + "; install CANN 9.1 or newer");
   }
-  for (const std::string& call : optional) EXPECT_EQ(error_of([&] { load_without(call); }), "") << call;
+  for (const std::string& call : optional)
+    EXPECT_EQ(base::thrown_by<EnvironmentError>([&] { load_without(call); }), "") << call;
   EXPECT_EQ(load_without("aclrtDeviceGetUuid").aclrtDeviceGetUuid, nullptr);
 }
 
@@ -57,15 +51,16 @@ TEST(AclCalls, AnOldVersionIsOneLine) {
   for (const char* version : {"8.2.RC1", "7.0.0"}) {
     const NpuStack stack;
     fake_cann_set("version", version);
-    EXPECT_EQ(error_of([] { load_acl_calls(); }), std::string("libascendcl.so is of CANN ") + version +
-                                                      ", and the module needs 8.5 or newer; install CANN 9.1");
+    EXPECT_EQ(
+        base::thrown_by<EnvironmentError>([] { load_acl_calls(); }),
+        std::string("libascendcl.so is of CANN ") + version + ", and the module needs 8.5 or newer; install CANN 9.1");
   }
 }
 
 TEST(AclCalls, AMissingDeviceIsOneLine) {
   const NpuStack stack({{"devices", "2"}});
   EXPECT_EQ(AclDevice(stack.acl(), 1).index(), 1);
-  const std::string error = error_of([&] { AclDevice(stack.acl(), 2); });
+  const std::string error = base::thrown_by<EnvironmentError>([&] { AclDevice(stack.acl(), 2); });
   EXPECT_EQ(
       error,
       "aclrtSetDevice: error 107001, no such device (EE9999: the stand-in for CANN says so); choose a device that "
@@ -76,11 +71,12 @@ TEST(AclCalls, ErrorsAreOneLineWhateverTheCode) {
   const NpuStack stack;
   AclCalls silent = stack.acl();
   silent.aclGetRecentErrMsg = nullptr;
-  EXPECT_EQ(error_of([&] { check_acl(silent, 0, "aclrtMapMem"); }), "");
-  EXPECT_EQ(error_of([&] { check_acl(silent, kAclNoPermission, "aclInit"); }),
+  EXPECT_EQ(base::thrown_by<EnvironmentError>([&] { check_acl(silent, 0, "aclrtMapMem"); }), "");
+  EXPECT_EQ(base::thrown_by<EnvironmentError>([&] { check_acl(silent, kAclNoPermission, "aclInit"); }),
             "aclInit: error 207006, no permission; let this user open /dev/davinci* (a container needs the devices and "
             "the driver mounted)");
-  const std::string unknown = error_of([&] { check_acl(silent, 507123, "aclrtMapMem", 4096); });
+  const std::string unknown =
+      base::thrown_by<EnvironmentError>([&] { check_acl(silent, 507123, "aclrtMapMem", 4096); });
   EXPECT_TRUE(unknown.starts_with("aclrtMapMem of 4096 bytes: error 507123; the device may be lost")) << unknown;
 }
 

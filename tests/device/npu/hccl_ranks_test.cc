@@ -17,6 +17,7 @@
 #include "device/npu/hccl_communicator.h"
 #include "device/ops.h"
 #include "mesh/socket_communicator.h"
+#include "tests/base/thrown.h"
 #include "tests/device/npu/fake_cann/fake_cann.h"
 #include "tests/device/npu/fake_hccl/fake_hccl.h"
 #include "tests/device/ranks/communicator_conformance.h"
@@ -221,22 +222,14 @@ TEST(HcclRanks, HcclIsGivenTheRunsTimeoutAndInterface) {
 }
 
 TEST(HcclCalls, WhatIsMissingIsNamed) {
-  const auto error_of = [](const std::function<void()>& call) -> std::string {
-    try {
-      call();
-    } catch (const EnvironmentError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_EQ(error_of([] { npu::load_hccl_calls("libhccl_that_is_not_there.so"); }),
+  EXPECT_EQ(base::thrown_by<EnvironmentError>([] { npu::load_hccl_calls("libhccl_that_is_not_there.so"); }),
             "several NPUs need HCCL: libhccl_that_is_not_there.so: cannot open shared object file: No such file or "
             "directory; install CANN and source its set_env.sh, or use one device");
   const auto find = [](const char* name) {
     static int symbol = 0;
     return std::strcmp(name, "HcclBatchSendRecv") == 0 ? nullptr : static_cast<void*>(&symbol);
   };
-  EXPECT_EQ(error_of([&] { npu::find_hccl_calls("libhccl.so", find); }),
+  EXPECT_EQ(base::thrown_by<EnvironmentError>([&] { npu::find_hccl_calls("libhccl.so", find); }),
             "libhccl.so has no HcclBatchSendRecv; install CANN 9.1 or newer");
 }
 

@@ -8,6 +8,7 @@
 
 #include "device/backend.h"
 #include "tandem/error.h"
+#include "tests/base/thrown.h"
 
 namespace tandem::device {
 namespace {
@@ -23,15 +24,6 @@ void load_stand_in() { ASSERT_NE(dlopen(FAKE_CANN, RTLD_NOW | RTLD_GLOBAL), null
 
 void set_stand_in(const char* option, const char* value) {
   reinterpret_cast<void (*)(const char*, const char*)>(dlsym(RTLD_DEFAULT, "fake_cann_set"))(option, value);
-}
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const EnvironmentError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(NpuModule, IsOfTheContractOfThisBuild) { EXPECT_EQ(module_entry().contract, kBackendContract); }
@@ -65,7 +57,7 @@ TEST(NpuModule, CountsAndNamesDevices) {
 
 TEST(NpuModule, WithoutItsOtherHalfItMakesNoOperations) {
   load_stand_in();
-  const std::string error = error_of([] { module_entry().make_ops(0, 1, "best"); });
+  const std::string error = base::thrown_by<EnvironmentError>([] { module_entry().make_ops(0, 1, "best"); });
   EXPECT_TRUE(error.starts_with("--device npu: ")) << error;
   EXPECT_NE(error.find("libtandem_npu_torch.so: cannot open shared object file"), std::string::npos) << error;
   EXPECT_TRUE(error.ends_with(
@@ -78,13 +70,15 @@ TEST(NpuModule, RefusesNpusThatCannotRunThis) {
   load_stand_in();
   for (const char* soc : {"Ascend310P3", "Ascend910A", "Ascend910ProB", "Ascend910PremiumA", "Ascend950PR_9589"}) {
     set_stand_in("soc", soc);
-    const std::string error = error_of([] { module_entry().make_ops(1, 1, "best"); });
+    const std::string error = base::thrown_by<EnvironmentError>([] { module_entry().make_ops(1, 1, "best"); });
     EXPECT_TRUE(error.starts_with(std::string("--device npu:1: it is an ") + soc + ", ")) << error;
     EXPECT_TRUE(error.ends_with("; use an Ascend 910B or a newer 910, or give --device cpu")) << error;
   }
   for (const char* soc : {"Ascend910B1", "Ascend910_9391"}) {
     set_stand_in("soc", soc);
-    EXPECT_NE(error_of([] { module_entry().make_ops(0, 1, "best"); }).find("libtandem_npu_torch.so"), std::string::npos)
+    EXPECT_NE(
+        base::thrown_by<EnvironmentError>([] { module_entry().make_ops(0, 1, "best"); }).find("libtandem_npu_torch.so"),
+        std::string::npos)
         << soc;
   }
 }
@@ -92,7 +86,7 @@ TEST(NpuModule, RefusesNpusThatCannotRunThis) {
 TEST(NpuModule, WithoutHcclItConnectsNoRanksAndItShowsNoMemory) {
   const std::unique_ptr<Communicator> hosts = solo_communicator();
   EXPECT_EQ(
-      error_of([&] { module_entry().make_communicator(3, {.hosts = *hosts}); }),
+      base::thrown_by<EnvironmentError>([&] { module_entry().make_communicator(3, {.hosts = *hosts}); }),
       "several NPUs need HCCL: libhccl.so: cannot open shared object file: No such file or directory; install CANN "
       "and source its set_env.sh, or use one device");
   EXPECT_EQ(module_entry().show_memory({}), "");
