@@ -68,7 +68,7 @@ class GivenAnswers : public testing::Test {
     return words;
   }
   void train(const std::string& name, const std::string& share, const Arguments& more = {}) const {
-    const Captured result = run_program(arguments(name, share, more));
+    const Captured result = run(arguments(name, share, more));
     ASSERT_EQ(result.code, 0) << name << ": " << result.err;
   }
   std::vector<base::Json> samples(const std::string& name, int rollout) const {
@@ -193,7 +193,7 @@ TEST_F(GivenAnswers, RewardsAreOfTheOthersAlone) {
                                 {"--rm-model", path("judge"), "--opd-kl-coef", "0.5", "--num-rollout", "1",
                                  "--advantage-estimator", "reinforce_plus_plus"});
     std::erase(words, "--no-opd-use-task-rewards");
-    const Captured result = run_program(words);
+    const Captured result = run(words);
     ASSERT_EQ(result.code, 0) << name << ": " << result.err;
   };
   rewarded("some", "0.5");
@@ -221,7 +221,7 @@ TEST_F(GivenAnswers, RewardsAreOfTheOthersAlone) {
 
 TEST_F(GivenAnswers, RanksWorkersAndResumedRunsAgreeBitForBit) {
   const Arguments whole = arguments("whole", "0.5");
-  ASSERT_EQ(run_program(whole).code, 0);
+  ASSERT_EQ(run(whole).code, 0);
   const Results want(path("whole"));
   const Captured two = run_program(with_ranks(arguments("two", "0.5"), 2));
   ASSERT_EQ(two.code, 0) << two.err;
@@ -229,8 +229,8 @@ TEST_F(GivenAnswers, RanksWorkersAndResumedRunsAgreeBitForBit) {
   const Captured workers = run_program(with_workers(arguments("workers", "0.5"), 1, 1));
   ASSERT_EQ(workers.code, 0) << workers.err;
   expect_equal(Results(path("workers")), want, "a rollout worker");
-  ASSERT_EQ(run_program(arguments("resumed", "0.5", {"--num-rollout", "1"})).code, 0);
-  const Captured rest = run_program(arguments("resumed", "0.5", {"--load", path("resumed")}));
+  ASSERT_EQ(run(arguments("resumed", "0.5", {"--num-rollout", "1"})).code, 0);
+  const Captured rest = run(arguments("resumed", "0.5", {"--load", path("resumed")}));
   ASSERT_EQ(rest.code, 0) << rest.err;
   expect_equal(Results(path("resumed")), want, "resumed");
   expect_refused(arguments("resumed", "0.25", {"--load", path("resumed")}), "--opd-on-policy-share");

@@ -46,7 +46,7 @@ class DataParallel : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = new base::TemporaryDirectory();
-    const Captured alone = run_program(with_ranks(arguments(*folder_, "alone"), 1));
+    const Captured alone = run(with_ranks(arguments(*folder_, "alone"), 1));
     ASSERT_EQ(alone.code, 0) << alone.err;
     alone_ = new Results(*folder_ / "alone");
   }
@@ -117,7 +117,7 @@ TEST_F(DataParallel, WithAReferenceEpochsAndOffloadToo) {
       *folder_, "mix_alone",
       {"--dtype", "bfloat16", "--kl-loss-coef", "0.01", "--num-epochs-per-rollout", "2", "--num-rollout", "2"});
   mix.insert(mix.end(), {"--use-kl-loss", "--rollout-shuffle", "--offload-train"});
-  const Captured alone = run_program(with_ranks(mix, 1));
+  const Captured alone = run(with_ranks(mix, 1));
   ASSERT_EQ(alone.code, 0) << alone.err;
   const Captured three = run_program(with_ranks(with_flag(mix, "--save", *folder_ / "mix_3"), 3));
   ASSERT_EQ(three.code, 0) << three.err;
@@ -231,6 +231,7 @@ TEST_F(DataParallel, OneThatIsFrozenWhileItSamplesEndsTheOthersWhoeverStartedThe
   base::write_file_durably(*folder_ / "sleeps.py",
                            "import time\n"
                            "def reward(prompts, completions, **kwargs):\n"
+                           "    print('it sleeps', flush=True)\n"
                            "    time.sleep(40)\n"
                            "    return [1.0 for _ in completions]\n");
   const Arguments words =
@@ -238,9 +239,8 @@ TEST_F(DataParallel, OneThatIsFrozenWhileItSamplesEndsTheOthersWhoeverStartedThe
                            {"--custom-rm-path", *folder_ / "sleeps.py:reward", "--distributed-timeout-minutes", "0.1"}),
                  2);
   const StartedRanks ranks({words, words});
-  const std::string log = *folder_ / "frozen_by_hand/log.txt";
-  for (int i = 0; i < 3000 && !base::file_exists(log); ++i) usleep(10'000);
-  sleep(2);  // until both have sampled, and the reward takes its time
+  wait_for_text(*folder_ / "frozen_by_hand/grader_output.txt", "it sleeps");
+  sleep(1);  // until both have sampled, while the reward takes its time
   ranks[1].signal(SIGSTOP);
   EXPECT_TRUE(ranks[0].wait_for(30.0)) << ranks.said(0);
   ranks[0].signal(SIGKILL);  // nothing happens to one that has ended

@@ -206,29 +206,10 @@ TEST(Launch, StartsAgainAsOftenAsItMay) {
   EXPECT_NE(result.err.find("restart 1 of 2"), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("restart 2 of 2"), std::string::npos) << result.err;
   const Captured mistake =
-      run_program(launched({"--nproc-per-node", "2", "--max-restarts", "2"},
+      run_program(launched({"--max-restarts", "2"},
                            with_flag(train_arguments(folder / "run"), "--hf-checkpoint", "no-model")));
   EXPECT_EQ(mistake.code, 2);
   EXPECT_EQ(mistake.err.find("restart"), std::string::npos) << "a mistake is not mended by trying again";
-}
-
-// A run that another process still writes is refused with code 3, so the launch tries again. What lies there is not its
-// own: tries that went on from that would not replace it.
-TEST(Launch, ARestartDoesNotGoOnFromTheRunThatItReplaces) {
-  const base::TemporaryDirectory folder;
-  const std::string run_path = folder / "run";
-  base::make_directories(run_path + "/checkpoints");
-  base::write_file_durably(run_path + "/config.toml", "");
-  base::write_file_durably(run_path + "/checkpoints/latest", "step_000001\n");  // --load would refuse it
-  const base::DirectoryLock other(run_path);
-  const Captured result = run_program(
-      launched({"--nproc-per-node", "2", "--max-restarts", "1"}, train_arguments(run_path, {"--overwrite"})));
-  expect_one_line_failure(result, 3, " exited with code 3; the others were ended");
-  EXPECT_NE(result.err.find("restart 1 of 1"), std::string::npos) << result.err;
-  const std::string said = run_path + ": another run is writing here; wait for it, or end it first";
-  const size_t first = result.err.find(said);
-  ASSERT_NE(first, std::string::npos) << result.err;
-  EXPECT_NE(result.err.find(said, first + 1), std::string::npos) << result.err;
 }
 
 // Starts a run, kills a rank when the log has that text, and returns what the launch said at its end.
@@ -257,22 +238,10 @@ TEST(Launch, ARestartGoesOnFromTheLastCheckpointAndNotFromTheNamedStep) {
   ASSERT_EQ(run_program(saving_run(run_path, 2)).code, 0);
   base::write_file_durably(folder / "job.toml", "ckpt-step = 1\n");
   const Captured result = launched_and_killed_once(
-      saving_run(run_path, 12, {"--config", folder / "job.toml", "--load", run_path}), run_path, "rollout 4/12");
+      saving_run(run_path, 6, {"--config", folder / "job.toml", "--load", run_path}), run_path, "rollout 4/6");
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.err.find("restart 1 of 1"), std::string::npos) << result.err;
-  EXPECT_EQ(count_in_file(run_path + "/log.txt", "rollout 2/12 "), 1) << base::read_file(run_path + "/log.txt");
-}
-
-// Until its first checkpoint, a run that began with the checkpoint of another one begins so again.
-TEST(Launch, ARestartBeginsAgainWhereOnlyTheOtherRunHasACheckpoint) {
-  const base::TemporaryDirectory folder;
-  const std::string other = folder / "other", run_path = folder / "run";
-  ASSERT_EQ(run_program(saving_run(other, 1)).code, 0);
-  const Captured result = launched_and_killed_once(
-      saving_run(run_path, 20, {"--load", other, "--save-interval", "100"}), run_path, "rollout 2/20");
-  EXPECT_EQ(result.code, 0) << result.err;
-  EXPECT_NE(result.err.find("restart 1 of 1"), std::string::npos) << result.err;
-  EXPECT_TRUE(base::directory_exists(run_path + "/checkpoints/step_000020"));
+  EXPECT_EQ(count_in_file(run_path + "/log.txt", "rollout 2/6 "), 1) << base::read_file(run_path + "/log.txt");
 }
 
 // A user who stops a run does not want it back because a rank failed meanwhile.

@@ -33,7 +33,7 @@ class SftRanks : public testing::Test {
     base::write_file_durably(*folder_ / "answers.jsonl", lines);
     base::write_file_durably(*folder_ / "pairs.jsonl", pairs);
     base::write_file_durably(*folder_ / "labelled.jsonl", labelled);
-    const Captured alone = run_program(arguments("alone"));
+    const Captured alone = run(arguments("alone"));
     ASSERT_EQ(alone.code, 0) << alone.err;
     alone_ = new Results(*folder_ / "alone");
   }
@@ -102,14 +102,14 @@ TEST_F(SftRanks, AnyNumberGivesTheSameRun) {
 
 // The KL term of KTO, the means of preference/* and those of held-out pairs are of all answers, whoever scored them.
 TEST_F(SftRanks, PreferencesAreLearntAlike) {
-  ASSERT_EQ(run_program(with_flag(arguments("reference"), "--num-rollout", "1")).code, 0);
+  ASSERT_EQ(run(with_flag(arguments("reference"), "--num-rollout", "1")).code, 0);
   for (const std::string loss : {"sigmoid", "kto"}) {
     const auto words = [&](const std::string& name) {
       Arguments result = preferring(loss + name, loss);
       if (loss == "sigmoid") result.insert(result.end(), {"--ref-load", *folder_ / "reference/hf/latest"});
       return result;
     };
-    const Captured alone = run_program(words("_alone"));
+    const Captured alone = run(words("_alone"));
     ASSERT_EQ(alone.code, 0) << alone.err;
     const Results want = results(loss + "_alone");
     if (loss == "kto") {
@@ -129,7 +129,7 @@ TEST_F(SftRanks, AnAdapterIsLearntAlike) {
     result.insert(result.end(), {"--lora-rank", "4", "--dtype", "bfloat16"});
     return result;
   };
-  const Captured alone = run_program(words("adapter_alone"));
+  const Captured alone = run(words("adapter_alone"));
   ASSERT_EQ(alone.code, 0) << alone.err;
   const auto adapter = [](const std::string& name) {
     return base::read_file(*folder_ / name + "/hf/latest/adapter_model.safetensors");
@@ -209,7 +209,7 @@ TEST_F(SftRanks, FilesThatDifferBetweenRanksAreRefused) {
   std::string lines = base::read_file(*folder_ / "answers.jsonl");
   base::write_file_durably(data, lines.insert(lines.size() - 1, " "));
   const std::string older = *folder_ / "older";
-  ASSERT_EQ(run_program(with_flag(arguments("older"), "--num-rollout", "3")).code, 0);
+  ASSERT_EQ(run(with_flag(arguments("older"), "--num-rollout", "3")).code, 0);
   const auto expect_refused = [&](const Arguments& words, const Arguments& of_rank_1, const std::string& what) {
     const StartedRanks ranks({with_ranks(words, 2), with_ranks(of_rank_1, 2)});
     for (const size_t rank : {size_t{0}, size_t{1}}) {

@@ -96,11 +96,11 @@ TEST_F(TensorParallel, ARunGoesOnSpreadOverAnotherNumber) {
   const std::string run = *folder_ / "one", state = optimizer_state(run);
   const Arguments next = {"--load", run, "--save", *folder_ / "whole_again", "--num-rollout", "2"};
   Arguments words = arguments(*folder_, "whole_again", 1, 1, next);
-  const Captured refused = run_program(words);
+  const Captured refused = run(words);
   EXPECT_EQ(refused.code, 2);
   EXPECT_NE(refused.err.find("--tensor-model-parallel-size"), std::string::npos) << refused.err;
   words.push_back("--allow-changed-config");
-  const Captured whole = run_program(words);
+  const Captured whole = run(words);
   ASSERT_EQ(whole.code, 0) << whole.err;
   EXPECT_TRUE(weights_of(*folder_ / "whole_again") == weights_of(run)) << "nothing was left to do";
   Arguments back = arguments(*folder_, "spread_again", 2, 4,
@@ -152,7 +152,7 @@ TEST_F(TensorParallel, SharedRowsAreExportedAsOneDeviceDoesAndComparedOnResume) 
   ASSERT_EQ(spread.code, 0) << spread.err;
   Arguments alone = arguments(*folder_, "rows_of_one", 1, 1, still);
   alone.push_back("--sequence-parallel");
-  const Captured one = run_program(alone);
+  const Captured one = run(alone);
   ASSERT_EQ(one.code, 0) << "one device has nobody to share with: " << one.err;
   EXPECT_TRUE(weights_of(*folder_ / "rows_still") == weights_of(*folder_ / "rows_of_one"));
   const Captured refused =

@@ -126,14 +126,14 @@ TEST_F(SftResume, SigtermSavesAndExitsWith0) {
   EXPECT_TRUE(everything_of(run_path) == undisturbed_);
 }
 
-// A step of 200 micro-batches does not end at once. What was finished before it is saved, though no save was due.
+// A step of 60 micro-batches does not end at once. What was finished before it is saved, though no save was due.
 TEST_F(SftResume, ASignalThatGivesUpAStepSavesThoseBefore) {
   const std::string run_path = folder_ / "cut", other = folder_ / "whole";
   const auto words = [&](const std::string& path, int steps) {
     Arguments result = with_flag(with_flag(arguments(path), "--num-rollout", std::to_string(steps)), "--save-interval",
                                  std::to_string(steps));
     result.insert(result.end(), {"--max-tokens-per-gpu", "40", "--stop-grace-seconds", "0"});
-    return with_flag(result, "--global-batch-size", "200");
+    return with_flag(result, "--global-batch-size", "60");
   };
   {
     const Program program(words(run_path, 50));

@@ -346,6 +346,7 @@ TEST_F(LiveRollouts, WhatCannotBeIsRefused) {
       run_program(with_flag(with_flag(with_replay(one_step_off(), "one_off"), "--save", path("other_flags")),
                             "--rollout-max-response-len", "9"));
   EXPECT_EQ(other.code, 2) << other.err;
+  EXPECT_NE(other.err.find("which has not ended here"), std::string::npos) << other.err;
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ class PartialRollout : public WorkerRuns {
  protected:
   static void SetUpTestSuite() {
     WorkerRuns::SetUpTestSuite();
-    const Captured alone = run_program(in_phases(run_arguments("alone")));
+    const Captured alone = run(in_phases(run_arguments("alone")));
     ASSERT_EQ(alone.code, 0) << alone.err;
     own_ = new Results(path("alone"));
   }
@@ -121,7 +121,7 @@ TEST_F(PartialRollout, AKilledRunGoesOnToTheSameBits) {
     if (code == 0) break;
   }
   EXPECT_GE(kills, 3);
-  const Captured rest = run_program(words);
+  const Captured rest = run(words);
   ASSERT_EQ(rest.code, 0) << rest.err;
   expect_same(name);
 }
@@ -189,7 +189,7 @@ TEST_F(PartialRollout, WithAFilterAnAdapterAReferenceAndEvaluationsToo) {
                                  "--eval-interval", "2", "--save-best", "eval/held_out"});
     return result;
   };
-  ASSERT_EQ(run_program(words("all_alone")).code, 0);
+  ASSERT_EQ(run(words("all_alone")).code, 0);
   const auto adapter = [](const std::string& name) {
     const std::string file = "/adapter_model.safetensors", best = path(name) + "/hf/best" + file;
     // There is none where no evaluation was better than the one before training.
@@ -223,7 +223,7 @@ TEST_F(PartialRollout, ABoundHoldsAndZeroIsOnPolicy) {
   for (const int64_t bound : {0, 1}) {
     const std::string name = "bound" + std::to_string(bound);
     const Captured result =
-        run_program(with_flag(in_phases(run_arguments(name)), "--max-weight-staleness", std::to_string(bound)));
+        run(with_flag(in_phases(run_arguments(name)), "--max-weight-staleness", std::to_string(bound)));
     ASSERT_EQ(result.code, 0) << result.err;
     for (const base::Json& record : records(path(name), "rollout/step"))
       EXPECT_LE(record["rollout/staleness/max"], static_cast<double>(bound));
@@ -236,7 +236,7 @@ TEST_F(PartialRollout, ABoundHoldsAndZeroIsOnPolicy) {
 TEST_F(PartialRollout, TheMaskChangesWhatIsTrained) {
   Arguments words = in_phases(run_arguments("masked"));
   words.push_back("--mask-offpolicy-in-partial-rollout");
-  const Captured result = run_program(words);
+  const Captured result = run(words);
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(weights_of(path("masked")), weights_of(path("alone")));
   bool has_older = false;

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -28,16 +29,16 @@ struct InternetSocket {
 
 // Returns `root` and all living processes below it.
 inline std::vector<std::string> process_tree(pid_t root) {
-  std::vector<std::string> tree = {std::to_string(root)};
-  std::vector<std::string> all;
+  std::multimap<pid_t, std::string> children;  // by their parent
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") == std::string::npos) all.push_back(name);
+    const bool is_process = name.find_first_not_of("0123456789") == std::string::npos;
+    if (is_process) children.emplace(worker::process_state(name).parent, name);
   }
+  std::vector<std::string> tree = {std::to_string(root)};
   for (size_t i = 0; i < tree.size(); ++i) {
-    for (const std::string& pid : all) {
-      if (std::to_string(worker::process_state(pid).parent) == tree[i]) tree.push_back(pid);
-    }
+    const auto [first, last] = children.equal_range(std::stoi(tree[i]));
+    for (auto child = first; child != last; ++child) tree.push_back(child->second);
   }
   return tree;
 }

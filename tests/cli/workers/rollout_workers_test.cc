@@ -34,7 +34,7 @@ TEST_F(RolloutWorkers, AnAdapterAFilterAndEvaluationsToo) {
                                               "--update-weight-buffer-size", "1000"});
   Arguments with_eval = mix;
   with_eval.insert(with_eval.end(), {"--eval-prompt-data", "held", kPrompts});
-  const Captured colocated = run_program(with_eval);
+  const Captured colocated = run(with_eval);
   ASSERT_EQ(colocated.code, 0) << colocated.err;
   const Captured separate = run_program(with_workers(with_flag(with_eval, "--save", path("mix_1+1")), 1, 1));
   ASSERT_EQ(separate.code, 0) << separate.err;
@@ -71,8 +71,8 @@ TEST_F(RolloutWorkers, OthersJoinAndLeaveARunThatGoesOn) {
   ASSERT_EQ(processes.size(), 2U);
   wait_for_steps("joined", 1);
   kill(processes.at(1), SIGKILL);
-  Program second(joining(words));
-  usleep(500'000);
+  Program second(joining(words), 0, path("second.err"));
+  wait_for_text(path("second.err"), "samples for the run");
   second.signal(SIGTERM);
   EXPECT_TRUE(second.wait_for(30.0));
   Program third(joining(words));
@@ -89,7 +89,7 @@ TEST_F(RolloutWorkers, TheUsersCodeRunsInWorkersAlone) {
   Arguments words =
       run_arguments("turns", {"--custom-rm-path", functions + ":reward", "--rollout-max-response-len", "16"});
   words.insert(words.end(), {"--custom-generate-function-path", functions + ":turns"});
-  const Captured colocated = run_program(words);
+  const Captured colocated = run(words);
   ASSERT_EQ(colocated.code, 0) << colocated.err;
   Program program(with_workers(with_flag(words, "--save", path("turns_1+2")), 1, 2));
   const std::map<int, pid_t> processes = processes_of(program.pid(), 3);

@@ -158,7 +158,7 @@ TEST_F(ScorerRuns, ARunThatWaitsForItsTeacherCanBeStopped) {
   wait_until_ready("stop2.err");
   Arguments rest = with_flag(asking("stopped", {address}), "--num-rollout", "2000");
   rest.insert(rest.end(), {"--load", path("stopped"), "--dry-run"});
-  const Captured result = run_program(rest);
+  const Captured result = run(rest);
   EXPECT_EQ(result.code, 0) << result.err;
 }
 

@@ -166,7 +166,7 @@ TEST_F(WorkerFaults, DeathsWithoutEndChangeNoBit) {
   std::mt19937_64 random(static_cast<uint64_t>(seed));
   const Arguments words = run_arguments(
       "deathless", {"--num-rollout", std::to_string(num_rollouts), "--save-interval", std::to_string(num_rollouts)});
-  ASSERT_EQ(run_program(words).code, 0);
+  ASSERT_EQ(run(words).code, 0);
   const Arguments separate = with_workers(with_flag(words, "--save", path("deaths")), 1, 1);
   // A worker that comes when the run is over looks for it half a minute.
   const Arguments another = with_flag(joining(separate), "--distributed-timeout-minutes", "0.5");

@@ -54,7 +54,7 @@ class WorkerRuns : public testing::Test {
   // Returns the results of the run without workers. The first test of the process that compares with them makes it.
   static const Results& colocated() {
     static const Results made = [] {
-      const Captured alone = run_program(run_arguments("colocated"));
+      const Captured alone = run(run_arguments("colocated"));
       EXPECT_EQ(alone.code, 0) << alone.err;
       return Results(path("colocated"));
     }();
