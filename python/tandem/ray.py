@@ -245,7 +245,7 @@ class _Attempt:
             except ray.exceptions.RayError as error:
                 if self._is_over:
                     return
-                show(f"tandem.ray: warning: engine {i} has no machine ({type(error).__name__}); the run goes on, and it "
+                show(f"tandem.ray: warning: engine {i} has no machine ({type(error).__name__}); the run continues, and it "
                      f"is tried again in {_LONGEST_PAUSE_S:g} s\n", sys.stderr)  # fmt: skip
                 self._due.append((time.monotonic() + _LONGEST_PAUSE_S, i))
         threading.Thread(target=start, daemon=True).start()
@@ -294,7 +294,7 @@ class _Attempt:
             return
         starts = self._starts[i] = self._starts.get(i, 0) + 1
         pause = min(2.0 ** (starts - 1), _LONGEST_PAUSE_S)
-        show(f"tandem.ray: warning: {member.end()}; the run goes on, and another one joins it (start {starts + 1} of "
+        show(f"tandem.ray: warning: {member.end()}; the run continues, and another one joins it (start {starts + 1} of "
              f"engine {i}, in {pause:g} s)\n", sys.stderr)  # fmt: skip
         self._due.append((time.monotonic() + pause, i))
 

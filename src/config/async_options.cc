@@ -13,7 +13,7 @@ namespace tandem::config {
 void AsyncOptions::visit(options::Options& options) {
   const char* const group = "loop";
   options.option(partial_rollout, "partial-rollout", group,
-                 "completions that have not ended go on in the next rollout, with the newest weights, in phases of "
+                 "completions that have not ended continue in the next rollout, with the newest weights, in phases of "
                  "--rollout-phase-tokens or, with --max-weight-staleness and --rollout-num-gpus, while the run trains");
   options
       .option(phase_tokens, "rollout-phase-tokens", group,
@@ -25,14 +25,14 @@ void AsyncOptions::visit(options::Options& options) {
       .option(
           max_weight_staleness, "max-weight-staleness", group,
           "a group is trained on at most so many rollouts after that of the weights that it began with; more than 0 "
-          "without --colocate and --rollout-phase-tokens: devices that sample go on while the run trains; unset: 0, "
+          "without --colocate and --rollout-phase-tokens: devices that sample continue while the run trains; unset: 0, "
           "or with --partial-rollout as long as completions take")
       .at_least(0)
       .at_most(base::kMaxCount);
   options
       .option(replay_schedule, "replay-schedule", group,
               "directory of a run that sampled while it trained: this run, with the same flags, takes the same groups "
-              "and samples each token with the same weights, as RUN/schedule.jsonl says, and goes on by itself where "
+              "and samples each token with the same weights, as RUN/schedule.jsonl says, and continues by itself where "
               "that ends")
       .path()
       .does_not_affect_results();

@@ -112,7 +112,7 @@ void check_flags(const SavedInFlight& saved, const InFlightLimits& limits) {
       TANDEM_USER_CHECK(
           size == 0 || has == (limits.has_behavior_logprobs ? size : 0) || (has != 0 && has != size),
           fmt::format("{}: the groups in flight were sampled {} --rollout-top-p, --rollout-top-k or "
-                      "--rollout-min-p, and the run goes on {}; {}",
+                      "--rollout-min-p, and the run continues {}; {}",
                       limits.file, has == 0 ? "without" : "with", has == 0 ? "with one" : "without", kRemedy));
     }
   }

@@ -32,7 +32,7 @@ class ChannelListener {
   // silent. Throws EnvironmentError if another process listens there; `remedy` is the end of its line, and `shown` its
   // beginning, as LocalListener has them.
   ChannelListener(const std::string& local_name, NetworkDoor door, double patience_s,
-                  const std::string& remedy = "does the run go on already?", const std::string& shown = "");
+                  const std::string& remedy = "is the run running already?", const std::string& shown = "");
 
   // Returns the next process that has connected and is known.
   std::unique_ptr<Channel> accept();

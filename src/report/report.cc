@@ -138,7 +138,7 @@ void Report::write(base::LineFile& file, const std::string& line) {
   const std::string error = file.write_or_keep_line(line);
   if (error.empty() || is_keeping_) return;
   is_keeping_ = true;
-  base::log_warning("records are kept in memory until the disk takes them, and the run goes on: {}", error);
+  base::log_warning("records are kept in memory until the disk takes them, and the run continues: {}", error);
 }
 
 void Report::sync() {

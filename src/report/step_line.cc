@@ -100,7 +100,7 @@ std::string step_line(const Progress& progress, const Metrics& metrics, const Me
 
 std::string result_or_resume(bool stopped, int64_t finished, int64_t saved, const std::string& path) {
   if (!stopped) return path;
-  if (saved > 0) return fmt::format("--load {} goes on", path);
+  if (saved > 0) return fmt::format("--load {} resumes it", path);
   // A run that goes on from another folder's checkpoint is given that with --load.
   const std::string or_fresh = finished > 0 ? "" : fmt::format(", or --load {} --allow-fresh-start,", path);
   return fmt::format("nothing is saved yet: --overwrite{} begins again in {}", or_fresh, path);

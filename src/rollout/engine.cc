@@ -233,7 +233,7 @@ void PagedEngine::go_on(ActiveGroup& group, size_t index, rl::Completion begun) 
   completion.finish_reason = rl::FinishReason::kRunning;
   for (const int32_t token : completion.tokens) {
     TANDEM_USER_CHECK(reason_to_end(group, index, token) == rl::FinishReason::kRunning, "sample", completion.sample_id,
-                      "has ended already by what ends a completion now, so it cannot go on: give the stop texts, stop "
+                      "has ended already by what ends a completion now, so it cannot be continued: give the stop texts, stop "
                       "tokens and --ignore-eos with which it began, or leave out --partial-rollout");
   }
 }
@@ -467,7 +467,7 @@ bool PagedEngine::accept(SequenceId sequence, const StepResults& results, size_t
   const uint64_t version = model_.weight_version();
   if (completion.versions.empty() || completion.versions.back().version != version) {
     TANDEM_CHECK(completion.versions.empty() || completion.versions.back().version < version, "sample",
-                 completion.sample_id, "goes on with older weights:", version);
+                 completion.sample_id, "is continued with older weights:", version);
     completion.versions.push_back({.begin = static_cast<int64_t>(completion.tokens.size()), .version = version});
   }
   completion.tokens.push_back(token);

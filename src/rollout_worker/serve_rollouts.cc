@@ -319,7 +319,7 @@ void lead_engine(const config::TrainConfig& config, const config::RunMode& mode,
     worker.work();
   } catch (const mesh::ChannelClosed& error) {
     throw EnvironmentError(
-        fmt::format("the run {}: {}; if it goes on, it has given this process up for its silence "
+        fmt::format("the run {}: {}; if it still runs, it has given this process up for its silence "
                     "(--rollout-health-check-timeout), and another may join",
                     config.output.save, error.what()));
   } catch (const device::PeerLost& lost) {

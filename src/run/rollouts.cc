@@ -238,7 +238,7 @@ sampling::InFlightRequest Rollouts::in_flight_request(int64_t rollout_id) {
   const config::TrainConfig& config = inputs_.config;
   const bool is_replayed = this->is_replayed(rollout_id);
   if (inputs_.schedule_log && !is_replayed && phase_->speaks() && !std::exchange(goes_on_by_itself_, true))
-    base::log_info("--replay-schedule: the schedule ends before rollout {}; the run goes on by itself", rollout_id + 1);
+    base::log_info("--replay-schedule: the schedule ends before rollout {}; the run continues by itself", rollout_id + 1);
   return {.groups = in_flight_.get(),
           .num_groups = config.rollout_batch_size,
           .groups_at_once = config.groups_at_once(),

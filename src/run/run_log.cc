@@ -45,7 +45,7 @@ void RunLog::write_or_count(const std::string& what, const char* counter, const 
   } catch (const EnvironmentError& error) {
     if (!continues_after_save_error_) throw;
     pending_[counter] += 1.0;
-    base::log_warning("{} could not be written, and the run goes on (--on-save-error continue): {}", what,
+    base::log_warning("{} could not be written, and the run continues (--on-save-error continue): {}", what,
                       error.what());
   }
 }

@@ -280,7 +280,7 @@ int serve_scores(const config::ScorerConfig& config, const config::RunMode& mode
     return 0;
   }
   mesh::ChannelListener listener(address.local_name(), door_of(address, std::move(secret)), kPatience,
-                                 "does a tandem scorer with this --listen go on already?", "--listen " + config.listen);
+                                 "is a tandem scorer with this --listen running already?", "--listen " + config.listen);
   // Both read the files at the same time, so that the second reader finds them in the page cache.
   std::future<std::string> checksum =
       std::async(std::launch::async, [&] { return checksum_of(config.model, session); });

@@ -143,7 +143,7 @@ std::unique_ptr<mesh::Channel> find_run(const config::TrainConfig& config, const
   }
   return look_until_found(
       here, config.mesh.timeout_s(),
-      fmt::format("no run with --save {} and --rollout-num-gpus goes on on this machine", config.output.save));
+      fmt::format("no run with --save {} and --rollout-num-gpus runs on this machine", config.output.save));
 }
 
 }  // namespace tandem::session

@@ -92,7 +92,7 @@ std::string why_no_answer(const std::string& prompt, const std::string& whole, c
   const auto from = static_cast<size_t>(differ.first - prompt.begin());
   return fmt::format(
       "{}: what the chat template renders as the prompt does not begin the conversation with its answer: the prompt "
-      "goes on with '{}' where the conversation has '{}'; give --apply-chat-template-kwargs that suit the answer (such "
+      "continues with '{}' where the conversation has '{}'; give --apply-chat-template-kwargs that suit the answer (such "
       "as enable_thinking), or write the line as texts: {{\"prompt\": \"...\", \"response\": \"...\"}}",
       place, base::one_line(std::string_view(prompt).substr(from), 40),
       base::one_line(std::string_view(whole).substr(from), 40));

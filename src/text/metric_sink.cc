@@ -62,7 +62,7 @@ struct MetricSink::Impl {
 
   void warn_once(const std::string& what) {
     if (warned.exchange(true)) return;
-    base::log_warning("{}: {}; training goes on", target.what, what);
+    base::log_warning("{}: {}; training continues", target.what, what);
   }
 
   // Returns whether the event was delivered.

@@ -254,7 +254,7 @@ class OnRay(unittest.TestCase):
         os.kill(engine, signal.SIGKILL)
         self.assertEqual(job.code(), 0, job.text())
         self.assertEqual(job.weights(), self.expect(100))
-        self.assertRegex(job.text(), r"tandem.ray: warning: engine \d .*; the run goes on, and another one joins it")
+        self.assertRegex(job.text(), r"tandem.ray: warning: engine \d .*; the run continues, and another one joins it")
         self.assertGreaterEqual(job.text().count("samples for the run"), 3)
         self.assertNotIn("restart", job.text())
 

@@ -106,7 +106,7 @@ TEST(EndLine, SaysHowTheRunGoesOn) {
   const Progress progress = {.rollout = 3, .num_rollouts = 5};
   EXPECT_EQ(end_line(false, progress, 5, 1, "runs/x"), "done after 3 of 5 rollouts, 1 warning; runs/x");
   EXPECT_EQ(end_line(true, progress, 3, 0, "runs/x"),
-            "stopped after 3 of 5 rollouts, 0 warnings; --load runs/x goes on");
+            "stopped after 3 of 5 rollouts, 0 warnings; --load runs/x resumes it");
   EXPECT_EQ(end_line(true, {.rollout = 0, .num_rollouts = 5}, 0, 2, "runs/x"),
             "stopped after 0 of 5 rollouts, 2 warnings; nothing is saved yet: --overwrite, or --load runs/x "
             "--allow-fresh-start, begins again in runs/x");

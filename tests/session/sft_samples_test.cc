@@ -610,7 +610,7 @@ TEST_F(SftSamplesTest, LinesThatCannotBeLearntAreNamed) {
   data_.apply_chat_template_kwargs = R"({"enable_thinking": false})";
   expect_refusal(messages(kAsk + "," + kTwo) + thoughtful,
                  "data.jsonl:2: what the chat template renders as the prompt does not begin the conversation with its "
-                 "answer: the prompt goes on with '\\n</think>\\n\\n' where the conversation has 'one and one");
+                 "answer: the prompt continues with '\\n</think>\\n\\n' where the conversation has 'one and one");
   data_.apply_chat_template_kwargs = "{}";
   EXPECT_EQ(load(thoughtful).samples.size(), 1U);
   expect_refusal(messages(kAsk + "," + kTwo) + messages(R"({"role": "robot", "content": "x"},)" + kTwo),

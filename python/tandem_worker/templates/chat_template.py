@@ -208,7 +208,7 @@ class ChatTemplate:
         if name not in self._compiled:
             self._compile(name)
         if kwargs.get("continue_final_message", False) and kwargs.get("add_generation_prompt", False):
-            raise UserFault("add_generation_prompt opens an answer, continue_final_message goes on with one; set one of "
+            raise UserFault("add_generation_prompt opens an answer, continue_final_message continues one; set one of "
                             "them to false")
         return name
 

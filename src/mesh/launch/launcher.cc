@@ -203,7 +203,7 @@ class Launcher {
     show(number_of(place), worker.last_output());
     const bool is_last = std::ssize(told_) == plan_.num_workers;
     std::fprintf(stderr, "tandem: warning: rank %d of %d, which only samples, %s%s\n", number_of(place), num_ranks(),
-                 how_it_ended(place).c_str(), is_last ? "" : "; the others go on");
+                 how_it_ended(place).c_str(), is_last ? "" : "; the others continue");
   }
 
   // Returns how a worker ended, with its last output.

@@ -159,7 +159,7 @@ TEST_F(DataParallel, AFullDiskEndsNoneOfThemWhereAskedAndTheNextStepIsSaved) {
   ASSERT_EQ(ranks.size(), kRanks);
   while (!base::file_exists(*folder_ / "full/samples/rollout_000000.jsonl")) ASSERT_FALSE(program.wait_for(0.01));
   limit_files(ranks, 20'000);
-  while (base::read_file(errors).find("could not be written, and the run goes on") == std::string::npos)
+  while (base::read_file(errors).find("could not be written, and the run continues") == std::string::npos)
     ASSERT_FALSE(program.wait_for(0.01)) << base::read_file(errors);
   limit_files(ranks, kMaxFileBytes);
   EXPECT_EQ(program.wait(), 0) << base::read_file(errors);
