@@ -4,7 +4,7 @@ communication, the ledger's peaks, and whether all metrics but the times have th
     .venv/bin/python bench/many_devices.py [--device cuda] [--shape 4B] [--ranks 1 2] [--tensor 1] [--build cuda] [--out FILE]
 
 --ranks: how many devices each run has, the first of which the others are compared with; --tensor: how many of them hold one copy of the
-model between them, one number for all runs or one for each; --workers: how many more only sample, likewise; --build: a folder of build/, or one for each run, so that two programs are
+model between them, one number for all runs or one for each; --workers: how many more only sample, one number for all runs or one for each; --build: a folder of build/, or one for each run, so that two programs are
 compared; --limit: beside them one device with its share of the groups alone, which no number of devices beats. The weights are random; the first rollout is left out of the times, because kernels are chosen in it. Nothing is
 exported."""
 

@@ -44,7 +44,7 @@ constexpr std::array kBackends = {
                                 "tensors right"},
 };
 
-// "a, b or c".
+// Returns "a, b or c".
 std::string listed(const std::vector<std::string>& texts, const char* before_last) {
   std::string list = texts.front();
   for (size_t i = 1; i < texts.size(); ++i) list += (i + 1 < texts.size() ? ", " : before_last) + texts[i];

@@ -34,7 +34,7 @@ std::span<const BackendRow> backends();
 // Null where no backend has that name.
 const BackendRow* find_backend(std::string_view name);
 
-// "cpu", "cuda", "cuda:1".
+// Names a device as users do: "cpu", "cuda", "cuda:1".
 struct DeviceSpec {
   std::string backend = "cpu";
   int index = 0;

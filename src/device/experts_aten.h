@@ -13,7 +13,7 @@ namespace tandem::device::experts_aten {
 Routing route(const at::Tensor& logits_TX, const RouteRule& rule);
 at::Tensor route_backward(const at::Tensor& dweights_TC, const at::Tensor& logits_TX, const Routing& routing,
                           const RouteRule& rule, at::ScalarType out);
-// The three below multiply with `ops`.
+// linear(), linear_grad_input() and linear_grad_weight() multiply with `ops`.
 at::Tensor linear(const Ops& ops, const at::Tensor& x, RowsAre x_rows, const at::Tensor& w_XNK, const Routing& routing,
                   at::ScalarType out);
 at::Tensor linear_grad_input(const Ops& ops, const at::Tensor& dy, RowsAre dy_rows, const at::Tensor& w_XNK,

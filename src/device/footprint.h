@@ -21,7 +21,7 @@ struct Footprint {
   // Whether its operations take quantised matrices, those of experts too (Ops::linear_quantised,
   // Ops::linear_of_experts_quantised).
   bool has_quantised = false;
-  // Whether its operations drop elements (Ops::dropout).
+  // This is true if its operations drop elements (Ops::dropout).
   bool has_dropout = false;
   // The tokens of one forward of the engine where nobody gives them: a device that computes more in the time in which
   // it reads all weights takes more.

@@ -75,7 +75,7 @@ void add_endpoint(const sampling::Rollout& rollout, report::Metrics& metrics) {
 }
 
 // Returns the metrics of dynamic sampling: rollout/dynamic_filter/*, and fault/dynamic_filter if the filter failed.
-// Empty without dynamic sampling.
+// There are none without dynamic sampling.
 report::Metrics filter_metrics(const sampling::Rollout& rollout) {
   if (!rollout.filtered) return {};
   const sampling::FilteredGroups& filtered = *rollout.filtered;

@@ -38,7 +38,7 @@ KvLayout kv_layout(const model::ModelConfig& config);
 // Returns the blocks of a kind that so many tokens fill or begin.
 inline int64_t blocks_of(const BlockKind& kind, int64_t tokens) { return (tokens + kind.tokens - 1) / kind.tokens; }
 
-// The same for blocks of all kinds.
+// Returns the blocks of all kinds together that so many tokens fill or begin.
 int64_t blocks_of(const std::vector<BlockKind>& kinds, int64_t tokens);
 
 // A number of tokens whose blocks are full, whatever their kind, is a multiple of this.

@@ -22,7 +22,7 @@ struct StepTensors {
   at::Tensor logits_rows_R;                   // int32; undefined: every row has logits, in order
   at::Tensor results;                         // all of the next three tensors
   at::Tensor token_n, logprob_n, behavior_n;  // int32, float32, float32
-  // By kind of KV block, prepared; their own tensors are views of a StepInput.
+  // These are prepared, one for each kind of KV block; their own tensors are views of a StepInput.
   std::vector<device::AttentionRows> rows;
   std::vector<DrawWindow> windows;
 };

@@ -10,7 +10,7 @@
 namespace tandem::session {
 
 // Returns the configuration of the reward model's decoder: `policy`'s dtype and, where the policy is one rank's part,
-// the part of that rank. Unset without --rm-model. Throws UserError for a directory that is no reward model's.
+// the part of that rank. It is unset without --rm-model. Throws UserError for a directory that is no reward model's.
 std::optional<model::ModelConfig> read_reward_model(const config::RewardOptions& options,
                                                     const model::ModelConfig& policy);
 

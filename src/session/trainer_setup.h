@@ -30,7 +30,7 @@ report::Metrics recorded(const trainer::Metrics& of_step);
 std::string lora_text(const model::ModelConfig& config);
 
 // Returns what a run's results depend on of its adapter, wherever it was said: in flags or in the file of an adapter
-// that is trained on (checkpoint::ResultInputs::adapter). Empty without an adapter.
+// that is trained on (checkpoint::ResultInputs::adapter). It is empty without an adapter.
 std::map<std::string, std::string> adapter_inputs(const model::ModelConfig& config);
 
 // Records in the ledger what the optimizer takes for as long as the run lasts. One that is offloaded is not asked,

@@ -23,7 +23,7 @@ class Gradients {
 
   // Allocates the memory if it was released, and forgets the gradients of the previous step.
   void begin_step();
-  // Returns the accumulator: zeros when first asked for in a step. BugError before begin_step().
+  // Returns the accumulator: zeros when first asked for in a step. Throws BugError before begin_step().
   const at::Tensor& accumulator(size_t tensor);
   // Returns the same memory for a caller that fills it: not zeroed, but to be set when first asked for in a step, then
   // added to.

@@ -85,7 +85,7 @@ class Trainer {
 // Returns the teacher of a sample, whose weights are on the device while a step is taken.
 using TeacherOf = std::function<const model::Model&(const rl::Sample&)>;
 
-// BugError for a configuration that the options refuse. Store and model are borrowed. `store` has the trained tensors:
+// Throws BugError for a configuration that the options refuse. Store and model are borrowed. `store` has the trained tensors:
 // the model's weights, or its adapter, beside which the weights are frozen. The trainer sets the model's gradient sink.
 // `offload` says where masters and moments live. `ranks` are the ranks that take each step together with this one, all
 // with the same configuration and weights. With loss.opd.has_loss() `teacher_of` names the teachers, which have no part

@@ -49,7 +49,7 @@ Values rope_backward(const Qkv& dy, const Ids& positions, const QkvDims& d);
 Values silu_mul(const Values& gate_up, int64_t F);
 Values silu_mul_backward(const Values& dy, const Values& gate_up, int64_t F);
 
-// The same with GELU in its tanh form.
+// Does what silu_mul() does, with GELU in its tanh form.
 Values gelu_mul(const Values& gate_up, int64_t F);
 Values gelu_mul_backward(const Values& dy, const Values& gate_up, int64_t F);
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 HOST = "127.0.0.1"
 MAX_HEAD_BYTES = 32 << 10
 MAX_BODY_BYTES = 8 << 20
-# From the first byte of a request to its last, and from the beginning of a connection to the first byte on it.
+# A request has so long from its first byte to its last, and a connection from its beginning to its first byte.
 REQUEST_SECONDS = 30.0
 MAX_DROPPED_BYTES = 32 << 20  # of a request that was refused before all of it was read
 DROP_SECONDS = 5.0  # in which the rest of such a request is read

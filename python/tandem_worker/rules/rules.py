@@ -16,7 +16,7 @@ def _code():
 
 
 def _ifbench():
-    from tandem_worker.rules import ifbench_rule  # likewise
+    from tandem_worker.rules import ifbench_rule  # imported only where a run uses it
 
     return ifbench_rule.Ifbench()
 

@@ -14,10 +14,10 @@ constexpr int64_t kPackedFloats = int64_t{4} << 20;
 constexpr int64_t kLeastPackedRows = 16 * 32;
 // Rows of a few_rows() call of AMX, and the step of k in packed rows.
 constexpr int64_t kMostUnit = 32;
-// Panels and results of a thread.
+// A thread has panels and results of this size.
 constexpr int64_t kThreadBytes = int64_t{1} << 20;
 
-// To within what rounds a width up to 32 entries.
+// Returns the bytes to within what rounds a width up to 32 entries.
 Size packed_bytes(Size rows, Size inner) {
   const Size width = (inner + 31) / 32 * 32;
   return std::min(rows * width, std::max(Size(kPackedFloats), kLeastPackedRows * width)) * kFloatBytes;

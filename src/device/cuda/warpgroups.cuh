@@ -204,7 +204,7 @@ __device__ inline void multiply_rows(float (&sum)[16][4], uint64_t a, uint64_t b
       : "l"(a), "l"(b), "n"(kAdd ? 1 : 0));
 }
 
-// The same with b [64, 16] or [32, 16].
+// Queues sum [64, N] = (kAdd ? sum : 0) + a [64, 16] b [N, 16]^T, N = 64 or 32, in the same way.
 template <bool kAdd>
 __device__ inline void multiply_rows(float (&sum)[8][4], uint64_t a, uint64_t b) {
   asm volatile(
@@ -268,7 +268,7 @@ __device__ inline void multiply_columns(float (&sum)[8][4], const uint32_t (&a)[
       : TANDEM_THIRTY_TWO(sum, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-// The same where a is in shared memory, its rows in rows.
+// Queues sum [64, N] += a [64, 16] b [16, N], N = 128 or 64, both operands in shared memory, those of a in rows.
 __device__ inline void multiply_columns(float (&sum)[16][4], uint64_t a, uint64_t b) {
   asm volatile(
       "{.reg .pred add; setp.eq.b32 add, 0, 0;\n"

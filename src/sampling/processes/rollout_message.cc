@@ -15,7 +15,7 @@ struct RolloutMessage {
 
   static void fields(auto& wire, auto& m) { wire(m.rollout, m.groups, m.checksums); }
 };
-// The same message, but of a rollout that is borrowed.
+// Has the fields of a RolloutMessage, and borrows its rollout.
 struct SentMessage {
   const std::optional<Rollout>& rollout;
   std::vector<uint64_t> groups;

@@ -117,7 +117,7 @@ struct Storage {
   alignas(kSwizzledRows) uint8_t values[S::kKeyBytes];
   alignas(kSwizzledRows) uint8_t queries[kStages][S::kRowBytes];
   alignas(kSwizzledRows) uint8_t douts[S::kDouts][S::kRowBytes];
-  // [keys, rows], of this tile and of the one before. Consumers that cut keys have weights in registers.
+  // [keys, rows]: these are of this tile and of the one before. Consumers that cut keys have weights in registers.
   alignas(kSwizzledRows) uint8_t weights[S::kCutsKeys ? 0 : 2][S::kKeys * kSwizzledRow];
   alignas(kSwizzledRows) uint8_t dscores[2][S::kKeys * kSwizzledRow];
   alignas(128) float4 dq[S::kDqPlaces][kConsumers][S::kPartEights][kGroup];

@@ -119,7 +119,7 @@ class Multiplier {
   uint32_t of_lane_, piece_ = 0, terms_[kAhead][4];
 };
 
-// The same for one tile. Each lane reads its own terms, so that its codes may be neighbours, which one instruction
+// Multiplies one tile. Each lane reads its own terms, so that its codes may be neighbours, which one instruction
 // reads. The order of rows is one in which lanes that read at the same time share no bank.
 template <>
 class Multiplier<1> {
