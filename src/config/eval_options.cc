@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.h"
+#include "base/message_text.h"
 #include "base/size.h"
 
 namespace tandem::config {
@@ -98,7 +100,8 @@ bool EvalOptions::given() const {
 
 std::vector<std::pair<std::string, std::string>> EvalOptions::data_sets() const {
   TANDEM_USER_CHECK(eval_prompt_data.size() % 2 == 0,
-                    fmt::format("--eval-prompt-data: {} words; give pairs: NAME FILE.jsonl", eval_prompt_data.size()));
+                    fmt::format("--eval-prompt-data {}: {}; give pairs: NAME FILE.jsonl", eval_prompt_data.front(),
+                                base::counted(std::ssize(eval_prompt_data), "word")));
   std::vector<std::pair<std::string, std::string>> sets;
   for (size_t i = 0; i < eval_prompt_data.size(); i += 2) {
     const std::string& name = eval_prompt_data[i];
