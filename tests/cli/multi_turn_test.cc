@@ -329,7 +329,7 @@ TEST_F(MultiTurn, ASignalEndsItWhileFunctionsWait) {
   EXPECT_EQ(program.wait(), 128 + SIGTERM) << "nothing is saved yet";
   const std::string said = base::read_file(folder / "err");
   EXPECT_NE(said.find("stopping: what is finished is saved"), std::string::npos) << said;
-  EXPECT_EQ(said.find("goes on"), std::string::npos) << "there is nothing to go on from: " << said;
+  EXPECT_EQ(said.find("resumes it"), std::string::npos) << "there is nothing to go on from: " << said;
 }
 
 // The functions of the example run on its base model, which does not know of the calculator yet.

@@ -88,7 +88,7 @@ TEST(AtATerminal, CtrlCIsAnsweredAndTheRunCanGoOn) {
   const std::vector<std::string> lines = screen.screen();
   ASSERT_GE(lines.size(), 2U);
   EXPECT_EQ(lines.back(), "");
-  EXPECT_NE(lines[lines.size() - 2].find("--load " + run_path + " goes on"), std::string::npos) << screen.bytes();
+  EXPECT_NE(lines[lines.size() - 2].find("--load " + run_path + " resumes it"), std::string::npos) << screen.bytes();
   EXPECT_GT(widest(lines), 40U) << screen.bytes();
   EXPECT_LE(widest(lines), 80U) << screen.bytes();
   ASSERT_TRUE(base::file_exists(run_path + "/checkpoints/latest"));
@@ -134,7 +134,7 @@ TEST(AtATerminal, AClosedWindowSavesAndNohupGoesOn) {
     EXPECT_EQ(screen.wait(), 129);
   }
   EXPECT_TRUE(base::file_exists(run_path + "/checkpoints/latest"));
-  EXPECT_NE(base::read_file(run_path + "/log.txt").find("--load " + run_path + " goes on"), std::string::npos);
+  EXPECT_NE(base::read_file(run_path + "/log.txt").find("--load " + run_path + " resumes it"), std::string::npos);
 
   // There are twelve rollouts: without --save-interval the run can be resumed from before the end, and has one export.
   const Arguments longer = with_flag(with_flag(arguments, "--num-rollout", "12"), "--save", kept);
