@@ -96,11 +96,11 @@ TEST_F(TensorParallel, ARunGoesOnSpreadOverAnotherNumber) {
   const std::string run = *folder_ / "one", state = optimizer_state(run);
   const Arguments next = {"--load", run, "--save", *folder_ / "whole_again", "--num-rollout", "2"};
   Arguments words = arguments(*folder_, "whole_again", 1, 1, next);
-  const Captured refused = run(words);
+  const Captured refused = cli::run(words);
   EXPECT_EQ(refused.code, 2);
   EXPECT_NE(refused.err.find("--tensor-model-parallel-size"), std::string::npos) << refused.err;
   words.push_back("--allow-changed-config");
-  const Captured whole = run(words);
+  const Captured whole = cli::run(words);
   ASSERT_EQ(whole.code, 0) << whole.err;
   EXPECT_TRUE(weights_of(*folder_ / "whole_again") == weights_of(run)) << "nothing was left to do";
   Arguments back = arguments(*folder_, "spread_again", 2, 4,
