@@ -12,7 +12,8 @@ from tandem._program import UserFault
 Reward = Callable[..., object]
 _EXIT_USER = 2
 # Options that name Python code of the user, as --print-config has them.
-_USER_CODE = ("custom-rm-path", "custom-generate-function-path", "dynamic-sampling-filter-path")
+_USER_CODE = ("custom-rm-path", "custom-generate-function-path", "dynamic-sampling-filter-path",
+              "custom-advantage-path")  # fmt: skip
 
 
 def reward_flags(reward: Reward | Sequence[Reward] | None) -> dict[str, object]:

@@ -76,7 +76,7 @@ class MemoryEstimate {
   void add_distillation(memory::TagBytes& train, memory::MemoryPlan& plan) const;
 
   bool is_reference_adapter() const { return model_.lora && config_.loss.ref_load.empty(); }
-  // Nothing but a copy of the policy has one.
+  // Only a reference that is a copy of the policy has an adapter.
   bool reference_has_adapter() const {
     return is_reference_adapter() && (config_.loss.ref_update_interval || resumes_reference_);
   }

@@ -21,7 +21,7 @@ using ReadFiles = std::map<std::string, std::string>;
 // Calls `read` on every rank, and throws EnvironmentError on all if they have not read the same, or one cannot read.
 void check_read_alike(const mesh::Mesh& mesh, const std::function<ReadFiles()>& read);
 
-// Checks that for the checkpoint that the ranks resume from, the files among the `result_inputs`, the data sets of
+// Does the same check for the checkpoint that the ranks resume from, the files among the `result_inputs`, the data sets of
 // evaluations, and the weights that they are about to load, of which a part is read. Every rank calls it, before
 // anything is loaded or written. A run of one rank reads nothing. A warning says which rank has other kernels than
 // rank 0.

@@ -35,8 +35,8 @@ struct LaunchEnd {
   // workers alone it is 0 when one of them ended so.
   int code = 0;
   bool failed = false;  // false too if ranks ended as a passed-on signal asks
-  // true: a signal was passed on to the ranks, one that a rank got stopped them all, or standard input ended while that
-  // ends them. Such a run is not restarted.
+  // true: a signal was passed on to the ranks, one that a rank got stopped them all, or standard input ended in a
+  // launch that ends with it. Such a run is not restarted.
   bool was_told_to_stop = false;
   std::string message;  // message of a failure: "rank 2 of 4 (host) was killed by signal 9; ..."
 };
