@@ -203,7 +203,7 @@ TEST_F(ScorerRuns, WhoDoesNotFitIsRefusedInALine) {
                           "(nobody listens there); start `tandem scorer` there (waited for 5 s");
   expect_one_line_failure(run(scorer(address, kStudent)), 3,
                           "--listen " + address +
-                              ": another process listens there already; does a tandem scorer with this --listen go on "
+                              ": another process listens there already; is a tandem scorer with this --listen running "
                               "already?");
   expect_one_line_failure(run(scorer("127.0.0.1:1", kStudent)), 2, "--listen 127.0.0.1:1: whoever is at");
   expect_one_line_failure(run(scorer("203.0.113.9:29799", kStudent, {"--trust-network"})), 2,
