@@ -13,8 +13,8 @@
 namespace tandem::model {
 
 // Parses DIR/config.json as read_model_config() does: XForSequenceClassification, or Qwen2ForRewardModel, is the
-// decoder of XForCausalLM without its head. Throws UserError for any other architecture. The pad token is that of config.json
-// alone, as transformers takes it.
+// decoder of XForCausalLM without its head. Throws UserError for any other architecture. The pad token is that of
+// config.json alone, as transformers takes it.
 ModelConfig read_reward_model_config(const std::string& directory);
 
 // Returns the layout of that decoder. The head's tensors are RewardHead's.

@@ -85,11 +85,11 @@ class Trainer {
 // Returns the teacher of a sample, whose weights are on the device while a step is taken.
 using TeacherOf = std::function<const model::Model&(const rl::Sample&)>;
 
-// Throws BugError for a configuration that the options refuse. Store and model are borrowed. `store` has the trained tensors:
-// the model's weights, or its adapter, beside which the weights are frozen. The trainer sets the model's gradient sink.
-// `offload` says where masters and moments live. `ranks` are the ranks that take each step together with this one, all
-// with the same configuration and weights. With loss.opd.has_loss() `teacher_of` names the teachers, which have no part
-// of several; else it is not called.
+// Throws BugError for a configuration that the options refuse. Store and model are borrowed. `store` has the trained
+// tensors: the model's weights, or its adapter, beside which the weights are frozen. The trainer sets the model's
+// gradient sink. `offload` says where masters and moments live. `ranks` are the ranks that take each step together with
+// this one, all with the same configuration and weights. With loss.opd.has_loss() `teacher_of` names the teachers,
+// which have no part of several; else it is not called.
 std::unique_ptr<Trainer> make_trainer(const TrainerConfig& config, weights::WeightStore& store, model::Model& model,
                                       const std::optional<OptimizerOffload>& offload = std::nullopt,
                                       const Ranks& ranks = no_other_ranks(), TeacherOf teacher_of = {});

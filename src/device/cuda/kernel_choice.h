@@ -68,9 +68,9 @@ constexpr bool runs_large_attention(const GpuLimits& gpu, int64_t head_dim) {
   return gpu.capability == 90 && large_attention_shared_bytes(head_dim) <= gpu.shared_bytes;
 }
 
-// Returns the shared memory of the kernel of attention's gradient (attention_grad.h). It takes a block of keys and their values, two stages
-// of rows and up to two of their output's gradients, two of what the products read of scores, parts of dq in float32,
-// and what it knows of rows and items.
+// Returns the shared memory of the kernel of attention's gradient (attention_grad.h). It takes a block of keys and
+// their values, two stages of rows and up to two of their output's gradients, two of what the products read of scores,
+// parts of dq in float32, and what it knows of rows and items.
 constexpr int64_t attention_grad_shared_bytes(int64_t head_dim) {
   constexpr int64_t kOthers = 3 * 1024;
   const int64_t width = head_width(head_dim), keys = grad_keys(head_dim), rows = width == 256 ? 3 : 4;

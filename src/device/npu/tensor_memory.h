@@ -24,7 +24,8 @@ class NpuTensorMemory {
   NpuTensorMemory(const NpuTensorMemory&) = delete;
   NpuTensorMemory& operator=(const NpuTensorMemory&) = delete;
 
-  // Null means that there is no source. There is one at a time, and its memory may be freed later, as long as it is set.
+  // Null means that there is no source. There is one at a time, and its memory may be freed later, as long as it is
+  // set.
   void set_source(AllocatorHook* source);
 
   // Returns at least block_bytes(bytes), aligned to 512. Throws EnvironmentError where neither the source nor the
