@@ -35,7 +35,8 @@ except ImportError as error:
     sys.exit(f"tandem: error: {error}: Ray is not installed for {sys.executable}: pip install 'ray[default]>=2.60'")
 
 _EXIT_USER, _EXIT_ENVIRONMENT = 2, 3
-_EXIT_STOPPED = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))  # of a run that a signal stopped
+# A run that a signal stopped ends with one of these.
+_EXIT_STOPPED = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 _ERROR = "tandem: error: "
 _SETTLE_S = 2.0  # in which the failure is seen that others only followed
 _END_S = 20.0  # for those that a failure ends, and for engines when the run is over

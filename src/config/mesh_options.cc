@@ -211,9 +211,9 @@ void MeshOptions::check_rollout(bool colocate) const {
                                   flag));
     TANDEM_USER_CHECK(
         !rollout_num_gpus || *rollout_num_gpus == num_ranks(),
-        fmt::format("--rollout-num-gpus {} with --colocate: the {} that train sample too; leave one of "
-                    "the two out",
-                    rollout_num_gpus.value_or(0), num_ranks() == 1 ? "one" : std::to_string(num_ranks())));
+        fmt::format("--rollout-num-gpus {} with --colocate: the {} too; leave one of the two out",
+                    rollout_num_gpus.value_or(0),
+                    num_ranks() == 1 ? "one that trains samples" : fmt::format("{} that train sample", num_ranks())));
     return;
   }
   TANDEM_USER_CHECK(!rollout_expert_parallel,

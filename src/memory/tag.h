@@ -15,13 +15,13 @@ enum class Tag : uint8_t {
   kReference,  // weights of the KL reference
   kMaster,     // float32, with a bfloat16 store
   kMoments,    // AdamW's two, float32
-  // In the train phase, as those below the rollout's.
+  // This tag is of the train phase, as those after the rollout's are.
   kGradients,  // float32
-  // In the rollout phase.
+  // These are of the rollout phase.
   kKv,             // blocks of keys and values
   kEngineScratch,  // what one step of the engine allocates: hidden rows, logits, attention
   kGraphs,         // captured device graphs and their buffers
-  // In the train phase.
+  // These are of the train phase.
   kBatch,         // ids, positions, block tables of a micro-batch
   kBlockInputs,   // inputs of every decoder block, kept or recomputed
   kBlockGraphs,   // inputs of the backward of kept blocks

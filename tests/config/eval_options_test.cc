@@ -32,7 +32,8 @@ TEST(EvalOptions, DataSetsArePairsWithNamesOfTheirOwn) {
   EXPECT_THROW(options.given(), UserError) << "both ways";
 
   EXPECT_EQ(refusal({"aime", "a.jsonl", "b.jsonl"}), "--eval-prompt-data aime: 3 words; give pairs: NAME FILE.jsonl");
-  EXPECT_EQ(refusal(std::vector<std::string>{"a.jsonl"}), "--eval-prompt-data a.jsonl: 1 word; give pairs: NAME FILE.jsonl");
+  EXPECT_EQ(refusal(std::vector<std::string>{"a.jsonl"}),
+            "--eval-prompt-data a.jsonl: 1 word; give pairs: NAME FILE.jsonl");
   EXPECT_TRUE(refusal({"aime", "a", "aime", "b"}).starts_with("--eval-prompt-data: the name aime is given twice"));
   for (const char* name : {"", "a/b", "a b", "ä", "a\n"})
     EXPECT_NE(refusal({name, "a.jsonl"}).find("is no name"), std::string::npos) << name;

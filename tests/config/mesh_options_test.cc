@@ -86,7 +86,7 @@ TEST(MeshOptions, DevicesThatTrainSampleTooOrOthersDo) {
   EXPECT_EQ(refusal_of_rollout({"--actor-num-gpus-per-node", "4", "--rollout-num-gpus", "2"}, true),
             "--rollout-num-gpus 2 with --colocate: the 4 that train sample too; leave one of the two out");
   EXPECT_EQ(refusal_of_rollout({"--rollout-num-gpus", "2"}, true),
-            "--rollout-num-gpus 2 with --colocate: the one that train sample too; leave one of the two out");
+            "--rollout-num-gpus 2 with --colocate: the one that trains samples too; leave one of the two out");
   EXPECT_EQ(refusal_of_rollout({"--actor-num-gpus-per-node", "4", "--rollout-num-gpus", "4"}, true), "");
   for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
            {"--rollout-join"}, {"--rollout-join-address", "host:1"}, {"--rollout-listen", "0"}}) {

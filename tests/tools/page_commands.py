@@ -246,7 +246,7 @@ def as_new(folder, words):
 
 
 class Commands:
-    """Runs `tandem WORDS` in a folder. What starts ranks starts the program, so it needs a program that is one."""
+    """Runs `tandem WORDS` in a folder, by run_commands. `tandem launch` starts its own file again, so it is the program."""
 
     def __init__(self, program, runner):
         self._program = program

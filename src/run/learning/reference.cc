@@ -22,8 +22,8 @@ namespace {
 
 constexpr int64_t kPieceElements = int64_t{1} << 16;
 
-// Up to kPieceElements numbers of a tensor in its dtype, float32 or bfloat16, on the host. Copies keep the dtype, so
-// they take no memory of a device.
+// Holds up to kPieceElements numbers of a tensor in its dtype, float32 or bfloat16, on the host. Copies keep the
+// dtype, so they take no memory of a device.
 class Piece {
  public:
   Piece(at::ScalarType dtype, int64_t size)

@@ -79,8 +79,8 @@ TEST_F(WorkerFaults, OneThatIsSilentIsGivenUpAndEndsWhenItWakes) {
   ASSERT_TRUE(silent.wait_for(30.0)) << "it hangs";
   EXPECT_EQ(silent.wait(), 3);
   const std::string said = base::read_file(errors);
-  EXPECT_NE(said.find("; if it still runs, it has given this process up for its silence (--rollout-health-check-timeout), "
-                      "and another may join"),
+  EXPECT_NE(said.find("; if it still runs, it has given this process up for its silence "
+                      "(--rollout-health-check-timeout), and another may join"),
             std::string::npos)
       << said;
 }
