@@ -71,7 +71,7 @@ BANNED = [
     (re.compile(r"(?<![_\w])(quick_)?exit\s*\("), ("src/cli/*", "tests/*"), "throw; only src/cli ends the process"),
     (re.compile(r"\bstd::source_location\b"), (), "use __FILE__ and __LINE__; clang-tidy 14 cannot read it"),
 ]
-LEANING_WORDS = re.compile(r"//.*\b([Ll]ikewise|as above)\b")  # say it where it stands
+LEANING_WORDS = r"\b([Ll]ikewise|as above)\b"  # say it where it stands
 HALF_SENTENCES = {"Of", "That", "Those", "Beside", "Behind", "Whoever"}
 QUESTIONS = {"What", "Which", "How"}
 VAGUE_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager"}
@@ -299,7 +299,7 @@ def comment_openings(text):
 
 
 def check_comments(tree):
-    """A comment is a sentence: it does not begin with a word that leans on the name below it or on nothing, nor lean on another comment."""
+    """A comment is a sentence: it does not begin with a word that leans on the name below it or on nothing."""
     for path, text in tree.files("src", "tests"):
         for number, opening in comment_openings(text):
             word = re.match(r"\w*", opening)[0]
@@ -307,9 +307,15 @@ def check_comments(tree):
                 yield Breach(path, number, f"a comment that begins with '{word}': write a sentence with its subject")
             if number == 1 and path.endswith(".h") and word in QUESTIONS:
                 yield Breach(path, number, f"a header that opens with '{word}': name what it holds or does")
-        for number, line in numbered(text):
-            if LEANING_WORDS.search(line):
-                yield Breach(path, number, f"a comment with '{LEANING_WORDS.search(line)[1]}': say it where it stands")
+
+def check_leaning(tree):
+    """A comment or a line of a page says what it means where it stands, and leans on no other one."""
+    for what, pattern, files in [("a comment", "//.*" + LEANING_WORDS, tree.files("src", "tests")),
+                                 ("a line", LEANING_WORDS, tree.files("docs", suffixes={".md"}))]:
+        for path, text in files:
+            for number, line in numbered(text):
+                if word := re.search(pattern, line):
+                    yield Breach(path, number, f"{what} with '{word[1]}': say it where it stands")
 
 
 def check_namespaces(tree):
@@ -343,7 +349,7 @@ def check_named_tests(tree):
                     yield Breach(path, number, f"names the test {name}, which does not exist")
 
 
-RULES = [check_includes, check_table_of_includes, check_targets, check_core, check_words, check_names, check_openings, check_comments,
+RULES = [check_includes, check_table_of_includes, check_targets, check_core, check_words, check_names, check_openings, check_comments, check_leaning,
          check_namespaces, check_links, check_named_tests]
 
 

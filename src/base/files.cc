@@ -85,6 +85,12 @@ bool directory_exists(const std::string& path) {
   return info && S_ISDIR(info->st_mode);
 }
 
+void check_directory(const std::string& path, const std::string& shown, const std::string& remedy) {
+  if (directory_exists(path)) return;
+  const char* const what = file_exists(path) ? "is a file, and a directory is needed" : "no such directory";
+  throw UserError(shown + ": " + what + "; " + remedy);
+}
+
 std::string without_trailing_slashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;

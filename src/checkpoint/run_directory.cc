@@ -324,8 +324,11 @@ void RunDirectory::set_latest(int64_t step) const { base::link_durably(hf_folder
 
 std::string find_checkpoint(const std::string& run_path, int64_t step) {
   const std::string folder = base::without_trailing_slashes(run_path) + "/hf";
+  base::check_directory(run_path, "--run " + run_path, "name the --save directory of a run");
   TANDEM_USER_CHECK(base::directory_exists(folder),
-                    fmt::format("--run {}: no checkpoints (hf/) there; name the --save directory of a run", run_path));
+                    fmt::format("--run {}: no exported weights there (no folder hf); name the --save directory of a "
+                                "run that has saved a checkpoint",
+                                run_path));
   const std::string path = folder + "/" + (step < 0 ? "latest" : hf_folder_name(step));
   if (!base::directory_exists(path)) {
     std::vector<std::string> names;

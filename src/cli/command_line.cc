@@ -43,7 +43,7 @@ std::string usage() {
     text += fmt::format("  {:<{}}  ", verb.name, longest);
     options::append_wrapped(text, verb.description, /*indent=*/longest + 4, options::help_columns(STDOUT_FILENO));
   }
-  return text + "\n`tandem VERB --help` lists a verb's options.\n";
+  return text + "\n`tandem VERB --help` lists a verb's options; `tandem --version` says which version this is.\n";
 }
 
 const Verb& find_verb(const std::string& name) {

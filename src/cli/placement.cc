@@ -58,7 +58,9 @@ int print_placement(const Verb& verb, const std::vector<std::string>& arguments)
   PlacementOptions own;
   options::Options options;
   own.visit(options);
-  const options::ParsedAction action = options.parse({arguments.begin(), verb_of_run});
+  // A "--" may part the two, as it does for `tandem launch`.
+  const bool is_parted = verb_of_run != arguments.begin() && *(verb_of_run - 1) == "--";
+  const options::ParsedAction action = options.parse({arguments.begin(), verb_of_run - (is_parted ? 1 : 0)});
   if (was_answered(action, options, "tandem placement [options] train|sft [options of it]", verb.description)) return 0;
   TANDEM_USER_CHECK(
       verb_of_run != arguments.end(),

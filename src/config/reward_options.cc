@@ -379,7 +379,8 @@ DataOptions RewardOptions::data(DataOptions base) const {
   std::ranges::copy_if(rewards.names, std::back_inserter(rewards.need_tests), label_is(reward::LabelKind::kTests));
   if (types.front().empty()) {
     rewards.needed = fmt::format(
-        "and no reward is given: give --rm-type {}, or {}; --rm-type none where a teacher alone is learnt from",
+        "no reward is given, neither by a flag nor here (rm_type in the metadata of a line): give --rm-type {}, or {}; "
+        "--rm-type none where a teacher alone is learnt from",
         short_rule_names(), kFunction);
   }
   if (types.size() > 1) {

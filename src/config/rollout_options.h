@@ -33,7 +33,7 @@ struct RolloutOptions {
   bool skip_special_tokens = true;  // vime: false; an EOS in the text would fail every exact match
   int64_t rollout_seed = 42;
 
-  int64_t kv_cache_bytes = 0;               // 0: as much as the batch needs, up to kMaxAutomaticKvBytes
+  int64_t kv_cache_bytes = 0;               // 0: as much as the batch needs (plan/kv_size.h, plan/engine_kv.h)
   std::optional<int64_t> max_batch_tokens;  // unset: as many as suit the device
   rollout::BatchLimits limits;              // after fill_in() with max_batch_tokens
 

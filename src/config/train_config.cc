@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/size.h"
 #include "rl/losses.h"
@@ -12,6 +14,19 @@ namespace {
 
 // This keeps the optimizer steps of a run within 64 bits.
 constexpr int64_t kMaxEpochsPerRollout = 1000;
+
+// Returns the divisors of `number` next to `value`, as "2 or 4"; `value` is no divisor.
+std::string nearest_divisors(int64_t number, int64_t value) {
+  int64_t below = 1, above = number;
+  for (int64_t small = 1; small <= number / small; ++small) {
+    if (number % small != 0) continue;
+    for (const int64_t divisor : {small, number / small}) {
+      if (divisor < value) below = std::max(below, divisor);
+      if (divisor > value) above = std::min(above, divisor);
+    }
+  }
+  return value > number ? std::to_string(number) : fmt::format("{} or {}", below, above);
+}
 
 }  // namespace
 
@@ -144,25 +159,8 @@ void TrainConfig::check() const {
                   loss.loss.opd.is_on ? ", or --no-opd-use-task-rewards to learn from the teacher alone" : ""));
   TANDEM_USER_CHECK(rollout.temperature > 0.0,
                     "--rollout-temperature 0: greedy completions of a group are all the same; give more than 0");
-  const int64_t samples = samples_per_rollout();
   check_samples(num_rollout.value_or(1));
-  TANDEM_USER_CHECK(
-      !global_batch_size || !num_steps_per_rollout || *global_batch_size * *num_steps_per_rollout == samples,
-      fmt::format("--global-batch-size {} and --num-steps-per-rollout {}: a rollout has {} samples; "
-                  "give one of the two",
-                  global_batch_size.value_or(0), num_steps_per_rollout.value_or(0), samples));
-  if (global_batch_size) {
-    TANDEM_USER_CHECK(samples % *global_batch_size == 0,
-                      fmt::format("--global-batch-size {}: does not divide the {} samples of a rollout "
-                                  "(--rollout-batch-size {} x --n-samples-per-prompt {})",
-                                  *global_batch_size, samples, rollout_batch_size, n));
-  }
-  if (num_steps_per_rollout) {
-    TANDEM_USER_CHECK(samples % *num_steps_per_rollout == 0,
-                      fmt::format("--num-steps-per-rollout {}: does not divide the {} samples of a rollout "
-                                  "(--rollout-batch-size {} x --n-samples-per-prompt {})",
-                                  *num_steps_per_rollout, samples, rollout_batch_size, n));
-  }
+  check_steps();
   TANDEM_USER_CHECK(!eval_interval || eval.given(), "--eval-interval: needs --eval-prompt-data NAME FILE.jsonl");
   TANDEM_USER_CHECK(!eval.given() || eval_interval,
                     fmt::format("{}: needs --eval-interval, or nothing would be evaluated",
@@ -171,6 +169,32 @@ void TrainConfig::check() const {
                     "--save-best: needs evaluations; give --eval-prompt-data NAME FILE.jsonl and --eval-interval");
   eval.data_sets();
   reward.check_key("--eval-reward-key", eval.reward_key.value_or(""));
+}
+
+void TrainConfig::check_shape() const {
+  mesh.check_rollout(colocate || !mesh.rollout_num_gpus);
+  mesh.check(model.device);
+  if (rollout_batch_size == 0) return;  // not given
+  check_samples(1);
+  check_steps();
+}
+
+void TrainConfig::check_steps() const {
+  const int64_t samples = samples_per_rollout();
+  TANDEM_USER_CHECK(
+      !global_batch_size || !num_steps_per_rollout || *global_batch_size * *num_steps_per_rollout == samples,
+      fmt::format("--global-batch-size {} and --num-steps-per-rollout {}: a rollout has {} samples; "
+                  "give one of the two",
+                  global_batch_size.value_or(0), num_steps_per_rollout.value_or(0), samples));
+  const auto check_divides = [&](const char* flag, std::optional<int64_t> value) {
+    if (!value || samples % *value == 0) return;
+    throw UserError(fmt::format(
+        "--{} {}: does not divide the {} samples of a rollout (--rollout-batch-size {} x --n-samples-per-prompt {}); "
+        "give {}",
+        flag, *value, samples, rollout_batch_size, rollout.n_samples_per_prompt, nearest_divisors(samples, *value)));
+  };
+  check_divides("global-batch-size", global_batch_size);
+  check_divides("num-steps-per-rollout", num_steps_per_rollout);
 }
 
 void TrainConfig::check_groups_in_flight() const {

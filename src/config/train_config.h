@@ -67,6 +67,10 @@ struct TrainConfig {
   // Throws UserError, with the remedy, if flags contradict each other or do not divide. It reads no file.
   void check() const;
 
+  // The part of check() that a memory plan depends on: devices, batches and steps. Without --colocate and
+  // --rollout-num-gpus, devices that do both are asked about.
+  void check_shape() const;
+
   // Returns the number of processes that start together: first those that train, then the rollout workers.
   int64_t num_processes() const { return mesh.num_ranks() + mesh.num_workers(colocate); }
 
@@ -94,6 +98,7 @@ struct TrainConfig {
   std::string left_out_by_epochs(int64_t num_prompts, const RunProgress& done = {}) const;
 
  private:
+  void check_steps() const;
   void check_groups_in_flight() const;
   void check_dynamic_sampling() const;
   void check_async() const;

@@ -152,8 +152,7 @@ void add_generation_config(const std::string& json_text, const std::string& name
 }
 
 ModelConfig read_model_config(const std::string& directory) {
-  TANDEM_USER_CHECK(base::directory_exists(directory),
-                    directory + ": no such directory; name a local Hugging Face model directory");
+  base::check_directory(directory, directory, "name a local Hugging Face model directory");
   const std::string path = directory + "/config.json";
   const std::string exported = directory + "/hf/latest";
   TANDEM_USER_CHECK(base::file_exists(path),

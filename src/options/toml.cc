@@ -204,6 +204,11 @@ void Options::read_entries(const FileTable& from, OptionMistakes& mistakes) {
       mistakes.refuse(where, row->reason);
       continue;
     }
+    if (const toml::table* const refused = node->as_table()) {
+      for (const auto& [key, value] : *refused) {  // given in the wrong place, and not missing
+        if (Option* const named = find(from.file.restore(key.str()))) named->set_mentioned();
+      }
+    }
     Option* const option = is_table ? nullptr : find(name);
     try {
       TANDEM_USER_CHECK(!is_table, where + ": is a table; " + from.remedy_for_table);

@@ -10,7 +10,7 @@
 
 namespace tandem::plan {
 
-// The largest KV cache that a run takes without being asked. A larger batch then decodes in waves.
+// The largest KV cache that a run takes of the host without being asked. A larger batch then decodes in waves.
 constexpr int64_t kMaxAutomaticKvBytes = int64_t{1} << 30;
 
 // The most bytes of keys and values that one sequence of so many tokens holds at once, with the copy that it may hold

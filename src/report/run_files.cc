@@ -208,8 +208,7 @@ void drop_long_names(RunFiles& run) {
 RunFiles read_run(const std::string& path, size_t num_runs) {
   RunFiles run;
   run.path = base::without_trailing_slashes(path);
-  TANDEM_USER_CHECK(base::directory_exists(run.path),
-                    fmt::format("{}: no such directory; name the --save directory of a run", path));
+  base::check_directory(run.path, path, "name the --save directory of a run");
   TANDEM_USER_CHECK(base::file_exists(run.path + "/config.toml") || base::file_exists(run.path + "/metrics.jsonl"),
                     fmt::format("{}: holds no run (no config.toml and no metrics.jsonl); name the --save directory of "
                                 "a run",

@@ -12,7 +12,8 @@
 
 #include "base/check.h"
 #include "base/message_text.h"
-#include "plan/kv_size.h"
+#include "device/registry.h"
+#include "plan/engine_kv.h"
 #include "report/json_output.h"
 #include "report/report.h"
 #include "rollout/rollout_plan.h"
@@ -79,7 +80,9 @@ int answer_requests(const config::EngineProcessConfig& config, const config::Run
   const int64_t context =
       config.rollout.max_context_len > 0 ? config.rollout.max_context_len : session.config().max_positions;
   const int64_t kv_bytes =
-      plan::choose_kv_bytes(config.rollout, session.config(), config.rollout.limits.max_running, context);
+      plan::engine_kv_bytes(config.model, config.rollout, session.config(),
+                            {.sequences = config.rollout.limits.max_running, .context_tokens = context},
+                            device::device_bytes(session.device()));
   if (mode.dry_run) {
     session.check_weights();
     report::Report().print_result(

@@ -9,10 +9,13 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "base/message_text.h"
+#include "device/registry.h"
 #include "evaluation/evaluation.h"
 #include "evaluation/rewards.h"
 #include "evaluation/rollout_metrics.h"
-#include "plan/kv_size.h"
+#include "model/registry.h"
+#include "plan/engine_kv.h"
+#include "plan/plan.h"
 #include "report/json_output.h"
 #include "report/report.h"
 #include "report/sample_file.h"
@@ -25,6 +28,7 @@
 #include "session/read_model.h"
 #include "session/read_reward_model.h"
 #include "session/stop_signal.h"
+#include "weights/weights_plan.h"
 
 namespace tandem::run {
 
@@ -37,8 +41,14 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
                     fmt::format("--sample-output {}: is the file of --output; name another one", config.sample_output));
   session::ModelSession session(config.model);
   const evaluation::Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
-  const int64_t kv_bytes = plan::choose_kv_bytes(config.rollout, session.config(), evaluation.max_sequences(),
-                                                 evaluation.context_tokens(session.config()));
+  const int64_t longest = evaluation.context_tokens(session.config());
+  const std::optional<model::ModelConfig> judge = session::read_reward_model(config.reward, session.config());
+  const int64_t judge_bytes =
+      judge ? int64_t{weights::store_bytes(model::build_layout(*judge), model::dtype_bytes(judge->dtype))} : 0;
+  const int64_t kv_bytes = plan::engine_kv_bytes(
+      config.model, config.rollout, session.config(),
+      {.sequences = evaluation.max_sequences(), .context_tokens = longest, .other_bytes = judge_bytes},
+      device::device_bytes(session.device()));
   session::check_stop_tokens(config.rollout, session.config());
   if (evaluation.is_rendered()) {
     session::warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
@@ -59,8 +69,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   }
   session.load_weights();
   std::optional<RewardModel> reward_model;
-  if (const auto judge = session::read_reward_model(config.reward, session.config())) {
-    const int64_t longest = evaluation.context_tokens(session.config());
+  if (judge) {
     reward_model.emplace(config.reward, config.data, session,
                          RewardModel::Settings{.max_tokens = plan::reward_model_tokens(*judge, longest),
                                                .batch = config::OptimizerOptions().batch},
@@ -82,12 +91,12 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   const auto generation = sampling::custom_generation(config.custom_generate, told.metadata_key, session.config(),
                                                       generators.get(), /*is_evaluation=*/true);
   sampling::RolloutPhase phase(*engine, session.text());
-  const auto judge = [&reward_model](const config::RewardOptions& reward, const session::PromptSet& prompts,
+  const auto score = [&reward_model](const config::RewardOptions& reward, const session::PromptSet& prompts,
                                      sampling::Rollout& sampled) {
     reward_model.value().score(reward, prompts, sampled, trainer::no_other_ranks());
   };
   const std::optional<std::vector<evaluation::Evaluation::Result>> results =
-      evaluation.run(phase, rewards.of_sets(), generation, judge, report);
+      evaluation.run(phase, rewards.of_sets(), generation, score, report);
   if (!results) return session::cut_short_exit_code(session::stop_signal());
 
   base::Json record = base::Json::object();

@@ -8,6 +8,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/message_text.h"
+#include "device/registry.h"
+#include "plan/engine_kv.h"
 #include "plan/kv_size.h"
 #include "report/json_output.h"
 #include "report/report.h"
@@ -57,7 +59,9 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
       plan::choose_context_tokens(config.rollout, session.config(), prompts.longest_tokens, prompts.longest_place);
   const int64_t n = config.rollout.n_samples_per_prompt;
   const auto batch = static_cast<int64_t>(std::min(prompts.prompts.size(), kPromptsPerBatch));
-  const int64_t kv_bytes = plan::choose_kv_bytes(config.rollout, session.config(), batch * n, context);
+  const int64_t kv_bytes = plan::engine_kv_bytes(config.model, config.rollout, session.config(),
+                                                 {.sequences = batch * n, .context_tokens = context},
+                                                 device::device_bytes(session.device()));
   const rl::SamplingParams sampling = config.rollout.sampling();
   session::check_stop_tokens(config.rollout, session.config());
   if (prompts.is_rendered)

@@ -75,6 +75,7 @@ std::pair<std::string, base::Json> failure_plan(const config::PlanConfig& config
 }  // namespace
 
 int print_plan(const config::PlanConfig& config, const config::RunMode& /*mode*/) {
+  config.train.check_shape();
   config.failures.check(config.train.num_processes());
   // The last rank of a tensor-parallel group has the largest part: it holds the remainder of the vocabulary.
   const auto parts = static_cast<int>(config.train.mesh.tensor_model_parallel_size);

@@ -40,9 +40,8 @@ void check_bf16(const config::ModelOptions& options) {
 }
 
 void check_model_directory(const std::string& flag, const std::string& directory) {
-  TANDEM_USER_CHECK(base::directory_exists(directory),
-                    fmt::format("{}: no such directory; name a Hugging Face model directory{}", flag,
-                                base::hub_remedy(directory, base::HubKind::kModel)));
+  base::check_directory(
+      directory, flag, "name a Hugging Face model directory" + base::hub_remedy(directory, base::HubKind::kModel));
   TANDEM_USER_CHECK(
       !model::is_adapter_directory(directory),
       fmt::format("{}: is an adapter, and a model is needed here: write the merged one with tandem export", flag));
@@ -77,10 +76,9 @@ void take_dtype(model::ModelConfig& config, const config::ModelOptions& options)
 }
 
 ModelPlace find_model(const std::string& hf_checkpoint) {
-  TANDEM_USER_CHECK(base::directory_exists(hf_checkpoint),
-                    fmt::format("--hf-checkpoint {}: no such directory; name a folder with config.json, "
-                                "model.safetensors and tokenizer.json{}",
-                                hf_checkpoint, base::hub_remedy(hf_checkpoint, base::HubKind::kModel)));
+  base::check_directory(hf_checkpoint, "--hf-checkpoint " + hf_checkpoint,
+                        "name a folder with config.json, model.safetensors and tokenizer.json" +
+                            base::hub_remedy(hf_checkpoint, base::HubKind::kModel));
   if (!model::is_adapter_directory(hf_checkpoint)) return {.directory = hf_checkpoint};
   const std::string base = model::read_adapter_config(hf_checkpoint).base;
   TANDEM_USER_CHECK(

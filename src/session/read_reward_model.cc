@@ -13,9 +13,9 @@ std::optional<model::ModelConfig> read_reward_model(const config::RewardOptions&
                                                     const model::ModelConfig& policy) {
   const std::string& directory = options.rm_model;
   if (directory.empty()) return std::nullopt;
-  TANDEM_USER_CHECK(base::directory_exists(directory),
-                    fmt::format("--rm-model {}: no such directory; name the Hugging Face directory of a reward model{}",
-                                directory, base::hub_remedy(directory, base::HubKind::kModel)));
+  base::check_directory(
+      directory, "--rm-model " + directory,
+      "name the Hugging Face directory of a reward model" + base::hub_remedy(directory, base::HubKind::kModel));
   model::ModelConfig config = model::read_reward_model_config(directory);
   config.dtype = policy.dtype;
   return model::shard_of(config, {.rank = policy.shard.rank, .size = policy.shard.size});

@@ -84,10 +84,11 @@ TEST(OptimizerOptions, LayersAreRecomputedAsTold) {
   EXPECT_EQ(options.recompute_layers(28), 0);
   options.recompute_num_layers = 3;
   EXPECT_EQ(base::thrown_by([&] { options.recompute_layers(28); }),
-            "--recompute-num-layers 3: needs --recompute-granularity full");
+            "--recompute-num-layers 3: needs --recompute-granularity full; give it, or leave this one out");
   options.recompute_granularity = "full";
   EXPECT_EQ(options.recompute_layers(28), 3);
-  EXPECT_EQ(base::thrown_by([&] { options.recompute_layers(2); }), "--recompute-num-layers 3: the model has 2 layers");
+  EXPECT_EQ(base::thrown_by([&] { options.recompute_layers(2); }),
+            "--recompute-num-layers 3: the model has 2 layers; give 2 or fewer, or leave it out to recompute all");
   options.recompute_num_layers = 0;
   EXPECT_EQ(options.recompute_layers(28), 28) << "0: all of them";
 }

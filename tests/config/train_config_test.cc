@@ -105,9 +105,36 @@ TEST(TrainConfig, EpochsCountWhatARunThatResumesHasTaken) {
 }
 
 TEST(TrainConfig, BatchThatDoesNotDivideIsRefused) {
-  EXPECT_NE(refusal_of_run({"--global-batch-size", "3"}).find("does not divide the 8 samples"), std::string::npos);
-  EXPECT_NE(refusal_of_run({"--num-steps-per-rollout", "5"}).find("does not divide"), std::string::npos);
+  EXPECT_EQ(refusal_of_run({"--global-batch-size", "3"}),
+            "--global-batch-size 3: does not divide the 8 samples of a rollout (--rollout-batch-size 4 x "
+            "--n-samples-per-prompt 2); give 2 or 4");
+  EXPECT_NE(refusal_of_run({"--num-steps-per-rollout", "5"}).find("; give 4 or 8"), std::string::npos);
+  EXPECT_NE(refusal_of_run({"--num-steps-per-rollout", "500"}).find("; give 8"), std::string::npos);
   EXPECT_NE(refusal_of_run({"--num-steps-per-rollout", "4", "--global-batch-size", "8"}).find("give one of the two"),
+            std::string::npos);
+}
+
+TEST(TrainConfig, APlanRefusesTheDevicesAndBatchesThatARunWould) {
+  const auto refusal_of_plan = [](Arguments more) {
+    return base::thrown_by([&] {
+      PlanConfig plan;
+      options::Options options;
+      plan.visit(options);
+      more.insert(more.begin(), {"--hf-checkpoint", "model"});
+      options.parse(more);
+      plan.train.check_shape();
+    });
+  };
+  EXPECT_EQ(refusal_of_plan({}), "");
+  EXPECT_EQ(refusal_of_plan({"--actor-num-gpus-per-node", "4", "--tensor-model-parallel-size", "2"}), "");
+  EXPECT_NE(refusal_of_plan({"--actor-num-gpus-per-node", "3", "--tensor-model-parallel-size", "2"})
+                .find("--actor-num-gpus-per-node 3 is no multiple of it"),
+            std::string::npos);
+  EXPECT_NE(refusal_of_plan({"--tensor-model-parallel-size", "2", "--actor-num-gpus-per-node", "2",
+                             "--rollout-num-gpus", "3"})
+                .find("give a multiple of 2"),
+            std::string::npos);
+  EXPECT_NE(refusal_of_plan({"--rollout-batch-size", "4", "--global-batch-size", "3"}).find("does not divide"),
             std::string::npos);
 }
 

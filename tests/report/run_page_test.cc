@@ -462,7 +462,7 @@ TEST_F(RunPage, RefusesWhatIsNoRunAndWhatHasNoRecord) {
   base::write_file_durably(folder_ / "file", "x");
   write_run("nothing", "");
   for (const auto& [name, says] : {std::pair{"missing", "no such directory"},
-                                   {"file", "no such directory"},
+                                   {"file", "is a file, and a directory is needed"},
                                    {"empty", "holds no run"},
                                    {"begun", "the run has no records (no metrics.jsonl)"},
                                    {"nothing", "the run has no records (metrics.jsonl has none)"}}) {

@@ -68,6 +68,7 @@ BREACHES = [
     ("src/base/json.cc", "+int n;  // digits\n// That many.\n", 5, "a comment that begins with 'That'"),
     ("tests/base/json_test.cc", "+\n// Whoever reads it.\n", 5, "a comment that begins with 'Whoever'"),
     ("src/base/json.h", "+int n;  // likewise\n", 6, "a comment with 'likewise'"),
+    ("docs/GUIDE.md", "# Guide\n\nPrompts are read as above.\n", 3, "a line with 'as above'"),
     ("tests/base/json_test.cc", "+\n// Reads a number. Errors are as above.\n", 5, "a comment with 'as above'"),
     ("src/base/json.h", "// What JSON may be.\n#pragma once\nnamespace tandem::base {\nclass Json;\n}\n", 1,
      "a header that opens with 'What'"),

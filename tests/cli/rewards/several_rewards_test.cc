@@ -175,7 +175,7 @@ TEST(RewardsOfLines, TakeThePlaceOfTheFlag) {
   expect_one_line_failure(
       evaluated(some, {}), 2,
       some +
-          ":4:1: the line names no rm_type in its metadata, and no reward is given: give "
+          ":4:1: no reward is given, neither by a flag nor here (rm_type in the metadata of a line): give "
           "--rm-type exact, math, dapo, deepscaler, f1, gpqa, random, none, code or ifbench, or --custom-rm-path");
   expect_one_line_failure(
       evaluated(some, {"--rm-type", "f1", "exact"}), 2,
