@@ -21,8 +21,8 @@ std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} <<
 // does not tell, so that no caller reports "no such file" for it.
 bool file_exists(const std::string& path);  // true for anything but a directory
 bool directory_exists(const std::string& path);
-// Throws UserError "`shown`: ...; `remedy`" if there is no directory of that name, or a file has it. `shown` is the path
-// as the user typed it, with its flag.
+// Throws UserError "`shown`: ...; `remedy`" if there is no directory of that name, or a file has it. `shown` is the
+// path as the user typed it, with its flag.
 void check_directory(const std::string& path, const std::string& shown, const std::string& remedy);
 void make_directories(const std::string& path);                    // throws EnvironmentError on failure
 std::vector<std::string> list_directory(const std::string& path);  // sorted names

@@ -52,9 +52,10 @@ std::optional<Checkpoint> open_checkpoint(const config::CheckpointOptions& optio
     if (!options.allow_fresh_start) {
       base::check_directory(options.load, "--load " + options.load,
                             "name the --save directory of a run, or give --allow-fresh-start to begin a new one");
-      throw UserError(fmt::format("--load {}: nothing is saved there yet (there is no good checkpoint in {}); give "
-                                  "--allow-fresh-start to begin a new run where there is none to resume",
-                                  options.load, checkpoints.folder()));
+      throw UserError(
+          fmt::format("--load {}: nothing is saved there yet (there is no good checkpoint in {}); give "
+                      "--allow-fresh-start to begin a new run where there is none to resume",
+                      options.load, checkpoints.folder()));
     }
     base::log_info("--load {}: nothing was saved there yet: a new run begins (--allow-fresh-start)", options.load);
     return std::nullopt;

@@ -62,9 +62,8 @@ int print_placement(const Verb& verb, const std::vector<std::string>& arguments)
   const bool is_parted = verb_of_run != arguments.begin() && *(verb_of_run - 1) == "--";
   const options::ParsedAction action = options.parse({arguments.begin(), verb_of_run - (is_parted ? 1 : 0)});
   if (was_answered(action, options, "tandem placement [options] train|sft [options of it]", verb.description)) return 0;
-  TANDEM_USER_CHECK(
-      verb_of_run != arguments.end(),
-      "placement: the run comes after the options: tandem placement --max-restarts 3 train ..., or sft");
+  TANDEM_USER_CHECK(verb_of_run != arguments.end(),
+                    "placement: the run comes after the options: tandem placement --max-restarts 3 train ..., or sft");
   std::vector<std::string> words(verb_of_run + 1, arguments.end());
   const RankedRun run = read_ranked_run("placement", *verb_of_run, words);
   run.check();

@@ -196,13 +196,15 @@ trainer::Schedule OptimizerOptions::run_schedule(int64_t total_steps) const {
 }
 
 int64_t OptimizerOptions::recompute_layers(int64_t num_layers) const {
-  TANDEM_USER_CHECK(recompute_granularity == "full" || recompute_num_layers == 0,
-                    fmt::format("--recompute-num-layers {}: needs --recompute-granularity full; give it, or leave this one out",
-                                recompute_num_layers));
+  TANDEM_USER_CHECK(
+      recompute_granularity == "full" || recompute_num_layers == 0,
+      fmt::format("--recompute-num-layers {}: needs --recompute-granularity full; give it, or leave this one out",
+                  recompute_num_layers));
   TANDEM_USER_CHECK(
       recompute_num_layers <= num_layers,
-      fmt::format("--recompute-num-layers {}: the model has {} layers; give {} or fewer, or leave it out to recompute all",
-                  recompute_num_layers, num_layers, num_layers));
+      fmt::format(
+          "--recompute-num-layers {}: the model has {} layers; give {} or fewer, or leave it out to recompute all",
+          recompute_num_layers, num_layers, num_layers));
   if (recompute_granularity == "none") return 0;
   if (recompute_granularity == "auto") return -1;
   return recompute_num_layers == 0 ? num_layers : recompute_num_layers;

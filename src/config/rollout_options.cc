@@ -60,9 +60,10 @@ void RolloutOptions::visit_sampling(options::Options& options) {
 void RolloutOptions::visit_engine(options::Options& options) {
   const char* const engine = "engine";
   options
-      .option(kv_cache_bytes, "kv-cache-bytes", engine,
-              "bytes of the KV cache; 0: what the batch needs, within what the device has left; with --device cpu, within "
-              "1 GiB")
+      .option(
+          kv_cache_bytes, "kv-cache-bytes", engine,
+          "bytes of the KV cache; 0: what the batch needs, within what the device has left; with --device cpu, within "
+          "1 GiB")
       .bytes()
       .at_least(0)
       .at_most(base::kMaxBytes)

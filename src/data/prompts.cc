@@ -69,8 +69,7 @@ std::string read_rm_type(const Json& object, const PromptOptions& options, const
   name.erase(0, std::min(name.find_first_not_of(kSpace), name.size()));
   name.erase(name.find_last_not_of(kSpace) + 1);
   if (name.empty()) {
-    if (!rewards.needed.empty())
-      place.fail(options.metadata_key, rewards.needed);
+    if (!rewards.needed.empty()) place.fail(options.metadata_key, rewards.needed);
     return "";
   }
   if (!rewards.refused.empty()) place.fail("rm_type", "rm_type", base::one_line(name), rewards.refused);

@@ -32,6 +32,53 @@
 
 namespace tandem::run {
 
+namespace {
+
+using Results = std::vector<evaluation::Evaluation::Result>;
+
+int64_t weight_bytes(const model::ModelConfig& model) {
+  return weights::store_bytes(model::build_layout(model), model::dtype_bytes(model.dtype));
+}
+
+// Prints a line for each data set, and writes the files of --output and --sample-output.
+void write_results(const config::EvalConfig& config, const Results& results, report::Report& report) {
+  base::Json record = base::Json::object();
+  for (const evaluation::Evaluation::Result& result : results) {
+    if (result.is_scored()) report.print_result(evaluation::eval_line(result));
+    for (const auto& [name, value] : result.metrics) record[name] = value;
+  }
+  if (!config.output.empty()) {
+    report::JsonOutput output(config.output);
+    output.write(record);
+    output.finish();
+  }
+  if (!config.sample_output.empty()) {
+    report::JsonOutput output(config.sample_output);
+    for (const evaluation::Evaluation::Result& result : results) {
+      for (size_t i = 0; i < result.rollout.samples.size(); ++i) {
+        base::Json line = base::Json::object();
+        line["data_set"] = result.name;
+        line.update(report::sample_record(result.rollout.samples[i], &result.rollout.grades[i],
+                                          report::SampleDetail::kReadable));
+        output.write(line);
+      }
+    }
+    output.finish();
+  }
+}
+
+// Throws what kept the samples of a data set from being scored.
+void check_all_scored(const Results& results) {
+  for (const evaluation::Evaluation::Result& result : results) {
+    if (result.is_scored()) continue;
+    const std::string line = evaluation::unscored_line(result);
+    TANDEM_ENV_CHECK(!evaluation::failed_for_environment(result.rollout), line);
+    throw UserError(line);
+  }
+}
+
+}  // namespace
+
 int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   config.check();
   const std::vector<ReadPath> read = read_paths(config);
@@ -43,12 +90,11 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   const evaluation::Evaluation evaluation(config.eval, config.rollout, config.data, config.reward, session.text());
   const int64_t longest = evaluation.context_tokens(session.config());
   const std::optional<model::ModelConfig> judge = session::read_reward_model(config.reward, session.config());
-  const int64_t judge_bytes =
-      judge ? int64_t{weights::store_bytes(model::build_layout(*judge), model::dtype_bytes(judge->dtype))} : 0;
-  const int64_t kv_bytes = plan::engine_kv_bytes(
-      config.model, config.rollout, session.config(),
-      {.sequences = evaluation.max_sequences(), .context_tokens = longest, .other_bytes = judge_bytes},
-      device::device_bytes(session.device()));
+  const int64_t kv_bytes = plan::engine_kv_bytes(config.model, config.rollout, session.config(),
+                                                 {.sequences = evaluation.max_sequences(),
+                                                  .context_tokens = longest,
+                                                  .other_bytes = judge ? weight_bytes(*judge) : 0},
+                                                 device::device_bytes(session.device()));
   session::check_stop_tokens(config.rollout, session.config());
   if (evaluation.is_rendered()) {
     session::warn_where_answers_run_on(config.data, config.rollout, session.config(), session.text());
@@ -99,35 +145,8 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
       evaluation.run(phase, rewards.of_sets(), generation, score, report);
   if (!results) return session::cut_short_exit_code(session::stop_signal());
 
-  base::Json record = base::Json::object();
-  for (const evaluation::Evaluation::Result& result : *results) {
-    if (result.is_scored()) report.print_result(evaluation::eval_line(result));
-    for (const auto& [name, value] : result.metrics) record[name] = value;
-  }
-  if (!config.output.empty()) {
-    report::JsonOutput output(config.output);
-    output.write(record);
-    output.finish();
-  }
-  if (!config.sample_output.empty()) {
-    report::JsonOutput output(config.sample_output);
-    for (const evaluation::Evaluation::Result& result : *results) {
-      for (size_t i = 0; i < result.rollout.samples.size(); ++i) {
-        base::Json line = base::Json::object();
-        line["data_set"] = result.name;
-        line.update(report::sample_record(result.rollout.samples[i], &result.rollout.grades[i],
-                                          report::SampleDetail::kReadable));
-        output.write(line);
-      }
-    }
-    output.finish();
-  }
-  for (const evaluation::Evaluation::Result& result : *results) {
-    if (result.is_scored()) continue;
-    const std::string line = evaluation::unscored_line(result);
-    TANDEM_ENV_CHECK(!evaluation::failed_for_environment(result.rollout), line);
-    throw UserError(line);
-  }
+  write_results(config, *results, report);
+  check_all_scored(*results);
   return 0;
 }
 

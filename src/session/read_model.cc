@@ -40,8 +40,8 @@ void check_bf16(const config::ModelOptions& options) {
 }
 
 void check_model_directory(const std::string& flag, const std::string& directory) {
-  base::check_directory(
-      directory, flag, "name a Hugging Face model directory" + base::hub_remedy(directory, base::HubKind::kModel));
+  base::check_directory(directory, flag,
+                        "name a Hugging Face model directory" + base::hub_remedy(directory, base::HubKind::kModel));
   TANDEM_USER_CHECK(
       !model::is_adapter_directory(directory),
       fmt::format("{}: is an adapter, and a model is needed here: write the merged one with tandem export", flag));

@@ -130,8 +130,8 @@ TEST(TrainConfig, APlanRefusesTheDevicesAndBatchesThatARunWould) {
   EXPECT_NE(refusal_of_plan({"--actor-num-gpus-per-node", "3", "--tensor-model-parallel-size", "2"})
                 .find("--actor-num-gpus-per-node 3 is no multiple of it"),
             std::string::npos);
-  EXPECT_NE(refusal_of_plan({"--tensor-model-parallel-size", "2", "--actor-num-gpus-per-node", "2",
-                             "--rollout-num-gpus", "3"})
+  EXPECT_NE(refusal_of_plan(
+                {"--tensor-model-parallel-size", "2", "--actor-num-gpus-per-node", "2", "--rollout-num-gpus", "3"})
                 .find("give a multiple of 2"),
             std::string::npos);
   EXPECT_NE(refusal_of_plan({"--rollout-batch-size", "4", "--global-batch-size", "3"}).find("does not divide"),

@@ -4,12 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "plan/kv_size.h"
-#include "tests/model/small_models.h"
+#include "tests/plan/plan_case.h"
 
 namespace tandem::plan {
 namespace {
-
-constexpr int64_t kGiB = int64_t{1} << 30;
 
 // Qwen3-4B's shape.
 model::ModelConfig model_of_4b() {

@@ -9,6 +9,8 @@
 
 namespace tandem::plan {
 
+constexpr int64_t kGiB = int64_t{1} << 30;
+
 // One thread computes, so that nothing depends on the machine.
 inline config::TrainConfig tiny_config() {
   config::TrainConfig config;

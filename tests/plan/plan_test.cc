@@ -25,8 +25,6 @@ namespace {
 using memory::Phase;
 using memory::Tag;
 
-constexpr int64_t kGiB = int64_t{1} << 30;
-
 TrainPlan plan_of(const PlanCase& drawn, const DeviceMemory& device = {}) {
   return plan_training(drawn.config, drawn.model, drawn.facts, device);
 }

@@ -202,7 +202,8 @@ constexpr auto kNamesOfPreferences = std::to_array<OtherName>({
     {"ref_model", "`--ref-load`",
      "without it `--hf-checkpoint` as it is at the start: of a new adapter its base, of one that is trained "
      "further the adapter as it was"},
-    {"train_sampling_strategy", "`--rollout-shuffle`", "`kto` may shuffle: its strangers are those of the step"},
+    {"train_sampling_strategy", "`--rollout-shuffle`",
+     "`kto` may shuffle: it estimates its KL with the answers of other lines of the same step"},
 });
 
 constexpr auto kNamesOfSft = std::to_array<OtherName>({
