@@ -12,11 +12,13 @@ int64_t engine_kv_bytes(const config::ModelOptions& options, const config::Rollo
                         std::optional<device::DeviceBytes> measured) {
   if (!measured || rollout.kv_cache_bytes > 0)
     return choose_kv_bytes(rollout, model, needs.sequences, needs.context_tokens);
-  // It is planned as a process of a run that only samples: a rollout of one prompt, and an evaluation of the sequences.
+  // It is planned as a process of a run that only samples: a rollout of one prompt and one token, and an
+  // evaluation of the sequences.
   config::TrainConfig config;
   config.model = options;
   config.rollout = rollout;
   config.rollout_batch_size = 1;
+  config.rollout.max_response_len = 1;
   const PlanInputs facts = {.longest_prompt = 1,
                             .eval_context_tokens = needs.context_tokens,
                             .eval_sequences = needs.sequences,

@@ -559,6 +559,13 @@ std::string refusal_with_other_names(const Words& words) {
   return base::thrown_by([&] { parsed.parse(words); }, "accepted");
 }
 
+TEST_F(OptionsFile, AnOptionInATableIsNotCalledMissing) {
+  Parsed parsed;
+  const std::string path = write("[checkpoint]\nsave = 'x'");
+  EXPECT_EQ(base::thrown_by([&] { parsed.parse({"--config", path}); }),
+            path + ":1:1: checkpoint: is a table; write every option as name = value at the top level");
+}
+
 TEST_F(OptionsFile, AKeyWithDotsThatNobodyQuotedIsFoundToo) {
   const auto refusal = [&](const std::string& text) {
     return refusal_with_other_names({"--config", write(text)}).substr(directory_.path().size() + 1);

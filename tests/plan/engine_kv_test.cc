@@ -51,6 +51,8 @@ TEST(EngineKv, TakesNoMoreThanTheSequencesNeed) {
   EXPECT_GE(one, 1024 * 147'456);
   EXPECT_LE(one, 1024 * 147'456 * 5 / 4);
   EXPECT_EQ(kv_on(139 * kGiB, {.sequences = 8, .context_tokens = 1024}), 8 * one);
+  EXPECT_LE(kv_on(139 * kGiB, {.sequences = 1, .context_tokens = 64}), one / 8)
+      << "whatever a completion is by default";
   EXPECT_EQ(kv_on(kGiB, {.sequences = 8, .context_tokens = 1024}), one) << "where nothing is left, one at a time";
   EXPECT_EQ(kv_on(139 * kGiB, {.sequences = 8, .context_tokens = 1024}, 3 * kGiB), 3 * kGiB);
 }

@@ -269,8 +269,14 @@ TEST_F(Resume, NeverBeginsAfreshUnasked) {
   const std::string run_path = run_dir("run");
   Arguments load = arguments(run_path, reward_);
   load.insert(load.end(), {"--load", run_path});
-  expect_one_line_failure(run(load), 2, "give --allow-fresh-start to begin a new run");
+  expect_one_line_failure(
+      run(load), 2,
+      "no such directory; name the --save directory of a run, or give --allow-fresh-start to begin a new one");
   EXPECT_FALSE(base::directory_exists(run_path));
+  base::make_directories(run_dir("empty"));
+  load.back() = run_dir("empty");
+  expect_one_line_failure(run(load), 2, "nothing is saved there yet (there is no good checkpoint in ");
+  load.back() = run_path;
   ASSERT_EQ(run(with_flag(arguments(run_path, reward_), "--num-rollout", "2")).code, 0);
   expect_one_line_failure(run(arguments(run_path, reward_)), 2, "give --load");
   // The newest checkpoint is damaged: never use the older one silently, and never begin a new run.

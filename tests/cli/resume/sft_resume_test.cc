@@ -232,7 +232,8 @@ TEST_F(SftResume, WithOtherBatchesEndsAfterThePassesAskedFor) {
 
 TEST_F(SftResume, ChangedFlagsAndInputsAreNamed) {
   const std::string run_path = folder_ / "run";
-  expect_one_line_failure(run(arguments(run_path, {"--load", run_path})), 2, "there is no good checkpoint in");
+  expect_one_line_failure(run(arguments(run_path, {"--load", run_path})), 2,
+                          "no such directory; name the --save directory of a run");
   EXPECT_FALSE(base::directory_exists(run_path));
   const Arguments from = {"--load", undisturbed_run_};
   expect_one_line_failure(run(with_flag(arguments(run_path, from), "--lr", "2e-3")), 2, "--lr was 0.001 and is 0.002");
