@@ -58,7 +58,7 @@ int print_placement(const Verb& verb, const std::vector<std::string>& arguments)
   PlacementOptions own;
   options::Options options;
   own.visit(options);
-  // A "--" may part the two, as it does for `tandem launch`.
+  // A "--" may stand between the options and the run, as it does for `tandem launch`.
   const bool is_parted = verb_of_run != arguments.begin() && *(verb_of_run - 1) == "--";
   const options::ParsedAction action = options.parse({arguments.begin(), verb_of_run - (is_parted ? 1 : 0)});
   if (was_answered(action, options, "tandem placement [options] train|sft [options of it]", verb.description)) return 0;

@@ -88,7 +88,7 @@ int answer_requests(const config::EngineProcessConfig& config, const config::Run
     report::Report().print_result(
         fmt::format("context {} tokens, KV cache {} bytes; nothing was read from standard input "
                     "(--dry-run)",
-                    context, kv_bytes));
+                    context, base::with_commas(kv_bytes)));
     return 0;
   }
   session.load_weights();

@@ -109,7 +109,7 @@ int evaluate(const config::EvalConfig& config, const config::RunMode& mode) {
   if (mode.dry_run) {
     session.check_weights();
     report.print(fmt::format("{} at most in one data set; KV cache {} bytes",
-                             base::counted(evaluation.max_sequences(), "completion"), kv_bytes));
+                             base::counted(evaluation.max_sequences(), "completion"), base::with_commas(kv_bytes)));
     report.print_result("everything is in order; nothing was written (--dry-run)");
     return 0;
   }

@@ -71,7 +71,7 @@ int generate(const config::GenerateConfig& config, const config::RunMode& mode) 
     session.check_weights();
     report.print(fmt::format("{}, the longest of {}; KV cache {} bytes",
                              base::counted(std::ssize(prompts.prompts), "prompt"),
-                             base::counted(prompts.longest_tokens, "token"), kv_bytes));
+                             base::counted(prompts.longest_tokens, "token"), base::with_commas(kv_bytes)));
     report.print_result("everything is in order; nothing was written (--dry-run)");
     return 0;
   }
