@@ -8,14 +8,14 @@
 namespace tandem::mesh {
 
 struct RankFacts {
-  std::string version;
+  std::string version = "";
   int contract = 0;  // value of kBackendContract
   int size = 1;
-  std::string host;
-  std::string random = "";                   // random digits that no other run has
-  std::map<std::string, std::string> flags;  // flags that results depend on
-  std::string device = "";                   // name that no other device has; "": ranks may share it
-  bool is_inexact = false;  // true if the check of its device found that a row's bits depend on its batch
+  std::string host = "";
+  std::string random = "";                        // random digits that no other run has
+  std::map<std::string, std::string> flags = {};  // flags that results depend on
+  std::string device = "";                        // name that no other device has; "": ranks may share it
+  bool is_inexact = false;   // true if the check of its device found that a row's bits depend on its batch
   std::string kernels = "";  // what computes on its device (device::Ops::name()); "": not known yet
 };
 
