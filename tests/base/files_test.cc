@@ -84,6 +84,16 @@ TEST(Reading, RefusesWhatIsNoRegularFileAndNeverWaits) {
   ::close(socket);
 }
 
+TEST(CheckDirectory, TellsAFileFromAMissingDirectory) {
+  const TemporaryDirectory directory;
+  write_file_durably(directory / "a", "hello\n");
+  check_directory(directory.path(), "--x", "give one");
+  EXPECT_ERROR(UserError, "--x a: is a file, and a directory is needed; give one",
+               check_directory(directory / "a", "--x a", "give one"));
+  EXPECT_ERROR(UserError, "--x none: no such directory; give one",
+               check_directory(directory / "none", "--x none", "give one"));
+}
+
 TEST(ReadFile, SaysWhatIsWrong) {
   const TemporaryDirectory directory;
   write_file_durably(directory / "a", "hello\n");

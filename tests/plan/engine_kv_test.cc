@@ -1,4 +1,4 @@
-// What a command that only samples gives its keys and values: all that the device has left, or what the batch needs.
+// A command that only samples gives its keys and values what its sequences need, within what the device has left.
 #include "plan/engine_kv.h"
 
 #include <gtest/gtest.h>

@@ -290,6 +290,9 @@ TEST_F(LoraRun, WhereThingsLieChangesNoBit) {
 TEST_F(LoraRun, ItsAdapterIsAModelForOtherVerbsAndMergesIntoOne) {
   ASSERT_EQ(run(words(folder_ / "run", {"--save-interval", "1"})).code, 0);
   const std::string adapter = folder_ / "run/hf/latest", merged = folder_ / "merged";
+  base::make_directories(folder_ / "unsaved");
+  expect_one_line_failure(run({"export", "--run", folder_ / "unsaved", "--output", merged}), 2,
+                          "no exported weights there (no folder hf)");
   const Captured dry = run({"export", "--run", folder_ / "run", "--output", merged, "--dry-run"});
   EXPECT_NE(dry.out.find("merged into " + kModel), std::string::npos) << dry.out << dry.err;
   const Captured exported = run({"export", "--run", folder_ / "run", "--output", merged});

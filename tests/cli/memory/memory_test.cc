@@ -64,6 +64,12 @@ TEST(Plan, AForwardHasTheTokensThatSuitTheDevice) {
   }
 }
 
+TEST(Plan, OfDevicesThatNoRunCanHaveIsRefused) {
+  expect_one_line_failure(
+      run({"plan", "--hf-checkpoint", kModel, "--actor-num-gpus-per-node", "3", "--tensor-model-parallel-size", "2"}),
+      2, "--actor-num-gpus-per-node 3 is no multiple of it");
+}
+
 // With --fit a run that would be refused starts with the change that the refusal names first, and its config.toml has
 // it.
 TEST(Fit, TakesTheCheapestChangeAndKeepsIt) {

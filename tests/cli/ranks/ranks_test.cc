@@ -205,9 +205,8 @@ TEST(Launch, StartsAgainAsOftenAsItMay) {
   expect_one_line_failure(result, 3, " exited with code 3; the others were ended");
   EXPECT_NE(result.err.find("restart 1 of 2"), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("restart 2 of 2"), std::string::npos) << result.err;
-  const Captured mistake =
-      run_program(launched({"--max-restarts", "2"},
-                           with_flag(train_arguments(folder / "run"), "--hf-checkpoint", "no-model")));
+  const Captured mistake = run_program(
+      launched({"--max-restarts", "2"}, with_flag(train_arguments(folder / "run"), "--hf-checkpoint", "no-model")));
   EXPECT_EQ(mistake.code, 2);
   EXPECT_EQ(mistake.err.find("restart"), std::string::npos) << "a mistake is not mended by trying again";
 }
@@ -354,6 +353,9 @@ TEST(Placement, SaysWhatAClusterHasToReserve) {
   EXPECT_EQ(together["engines"], 0);
   EXPECT_EQ(together["max_restarts"], 0);
   EXPECT_EQ(together["train"], together["join"]);
+  const base::Json parted = placement({"--max-restarts", "3", "--"}, train_arguments(save));
+  EXPECT_EQ(parted["max_restarts"], 3);
+  EXPECT_EQ(parted["train"], placement({}, train_arguments(save))["train"]) << "a -- stands before the run";
 
   Arguments train = train_arguments(save, {"--actor-num-gpus-per-node", "4", "--rollout-num-gpus", "6",
                                            "--tensor-model-parallel-size", "2", "--device", "cuda"});
